@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# Brings .venv to what the sources ask for, part by part; a part that is up to date costs nothing.
+# Brings an environment to what the sources ask for, part by part; a part that is up to date costs nothing.
+# setup.sh [ENVIRONMENT [LOCK]]: .venv and requirements.lock where none is named.
 #
 # Each part leaves a stamp that holds the hash of all it was made from, so a changed lock or a moved checkout redoes
 # just what depends on it. An installation that was cut off in the middle leaves a marker, and the next call starts
 # from an empty environment, because pip cannot tell a half-written package from a whole one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=$PWD/.venv
+venv=$PWD/${1:-.venv}
+lock=${2:-requirements.lock}
 stamps=$venv/.setup
 log=$stamps/log
 marker=$stamps/unfinished
 exec 9<tools/setup.sh
 flock 9                              # two calls at once would install into each other's files
-unset MAKEFLAGS MAKELEVEL MFLAGS     # horovod's build is not a part of our make
+unset MAKEFLAGS MAKELEVEL MFLAGS     # what is built here is not a part of our make
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 
@@ -34,7 +36,7 @@ print(sys._base_executable)'
 
 key_of() { sha256sum | cut -c1-16; }
 
-locked() { grep -E "^($1)==" requirements.lock; }
+locked() { grep -E "^($1)==" "$lock"; }
 
 # part NAME KEY FUNCTION: runs FUNCTION quietly unless the stamp says KEY; one line with its seconds, or its log's tail.
 part() {
@@ -63,7 +65,8 @@ make_environment() {
 
 install_packages() {
     touch "$marker"
-    if ! grep -v '^horovod==' requirements.lock | python -m pip install --requirement /dev/stdin; then
+    strangers | xargs --no-run-if-empty python -m pip uninstall --yes
+    if ! python -m pip install --requirement "$lock"; then
         grep -q '^Installing collected' "$log" || rm "$marker"    # it had not begun to write
         return 1
     fi
@@ -71,20 +74,13 @@ install_packages() {
     python -m pip check
 }
 
-# Horovod compiles against the TensorFlow that is already there, hence no build isolation. pip keeps the wheel it made;
-# one that it made for another TensorFlow does not load here, and is made again.
-install_horovod() {
-    export HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_PYTORCH=1 HOROVOD_WITHOUT_MXNET=1
-    export HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=${HOROVOD_WITHOUT_MPI-1}
-    local horovod
-    horovod=$(locked horovod)
-    python -m pip install --no-deps --no-build-isolation "$horovod"
-    python -c "$horovod_loads" || {
-        python -m pip install --no-deps --no-build-isolation --no-cache-dir --force-reinstall "$horovod"
-        python -c "$horovod_loads"
-    }
+# What is installed and not in the lock, as after a change of the lock: it may not fit the others.
+strangers() {
+    comm -23 <(python -m pip list --format=freeze | names) <({ cat "$lock"; printf '%s\n' kungfu-training horovod; } | names)
 }
-horovod_loads='import horovod.tensorflow as hvd; assert hvd.gloo_built()'
+names() { sed -n 's/^\([A-Za-z0-9][^ =]*\).*/\1/p' | tr 'A-Z_.' 'a-z--' | sort -u; }
+
+install_horovod() { python -m kungfu.native.horovod; }
 
 install_kungfu() { python -m pip install --no-deps --no-build-isolation --editable .; }
 
@@ -100,8 +96,8 @@ fi
 mkdir -p "$stamps"
 echo "$here" >"$stamps/place"
 part environment "$(locked 'pip|setuptools|wheel' | key_of)" make_environment
-part packages "$(key_of <requirements.lock)" install_packages
-part horovod "$(locked 'horovod|tensorflow|numpy' | key_of)" install_horovod
+part packages "$(key_of <"$lock")" install_packages
+part horovod "$( (locked tensorflow; cat kungfu/native/horovod.*) | key_of)" install_horovod
 part kungfu "$(cat pyproject.toml setup.py 2>/dev/null | key_of)" install_kungfu
-part native "$(cat requirements.lock kungfu/native/*.py kungfu/native/*/* 2>/dev/null | key_of)" compile_native
+part native "$(cat "$lock" kungfu/native/*.py kungfu/native/*/* 2>/dev/null | key_of)" compile_native
 [ $((SECONDS - begun)) -lt 2 ] || echo "set-up done in $((SECONDS - begun)) s"

@@ -31,11 +31,13 @@ __all__ = [
     "NativeLibrary",
     "build",
     "build_state",
+    "cache_folder",
     "handle_of",
     "is_available",
     "load",
     "load_from",
     "load_state",
+    "locked",
     "main",
 ]
 
@@ -74,6 +76,11 @@ def _places() -> _Places:
     home = Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu"
     forced = read("KUNGFU_NATIVE_LIBRARY")
     return _Places(cache=Path(read("KUNGFU_CACHE") or home), forced=Path(forced) if forced else None)
+
+
+def cache_folder() -> Path:
+    """The folder of what is built once for this user: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
+    return _places().cache
 
 
 def load() -> NativeLibrary:
@@ -162,10 +169,10 @@ def build_state(folder: Path = _STATE) -> Path:
 
 def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
     sources = sorted(path for one in folders for path in one.iterdir() if path.suffix in (".cc", ".h"))
-    library = _places().cache / f"{name}-{_digest(sources, flags)}.so"
+    library = cache_folder() / f"{name}-{_digest(sources, flags)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(library.with_suffix(".lock")):
+        with locked(library.with_suffix(".lock")):
             # Another process may have compiled it while this one waited for the lock.
             if not library.exists():
                 _compile(sources, [*flags, *link], library)
@@ -184,7 +191,8 @@ def _digest(sources: list[Path], flags: list[str]) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Holds the lock that is this file, which is made where it is missing; waits for a process that holds it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -21,7 +21,9 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import HorovodAttachment
 
-pytest.importorskip("horovod.tensorflow", reason="horovod is not installed; `make setup` compiles it")
+pytest.importorskip(
+    "horovod.tensorflow", reason="horovod is not installed; `python -m kungfu.native.horovod` builds it"
+)
 
 DEADLINE_S = 300.0  # against a hang only: the processes share the machine with whatever else runs
 HERE, THERE = "127.0.0.1", "127.0.0.2"  # both are this machine, and two hosts to the attachment

@@ -12,7 +12,7 @@ from kungfu.runtime.attachment.horovod.topology import topology_of
 
 def test_a_horovod_that_cannot_be_loaded_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "horovod.tensorflow.mpi_ops", None)
-    with pytest.raises(UsageError, match=r"'horovod' cannot be loaded .* `make setup`"):
+    with pytest.raises(UsageError, match=r"'horovod' cannot be loaded .* `python -m kungfu\.native\.horovod`"):
         engine.load()
 
 

@@ -10,7 +10,9 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod.message import EngineState, all_reduce
 
-pytest.importorskip("horovod.tensorflow", reason="horovod is not installed; `make setup` compiles it")
+pytest.importorskip(
+    "horovod.tensorflow", reason="horovod is not installed; `python -m kungfu.native.horovod` builds it"
+)
 
 Way = Callable[[Callable[..., Any]], Callable[..., Any]]
 EAGER_AND_TRACED = pytest.mark.parametrize("way", [lambda f: f, tf.function], ids=["eager", "traced"])

@@ -1,0 +1,135 @@
+"""Horovod, built from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
+
+pip alone does not do it: the sources are changed first (``horovod.patch`` beside this module says why), and the build
+has to see the TensorFlow that it is for. The wheel stays in the user's cache beside kungfu's own libraries, in a folder
+named by all that it is made from, so that the next environment with that TensorFlow gets it without compiling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from kungfu.errors import InternalError, KungfuError, UsageError
+from kungfu.native.builder import cache_folder, locked
+
+__all__ = ["VERSION", "build", "install", "main"]
+
+VERSION = "0.28.1"
+_PATCH = Path(__file__).with_suffix(".patch")
+# What is built of Horovod: its ops for TensorFlow, over Gloo. The environment may ask for more, such as
+# HOROVOD_GPU_OPERATIONS=NCCL.
+_PARTS = {
+    "HOROVOD_WITH_TENSORFLOW": "1",
+    "HOROVOD_WITH_GLOO": "1",
+    "HOROVOD_WITHOUT_MPI": "1",
+    "HOROVOD_WITHOUT_PYTORCH": "1",
+    "HOROVOD_WITHOUT_MXNET": "1",
+}
+# The programs of a build, and where they come from.
+_PROGRAMS = {
+    "g++": "Debian, Ubuntu: apt-get install g++",
+    "make": "Debian, Ubuntu: apt-get install make",
+    "patch": "Debian, Ubuntu: apt-get install patch",
+    "cmake": "pip install 'kungfu-training[horovod]'",
+}
+_LOADS = "import horovod.tensorflow as hvd; assert hvd.gloo_built()"
+
+
+def install() -> Path:
+    """Builds Horovod where the cache has no wheel of it that fits, and installs it into this environment.
+
+    Returns:
+        The wheel.
+
+    Raises:
+        UsageError: A program that the build needs is not on PATH.
+        InternalError: The build fails, or what it made cannot be loaded.
+
+    Cost:
+        About a minute on two cores, and 300 MB; some seconds where the cache has the wheel.
+    """
+    wheel = build()
+    _run("install", _pip("install", "--force-reinstall", wheel))
+    _run("load", [sys.executable, "-c", _LOADS])
+    return wheel
+
+
+def build() -> Path:
+    """The cached wheel for the TensorFlow of this environment, made if it is not there; as `install`."""
+    import tensorflow as tf
+
+    environment = _environment(os.environ)
+    parts = {name: value for name, value in environment.items() if name.startswith("HOROVOD_")}
+    made_from = [VERSION, tf.__version__, sys.implementation.cache_tag, _PATCH.read_text(), sorted(parts.items())]
+    digest = hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:16]
+    cache = cache_folder()
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"horovod-{VERSION}-tensorflow-{tf.__version__}-{digest}"
+    with locked(cache / f"{folder.name}.lock"):
+        # Of several processes that build at once, one compiles, and the others find what it made.
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=cache) as place:
+                _compile(Path(place), environment).rename(folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+def _environment(outer: Mapping[str, str]) -> dict[str, str]:
+    """That of the build: the parts of Horovod, this environment's cmake first, and no options of an outer make."""
+    inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
+    jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # else Horovod's set-up takes eight
+    return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
+
+
+def _compile(place: Path, environment: Mapping[str, str]) -> Path:
+    """A folder with the wheel."""
+    for program, source in _PROGRAMS.items():
+        if shutil.which(program, path=environment["PATH"]) is None:
+            raise UsageError(f"Horovod must be compiled and no {program} is on PATH; install it ({source})")
+    _run("fetch", _pip("download", "--no-binary", "horovod", "--dest", place, f"horovod=={VERSION}"), environment)
+    with tarfile.open(place / f"horovod-{VERSION}.tar.gz") as archive:
+        archive.extractall(place, filter="data")
+    sources = place / f"horovod-{VERSION}"
+    _run("change", ["patch", "--forward", "--batch", "--strip=1", "--directory", str(sources), f"--input={_PATCH}"])
+    _run("compile", _pip("wheel", "--wheel-dir", place / "wheel", sources), environment)
+    return place / "wheel"
+
+
+def _pip(command: str, *words: object) -> list[str]:
+    # Without isolation the build sees TensorFlow.
+    isolation = () if command == "install" else ("--no-build-isolation",)
+    return [sys.executable, "-m", "pip", command, "--no-deps", *isolation, *map(str, words)]
+
+
+def _run(what: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
+    """Runs a part of the work, whose output is shown."""
+    done = subprocess.run(command, env=environment, check=False)
+    if done.returncode:
+        raise InternalError(
+            f"Horovod {VERSION}: {what} failed with exit code {done.returncode}, its output is above; the command was "
+            f"{' '.join(command)}"
+        )
+
+
+def main() -> None:
+    """Builds and installs Horovod, and prints where its wheel is and how long that took."""
+    started = time.monotonic()
+    try:
+        wheel = install()
+    except KungfuError as error:
+        sys.exit(str(error))
+    print(f"{wheel} ({time.monotonic() - started:.1f} s)")
+
+
+if __name__ == "__main__":
+    main()
