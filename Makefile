@@ -5,13 +5,16 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup demo test soak lint format proto plots bench lock clean
+.PHONY: help setup setup-oldest demo test test-oldest soak lint format proto plots bench lock clean
 
 help:  ## say what there is
-	@sed -n 's/^\([a-z]*\):.*## /\1: /p' Makefile | column -t -s:
+	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
 
 setup:  ## bring .venv to the locked state; quick when it is there
 	@bash tools/setup.sh
+
+setup-oldest:  ## bring .venv-oldest, with the oldest TensorFlow that is taken, to its locked state
+	@bash tools/setup.sh .venv-oldest requirements-oldest.lock
 
 demo: setup  ## train a small network that grows and shrinks, and draw what happened
 	@$(python) -m examples.demo
@@ -19,13 +22,16 @@ demo: setup  ## train a small network that grows and shrinks, and draw what happ
 test: setup lint  ## everything that has to hold
 	@$(python) -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
 
+test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
+	@.venv-oldest/bin/python -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
+
 soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_random_jobs.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs/test_unlike.py tests/jobs/test_keeping.py tests/jobs/test_failures.py \
-		tests/jobs/test_exports.py tests/benchmarks tests/test_distribution.py
+		tests/jobs/test_exports.py tests/benchmarks tests/test_distribution.py tests/test_versions.py
 
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
@@ -36,8 +42,8 @@ format: setup  ## let ruff mend what it can
 	@$(python) -m ruff check --fix .
 	@$(python) -m ruff format .
 
-proto: setup  ## regenerate the code of the wire's messages
-	@$(python) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
+proto: setup-oldest  ## regenerate the code of the wire's messages, by the oldest protobuf
+	@.venv-oldest/bin/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. --grpc_python_out=. \
 		kungfu/runtime/ipc/messages.proto
 
 plots: setup  ## draw the prebuilt policies on modelled clusters, and write down what they cost
@@ -51,6 +57,6 @@ bench: setup  ## measure all; make bench benchmarks=NAME measures one
 lock: setup  ## move every pin to the newest version that pyproject.toml allows
 	@$(python) tools/lock.py
 
-clean:  ## remove what was built or run, but not .venv
+clean:  ## remove what was built or run, but no environment
 	@rm -rf build dist *.egg-info runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Writes requirements.lock: the exact version of everything that pyproject.toml leads to.
+"""Writes the locks: the exact version of all that pyproject.toml leads to, and of that with the oldest TensorFlow.
 
 pip resolves without installing anything; its report is turned into one pin a line. Run by ``make lock`` when a
 dependency is to move; extra arguments go to pip, for example ``--constraint FILE``.
@@ -10,24 +10,47 @@ import json
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SEPARATE = "horovod"  # compiled against the locked TensorFlow, so it cannot be resolved together with it
-HELD = "tensorflow<2.19"  # pyproject.toml allows newer ones, against which horovod 0.28.1 does not build as it is
-HEADER = "# Written by `make lock` from pyproject.toml; do not edit. horovod is installed last, by tools/setup.sh.\n"
+HEADER = "# Written by `make lock` from pyproject.toml; do not edit. kungfu/native/horovod.py builds Horovod for these.\n"
 
 
-def requirements() -> list[str]:
+@dataclass(frozen=True)
+class Lock:
+    """A file of pins.
+
+    Args:
+        name: Of the file.
+        held: Requirements beyond those of pyproject.toml.
+        without: Extras that cannot be had with them.
+    """
+
+    name: str
+    held: Sequence[str] = ()
+    without: Sequence[str] = ()
+
+
+LOCKS = (
+    Lock("requirements.lock", without=["proto"]),
+    Lock("requirements-oldest.lock", held=["tensorflow<2.19", "grpcio<1.72"]),
+)
+
+
+def requirements(lock: Lock) -> list[str]:
+    """What pip is asked for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
-    separate = extras.pop(SEPARATE)
-    together = [*project["project"]["dependencies"], *(line for lines in extras.values() for line in lines)]
-    return [HELD, *together, *project["build-system"]["requires"], f"pip=={version('pip')}", *separate]
+    chosen = [line for name, lines in extras.items() if name not in lock.without for line in lines]
+    needed = [*project["project"]["dependencies"], *chosen, *project["build-system"]["requires"]]
+    return [*lock.held, *needed, f"pip=={version('pip')}"]
 
 
 def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
+    """A pin for each package that the wanted ones lead to."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     report = subprocess.run([*command, *pip_options, *wanted], check=True, stdout=subprocess.PIPE, text=True).stdout
     found = [package["metadata"] for package in json.loads(report)["install"]]
@@ -35,10 +58,10 @@ def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
 
 
 def main() -> None:
-    wanted = requirements()
-    separate = [line for line in wanted if line.startswith(SEPARATE)]
-    pins = resolve([line for line in wanted if line not in separate], pip_options=sys.argv[1:])
-    (ROOT / "requirements.lock").write_text(HEADER + "\n".join(sorted([*pins, *separate], key=str.lower)) + "\n")
+    """Writes them all."""
+    for lock in LOCKS:
+        pins = resolve(requirements(lock), pip_options=sys.argv[1:])
+        (ROOT / lock.name).write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")
 
 
 if __name__ == "__main__":
