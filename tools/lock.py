@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = "# Written by `make lock` from pyproject.toml; do not edit. kungfu/native/horovod.py builds Horovod for these.\n"
+HEADER = "# Written by `make lock` from pyproject.toml; do not edit. Horovod: kungfu/native/horovod.py.\n"
 
 
 @dataclass(frozen=True)

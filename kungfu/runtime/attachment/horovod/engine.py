@@ -35,8 +35,8 @@ def load() -> Any:
     except (ImportError, OSError, tf.errors.OpError) as error:
         raise UsageError(
             f"the attachment 'horovod' cannot be loaded ({error}); it has to be compiled against TensorFlow "
-            f"{tf.__version__}, which is in use: run `python -m kungfu.native.horovod`, or choose the attachment 'local' "
-            "on one machine"
+            f"{tf.__version__}, which is in use: run `python -m kungfu.native.horovod`, or choose the attachment "
+            "'local' on one machine"
         ) from error
     return ops
 
