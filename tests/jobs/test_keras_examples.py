@@ -99,7 +99,7 @@ def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_
 ):
     ended = as_job(tmp_path, script, words, "-np", 2, "--min", 1, "--max", 4, **ALL)
     assert ended.sizes[:5] == [2, 4, 1, 3, 2]
-    assert len(ended.all_of("recovery")) == 1
+    assert len(ended.all_of("recovered")) == 1
     assert all(in_the_middle(tmp_path))
     assert_each_sample_once(tmp_path)
     assert_as_plain(tmp_path, script, words)

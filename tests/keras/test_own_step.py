@@ -206,3 +206,36 @@ def test_a_policy_that_reads_the_loss_has_to_find_it():
     model = Inside()
     model.compile("sgd")
     assert in_job(model, X, epochs=2).history["loss"] == [0.5, 0.5]
+
+
+class Scaled(keras.Model):
+    """Its optimizer scales the loss, as in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+        self.optimizers = [keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=64.0)]
+
+    def train_step(self, data: Any) -> Any:
+        x, y = data
+        weights, optimizer = self.net.trainable_weights, self.optimizers[0]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.net(x) - y) ** 2)
+            scaled = optimizer.scale_loss(loss)
+        optimizer.apply_gradients(zip(tape.gradient(scaled, weights), weights, strict=True))
+        return {"error": loss}
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_scales_the_loss_is_taken_as_a_whole_and_policies_see_the_loss_itself():
+    plain, model = Scaled(), Scaled()
+    for one in (plain, model):
+        one.compile()
+    seen: list[float] = []
+    looking = kf.policy(lambda training: kf.control.always().call(lambda _, x: seen.append(x), training.mean_loss))()
+    data = X.astype("float32"), Y.astype("float32")
+    plainly(plain, *data, batch_size=50, epochs=3)
+    in_job(model, *data, batch_size=50, epochs=3, policies=[looking])
+    assert_same(model, plain, relative=1e-5)
+    assert seen
+    assert all(min(abs(one - loss) for loss in plain.history.history["error"]) < 1e-5 for one in seen)

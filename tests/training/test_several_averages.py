@@ -229,3 +229,42 @@ def test_a_number_of_averages_is_an_integer_of_at_least_one(averages):
     _, training = attached()
     with pytest.raises(UsageError, match="must be an integer of at least 1"):
         training.step(averages=averages)
+
+
+def two_optimizers() -> tuple[Any, Any, list[Any]]:
+    """A run whose step averages for two optimizers, the step, and all that the optimizers keep."""
+    first, second = keras.optimizers.Adam(RATE), keras.optimizers.SGD(RATE, momentum=0.5)
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2), keras.layers.Dense(1)])
+    parts = [layer.trainable_variables for layer in model.layers]
+    for optimizer, variables in zip((first, second), parts, strict=True):
+        optimizer.build(variables)
+    training = kf.attach(model, [first, second])
+
+    @training.step(averages=2)
+    def step(x):
+        for optimizer, variables in zip((first, second), parts, strict=True):
+            with tf.GradientTape() as tape:
+                loss = loss_of(model, x)
+            gradients = training.average(tape.gradient(loss, variables), loss=loss)
+            optimizer.apply_gradients(zip(gradients, variables, strict=True))
+
+    return training, step, [*model.weights, *first.variables, *second.variables]
+
+
+def test_all_that_several_optimizers_keep_is_state_of_the_job_and_goes_into_checkpoints(tmp_path):
+    training, step, kept = two_optimizers()
+    shared = training._runner.barrier.context.state.classes.shared
+    assert {id(one.value) for one in kept} <= {id(one) for one in shared.values()}
+    for done, x in enumerate(training.batches(points(8), batch_size=4, epochs=2, seed=0), start=1):
+        step(x)
+        if done == 2:
+            then = [np.asarray(one).copy() for one in kept]
+            training.checkpoint(tmp_path)
+            break
+    training.finish()
+    training, _, kept = two_optimizers()
+    training.resume(tmp_path)
+    training._runner.barrier.between_steps.begin()
+    for one, value in zip(kept, then, strict=True):
+        np.testing.assert_array_equal(np.asarray(one), value, err_msg=one.path)
+    assert len({np.asarray(one).tobytes() for one in kept}) > 6, "slots have moved"
