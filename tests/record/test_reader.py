@@ -11,7 +11,7 @@ import pytest
 from kungfu.compiler import compile_policies, explain
 from kungfu.errors import UsageError
 from kungfu.policies import gns_batch
-from kungfu.record import parse_trace, read_trace
+from kungfu.record import parse_trace, read_plan, read_trace
 from tests.record.recorded import recorded, texts, written
 
 PLAN = compile_policies([gns_batch(max_peers=4, every=4, decay=0.5)])
@@ -41,6 +41,20 @@ def test_it_holds_the_plan_and_the_snapshots_with_their_peers() -> None:
         (0, 1, (0, 1)), (5, 1, (0, 1)), (6, 2, (0, 1, 2)), (10, 2, (0, 1, 2)), (12, 3, (0, 2)), (15, 3, (0, 2)),
     ]  # fmt: skip
     assert all(len(one.folds) == len(one.peers) for one in trace.snapshots)
+
+
+def test_the_plan_of_a_run_that_goes_on_is_read_from_the_beginning_of_its_trace(tmp_path: Path) -> None:
+    header, *rest = texts(lines())
+    assert read_plan(tmp_path) is None, "no trace is kept"
+    (tmp_path / "trace.jsonl").write_text("\n".join([*rest[:3], header, rest[3][:9]]))
+    found = read_plan(tmp_path)
+    assert found is not None
+    assert explain(found) == explain(PLAN)
+    (tmp_path / "trace.jsonl").write_text("\n".join([*rest, header[:40]]))
+    assert read_plan(tmp_path) is None, "the header is half-written"
+    (tmp_path / "trace.jsonl").write_text('{"trace": 7}\n')
+    with pytest.raises(UsageError, match="a trace of schema 7"):
+        read_plan(tmp_path)
 
 
 def test_the_order_in_which_peers_write_does_not_matter() -> None:

@@ -32,6 +32,17 @@ class Shown:
         raise AssertionError(f"nothing is measured here: {fields}")
 
 
+class Heard(Shown):
+    """A listener: everything that is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics: list[Mapping[str, Any]] = []
+
+    def status(self, fields: Mapping[str, Any]) -> None:
+        self.metrics.append(fields)
+
+
 @contextmanager
 def recorder_in(folder: Path) -> Iterator[HostRecorder]:
     journal = Journal(folder)
@@ -56,6 +67,23 @@ def called(step: int, asked: int = 2) -> CalledEvent:
 
 def finished(peer: int) -> FinishedEvent:
     return FinishedEvent(peer=peer, leaving=False, steps=7, traces=1)
+
+
+def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path: Path) -> None:
+    heard, journal = Heard(), Journal(tmp_path)
+    console = Heard()
+    recorder = HostRecorder(journal, console, listeners=[heard])
+    recorder.event(called(1))  # nobody sees it
+    recorder.event(called(2), shown=True)
+    measured = pb.Record(metrics=from_fields({"step": 3, "loss": float("nan")}))
+    for _ in range(2):  # the peer repeats what was not confirmed to it
+        recorder.take(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
+    recorder.take(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host
+    journal.close()
+    assert [event.step for event in heard.events if isinstance(event, CalledEvent)] == [1, 2, 3, 4]
+    assert all(event.time is not None for event in heard.events)
+    assert heard.metrics == console.metrics == [{"step": 3, "loss": "NaN"}]
+    assert [event.step for event in console.events if isinstance(event, CalledEvent)] == [2, 3, 4]
 
 
 def test_an_event_with_an_integer_of_any_size_is_recorded_as_it_is(tmp_path: Path) -> None:
