@@ -12,6 +12,7 @@ from kungfu.policy_definition import Budget, Policy, at_least, at_most, compose,
 from kungfu.signal import Signal, TrainingSignals, fold
 
 if TYPE_CHECKING:
+    from kungfu import data as data
     from kungfu import keras as keras
     from kungfu import policies
     from kungfu.training.attach import attach
@@ -52,7 +53,7 @@ def __getattr__(name: str) -> Any:
     """Loads `policies`, and what needs TensorFlow, when it is first asked for: planning and explaining do without."""
     if name in _FROM_TRAINING:
         return getattr(importlib.import_module("kungfu.training"), name)
-    if name in ("keras", "policies"):
+    if name in ("data", "keras", "policies"):
         return importlib.import_module(f"kungfu.{name}")
     instead = f"; write kf.ops.{name}" if name in ops.__all__ else ""
     raise AttributeError(f"module 'kungfu' has no attribute {name!r}{instead}")
@@ -60,4 +61,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names, those that are loaded later included."""
-    return sorted({*globals(), *__all__, "keras"})
+    return sorted({*globals(), *__all__, "data", "keras"})

@@ -22,7 +22,17 @@ CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
     "cli": ("testing", "compiler", "record", "runtime", "event_log", "schedule", "tune", *CALCULUS, "errors"),
     "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
-    "keras": ("training", "framework_internals", "compiler", "runtime", "policy_definition", "control", "errors"),
+    "keras": (
+        "data",
+        "training",
+        "framework_internals",
+        "compiler",
+        "runtime",
+        "policy_definition",
+        "control",
+        "errors",
+    ),
+    "data": ("training", "errors"),
     "training": ("framework_internals", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
     "record": ("compiler", *CALCULUS, "errors"),
     "compiler": ("runtime", "native", *CALCULUS, "errors"),

@@ -25,7 +25,7 @@ from kungfu.control import Budget
 from kungfu.errors import UsageError
 from kungfu.framework_internals import build_symbolically, is_keras_model
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.data import fit_data
+from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.loop import FitParts, FitRun
 from kungfu.keras.metrics import SummedMetrics, metrics_of
@@ -45,6 +45,7 @@ from kungfu.runtime.api import read_settings
 from kungfu.training import Training
 from kungfu.training.attach import attach as attach_run
 from kungfu.training.attach import attach_built, attached_models
+from kungfu.training.data.sample_source import is_source
 from kungfu.training.job_loop import JobLoop
 
 __all__ = ["attach"]
@@ -124,6 +125,10 @@ class _Attached:
                     return self.in_job(*args, **kwargs)
                 if self._policies:
                     self._policies_see_steps()
+                # Keras does not know the samples of kf.data, and is given batches of them.
+                if is_source(x := kwargs.get("x", args[0] if args else None)):
+                    arguments = _arguments(own, self._model, args, kwargs)
+                    args, kwargs = (), arguments_alone(x, arguments, seed=self._seed)
                 return own(self._model, *args, **kwargs)
             finally:
                 self.is_fitting = False

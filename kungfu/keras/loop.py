@@ -19,6 +19,7 @@ what the position says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, pl
 from kungfu.keras.metrics import SummedMetrics
 from kungfu.keras.own_step import OwnMetrics
 from kungfu.keras.plain_values import pack, unpack
+from kungfu.training.data.stream import DataEndedError
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
@@ -139,14 +141,19 @@ class FitRun:
     def _train(self) -> None:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
         data = self._parts.data
-        for batch in self._loop.batches(data.plan, seed=data.seed, over=self._is_over):
-            # Else the first call of the step joins, and does no step.
-            if self._loop.has_view:
-                self._attend()
-                if self._is_over():
-                    break
-                self._callbacks.batch_begins(self._progress.batch)
-            self._do_step(batch)
+        try:
+            for batch in self._loop.batches(data.plan, described=data.described, over=self._is_over):
+                # Else the first call of the step joins, and does no step.
+                if self._loop.has_view:
+                    self._attend()
+                    if self._is_over():
+                        break
+                    self._callbacks.batch_begins(self._progress.batch)
+                self._do_step(batch)
+        except DataEndedError as error:
+            # On all peers, at the same step: they have read the same. Training ends with the data, as by Keras.
+            print(f"kungfu: model.fit() ends before its last epoch: {error}", file=sys.stderr)
+            self._progress.stops = True
         # The end of the last epoch, or of one that is cut short.
         self._attend()
 
@@ -188,8 +195,10 @@ class FitRun:
         """A new view: this peer's callbacks begin where they have not, and take what rank 0's keep."""
         progress = self._progress
         self._callbacks.enter(leads=meeting.leads, epoch=None)
-        own = {"batch": progress.batch, "stops": progress.stops, "begins": self._begins_with()}
+        first_batch = self._parts.data.first_batch_of(progress.ended)
+        own = {"batch": progress.batch, "stops": progress.stops, "begins": self._begins_with(), "first": first_batch}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        self._parts.data.refuse_other(progress.ended, leaders=agreed["first"])
         progress.batch, progress.stops, self._begins = agreed["batch"], agreed["stops"], agreed["begins"]
         # Where peers were lost over the end of an epoch, one of those who live may know that it was the last one.
         if meeting.any_of([progress.is_concluded])[0]:
@@ -239,8 +248,11 @@ class FitRun:
     def _settle(self, meeting: Meeting) -> None:
         """What the callbacks have left is rank 0's; the epoch is concluded."""
         progress, model = self._progress, self._parts.model
-        own = {"stops": bool(model.stop_training)}
+        first_batch = self._next_first_batch()
+        own = {"stops": bool(model.stop_training), "first_batch": first_batch}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        if first_batch >= 0:
+            self._parts.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
         self._callbacks.take_leaders(meeting, of_writers=True)
         meeting.take_leaders(self._loop.agreed_variables())
         model.stop_training = agreed["stops"]
@@ -248,6 +260,11 @@ class FitRun:
         progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None
         if agreed["stops"] or progress.stops or self._loop.stopped:
             progress.concluded = progress.ended
+
+    def _next_first_batch(self) -> int:
+        """Of the epoch that has begun, if one has; the loader has its first batch already."""
+        begun = self._loop.position().epoch
+        return self._parts.data.first_batch_of(begun) if begun > self._progress.ended else -1
 
     def _numbers(self) -> dict[str, Any] | None:
         """The metrics of the epoch and of a validation, over all peers; ``None`` where peers were lost over it."""

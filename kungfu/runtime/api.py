@@ -21,7 +21,7 @@ from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, pla
 from kungfu.runtime.core.barrier import Decision, with_settings
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
-from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, slice_indices
+from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffled, slice_indices
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
 from kungfu.runtime.core.view import View, spread
@@ -87,6 +87,7 @@ __all__ = [
     "read_manifest",
     "read_settings",
     "sampled",
+    "shuffled",
     "slice_indices",
     "spread",
     "stable_names",

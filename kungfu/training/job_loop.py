@@ -7,7 +7,7 @@ others recover as from a step, and the loop looks again at what is to be done at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -201,10 +201,10 @@ class JobLoop:
         """Where the run is."""
         return self._runner.position()
 
-    def batches(self, plan: BatchPlan, *, seed: int, over: Callable[[], bool]) -> Iterator[Any]:
+    def batches(self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool]) -> Iterator[Any]:
         """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run."""
         runner, limits = self._runner, self._training._averaging.limits
-        runner.takes(plan, seed=seed, accumulation=None)
+        runner.takes(plan, described=described, accumulation=None)
         return batches(
             plan, runner.position, runner.stamps, over=over, calls=lambda: runner.calls, most_peers=limits.maximum
         )

@@ -22,6 +22,12 @@ __all__ = ["describe", "machine_in_words"]
 # Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 
+_DATA = "data of training.batches()"
+_DATA_SECTIONS = {
+    "first_batch": "data that every peer reads, and has to read alike: give what shuffles them a seed, by "
+    "shuffle(n, seed=0) or by keras.utils.set_random_seed() before it"
+}
+
 
 def describe(
     plan: Plan, model: Any, optimizers: Sequence[Any], registry: Registry, data: Mapping[str, int]
@@ -34,7 +40,8 @@ def describe(
             number otherwise in another process.
         optimizers: Their types and variables, in their order.
         registry: The values that the program has registered.
-        data: What the loader walks, by its number of samples and its seed; empty without loader.
+        data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
+            that every peer reads; empty without loader.
     """
     return Description.of(
         [
@@ -43,7 +50,7 @@ def describe(
             *_model(model),
             *_optimizers(optimizers),
             *(ProgramPart.of("registered values", one) for one in registry.described()),
-            *(ProgramPart.of("data of training.batches()", f"{name} {value}") for name, value in data.items()),
+            *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
         ]
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import cached_property, partial
 from typing import Any, Final
@@ -113,11 +113,18 @@ class StepRunner:
             return read_position(self.graph_state)
         return self._position
 
-    def takes(self, plan: BatchPlan, *, seed: int, accumulation: Accumulation | None) -> None:
-        """The batches of this run come from the loader."""
+    def takes(self, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None) -> None:
+        """The batches of this run come from the loader.
+
+        Args:
+            plan: What it walks.
+            described: What has to be the same on all peers and in a run that is resumed: the seed of the order, and the
+                checksum of the first batch of data that each peer reads.
+            accumulation: Adds up micro-batches, where there are any.
+        """
         self._batch, self.accumulation = plan.batch_size, accumulation
-        self.barrier.between_steps.data = {"samples": plan.source.samples, "seed": seed}
-        self.graph_state.progress.samples.assign(plan.source.samples)
+        self.barrier.between_steps.data = {"samples": plan.samples, **described}
+        self.graph_state.progress.samples.assign(plan.samples)
         self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
 

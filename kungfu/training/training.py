@@ -286,7 +286,7 @@ class Training:
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
         self._plan = plan
-        self._runner.takes(plan, seed=int(seed), accumulation=accumulation)
+        self._runner.takes(plan, described={"seed": int(seed)}, accumulation=accumulation)
         return self._walk(plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:

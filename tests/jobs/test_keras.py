@@ -9,6 +9,8 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,29 +41,49 @@ def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, di
     """The job of the program, and what each peer has found."""
     words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
     for name, value in given.items():
-        words += [f"--{name}", value if isinstance(value, int) else json.dumps(value)]
+        words += [f"--{name.replace('_', '-')}", value if isinstance(value, int | str) else json.dumps(value)]
     ended = ran(tmp_path, *options, program="keras_fit.py", arguments=words, deadline_s=280.0)
     assert ended.code == 0, ended.output
     found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
     return ended, found
 
 
-def plain(epochs: int, *, dataset: int = 0) -> tuple[dict[str, list[float]], list[np.ndarray]]:
+def orders(kind: str, epochs: int) -> list[np.ndarray]:
+    """The samples of each epoch, in the order in which a job of this kind of data trains on them."""
+    module = program()
+    if kind == "arrays":
+        return [shuffled(module.SAMPLES, seed=3, epoch=epoch) for epoch in range(epochs)]
+    if kind == "dataset":
+        read = module.dataset()
+        assert len(list(read)) == 8, "each peer looks it through once before it begins"
+        return [_numbers(read) for _ in range(epochs)]
+    if kind == "generator":
+        read = module.generator()
+        return [_numbers(islice(read, 9)) for _ in range(epochs)]
+    read, found = module.Batches(), []
+    for epoch in range(epochs):
+        read.on_epoch_end()
+        order = [*shuffled(7, seed=3, epoch=epoch), 7]  # of whole batches, and the smaller one last
+        found.append(_numbers(read[int(index)] for index in order))
+    return found
+
+
+def _numbers(batches: Iterable[Any]) -> np.ndarray:
+    return np.concatenate([np.asarray(batch[1]["number"]).ravel() for batch in batches]).astype(int)
+
+
+def plain(epochs: int, *, kind: str = "arrays") -> tuple[dict[str, list[float]], list[np.ndarray]]:
     """History and weights of Keras alone, a batch of the job after the other, in the job's order."""
     before = keras.config.floatx(), keras.config.dtype_policy()
     try:
         module = program()
         (x, y), (model, _) = module.data(), module.build()
         history: dict[str, list[float]] = {}
-        read = module.dataset()
-        assert len(list(read)) == 8, "each peer looks it through once before it begins"
-        for epoch in range(epochs):
+        batch_size = module.GIVEN if kind == "generator" else module.BATCH
+        for order in orders(kind, epochs):
             model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
-            order = shuffled(module.SAMPLES, seed=3, epoch=epoch)
-            if dataset:
-                order = np.concatenate([batch[1]["number"].numpy().ravel() for batch in read]).astype(int)
             found = model.fit(
-                x[order], {name: one[order] for name, one in y.items()}, batch_size=module.BATCH, shuffle=False,
+                x[order], {name: one[order] for name, one in y.items()}, batch_size=batch_size, shuffle=False,
                 verbose=0, validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
             )  # fmt: skip
             for name, values in found.history.items():
@@ -72,9 +94,9 @@ def plain(epochs: int, *, dataset: int = 0) -> tuple[dict[str, list[float]], lis
         keras.config.set_dtype_policy(before[1])
 
 
-def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, dataset: int = 0) -> None:
+def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, kind: str = "arrays") -> None:
     """History and weights of a peer that stayed to the end are those of plain Keras."""
-    history, weights = plain(epochs, dataset=dataset)
+    history, weights = plain(epochs, kind=kind)
     assert found["epochs"] == list(range(epochs))
     assert found["history"].keys() == {*history, "learning_rate"}
     for name, values in history.items():
@@ -84,27 +106,27 @@ def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, dataset: int
         np.testing.assert_allclose(one, other, rtol=RELATIVE)
 
 
-def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS) -> None:
+def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int = 8) -> None:
     """Each sample once an epoch, each batch and each epoch told once; one trace."""
     module = program()
     assert found["seen"] == [[1.0] * module.SAMPLES] * epochs
-    assert found["batches"] == [list(range(8))] * epochs
+    assert found["batches"] == [list(range(steps))] * epochs
     assert found["ended"] == list(range(epochs))
     assert found["traces"] == 1
 
 
-@pytest.mark.parametrize("dataset", [0, 1])
-def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, dataset):
+@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, kind):
     ended, found = fitted(
         tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS,
-        dataset=dataset,
+        data=kind,
     )  # fmt: skip
     assert ended.sizes == [2, 3, 1]
     assert [event["step"] for event in ended.all_of("rescale")] == [12, 20], "in the middle of an epoch of 8 steps"
     (stayed,) = [one for one in found.values() if not one["left"]]
     assert sorted(one["left"] for one in found.values()) == [False, True, True]
     assert_told_once(stayed)
-    assert_as_plain(stayed, dataset=dataset)
+    assert_as_plain(stayed, kind=kind)
     # The joiner was given what the callbacks had found before it came, and went on with it.
     joined = found[2]
     assert joined["seen"] == stayed["seen"][: len(joined["seen"])]
@@ -137,11 +159,26 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS)), "one header, each epoch once"
 
 
+@pytest.mark.parametrize(("kind", "steps"), [("batches", 8), ("generator", 9)])
+def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_path, kind, steps):
+    ended, found = fitted(
+        tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3, "21": 1},
+        wait={"11": "offered", "17": "offered"}, epochs=EPOCHS, data=kind, die=1, die_at=7,
+    )  # fmt: skip
+    assert ended.sizes == [2, 3, 2, 3, 1], "one joins, one of them is killed, another one comes for it, and two leave"
+    (stayed,) = [one for one in found.values() if not one["left"]]
+    assert_told_once(stayed, steps=steps)
+    assert_as_plain(stayed, kind=kind)
+    if kind == "generator":
+        said = r"this peer read (\d+) batches of the generator that model\.fit\(\) was given in \d+\.\d s"
+        assert re.search(said, ended.output), "the price of joining"
+
+
 def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
-    words = ["--results", tmp_path / "results", "--dataset", 2]
+    words = ["--results", tmp_path / "results", "--data", "dataset", "--unlike", 1]
     ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
     assert ended.code == 2, ended.output
-    assert "data of training.batches()" in ended.output
+    assert "data that every peer reads, and has to read alike" in ended.output
     assert not ended.metrics
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,12 @@ def in_job(model: Any, *args: Any, policies: Sequence[Any] = (), **given: Any) -
     """The history of a compiled model's ``fit`` as a job of one peer does it."""
     kf.keras.attach(model, policies=policies)
     return model.fit.attached.in_job(*args, **{"verbose": 0, "shuffle": False, **given})
+
+
+def arguments(**given: Any) -> dict[str, Any]:
+    """Those of ``fit`` by name, with Keras' defaults."""
+    signature = inspect.signature(keras.Model.fit)
+    return {name: one.default for name, one in signature.parameters.items() if name != "self"} | given
 
 
 def plainly(model: Any, *args: Any, **given: Any) -> Any:

@@ -44,14 +44,30 @@ def model_of(kind: Any) -> Any:
 
 
 class Batches(keras.utils.PyDataset):
-    def __len__(self) -> int:
-        return 1
+    def __init__(self, sizes: list[int] | None) -> None:
+        super().__init__()
+        self.sizes = sizes
+
+    @property
+    def num_batches(self) -> int | None:
+        return None if self.sizes is None else len(self.sizes)
 
     def __getitem__(self, index: int) -> Any:
-        return points()
+        size = 5 if self.sizes is None else self.sizes[index]
+        return X[:size], Y[:size]
+
+
+class Uncounted(keras.utils.PyDataset):
+    def __getitem__(self, index: int) -> Any:
+        return X, Y
+
+
+def gives(*batches: Any) -> Any:
+    yield from batches
 
 
 X, Y = points()
+ROWS = np.array([np.zeros(1 + number % 2) for number in range(50)], dtype=object)
 WHOLE = tf.data.Dataset.from_tensor_slices((X, Y))
 MODELS = [
     (lambda: compiled(network(), run_eagerly=True), r"run_eagerly=True\): policies and the average"),
@@ -73,12 +89,32 @@ ARGUMENTS = [
     ({"x": WHOLE.batch(8).take(0)}, "a Dataset without elements"),
     ({"x": tf.data.Dataset.range(5)}, "whose elements are single samples"),
     ({"x": tf.data.Dataset.from_tensors(tf.ragged.constant([[1.0], []]))}, "a Dataset of RaggedTensorSpec"),
-    ({"x": Batches()}, "Batches under kungfu-run"),
+    ({"x": Batches([])}, "Batches, a PyDataset without batches"),
+    ({"x": Batches([5, 7])}, r"Batches, a PyDataset whose batch 2 has 7 samples where 5 were expected"),
+    ({"x": Batches([5, 3, 5]), "shuffle": False}, r"Batches, a PyDataset whose batch 2 has 3 samples where 5"),
+    ({"x": Batches(None)}, "Batches, a PyDataset without an end: say steps_per_epoch"),
+    ({"x": Uncounted()}, "Uncounted, a PyDataset that does not say how many batches it has"),
+    ({"x": Batches([5]), "y": Y}, r"fit\(y=\.\.\.\) with a PyDataset"),
+    ({"x": gives((X, Y))}, r"steps_per_epoch=None\) with a generator under kungfu-run: it does not tell how many"),
+    ({"x": gives(), "steps_per_epoch": 2}, "a generator that gives no batch"),
+    ({"x": gives((X, Y)), "steps_per_epoch": 1, "class_weight": {0: 1.0}}, r"fit\(class_weight=\.\.\.\) with a gene"),
+    ({"x": gives((X, Y, Y, Y)), "steps_per_epoch": 1}, "which gave 4 things: a batch is x"),
+    ({"x": gives((X, 1.0)), "steps_per_epoch": 1}, "a single number where a batch has one entry a sample"),
+    ({"x": gives((X, Y[:7])), "steps_per_epoch": 1}, r"arrays of \[7, 50\] samples in one batch"),
+    (
+        {"x": gives((tf.ragged.constant([[1.0], []]), Y)), "steps_per_epoch": 1},
+        "a generator under kungfu-run, which gave a RaggedT",
+    ),
+    ({"x": gives((ROWS, Y)), "steps_per_epoch": 1}, r"an array of Python objects \(ndarray\), as rows of different"),
+    (
+        {"x": gives((X, Y), (X[:, :2], Y)), "steps_per_epoch": 2},
+        r"a batch of \(\(\(2,\), 'float64'\).* after one of \(\(\(3,\), 'float64'\)",
+    ),
     ({"x": iter([(X, Y)])}, "list_iterator under kungfu-run"),
     ({"x": None}, "was given no x"),
     ({"x": X, "y": Y[:9]}, r"arrays of \[50, 9\] samples"),
     ({"x": X, "y": Y, "batch_size": 0.5}, r"batch_size=0\.5\): must be an integer"),
-    ({"x": X, "y": Y, "batch_size": 10, "steps_per_epoch": 3}, r"steps_per_epoch=3\) under kungfu-run with 50 samples"),
+    ({"x": X, "y": Y, "batch_size": 10, "steps_per_epoch": 2.5}, r"steps_per_epoch=2\.5\): must be an integer of at"),
     ({"x": X, "y": Y, "validation_split": 1.5}, r"validation_split=1\.5\): must lie between 0 and 1"),
     ({"x": X, "y": Y, "validation_split": 0.999}, "leaves one part of 50 samples empty"),
     ({"x": X, "y": Y, "class_weight": {0: 1.0}, "sample_weight": np.ones(50)}, "both class_weight and sample_weight"),

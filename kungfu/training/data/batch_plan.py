@@ -13,6 +13,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Stamp
 from kungfu.training.data.sample_source import SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
+from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = ["BatchPlan", "MicroBatch", "Remainder", "make_batch_plan"]
 
@@ -48,6 +49,11 @@ class BatchPlan:
     epochs: int
     remainder: Remainder = "keep"
     max_local_batch_size: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """Those of an epoch, which may be fewer or more than the source has."""
+        return self.sampler.samples
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
         """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
@@ -95,6 +101,9 @@ class BatchPlan:
         if not len(indices):
             indices = self.sampler.indices(replace(micro_batch.step_slice, rank=0))[:1]
         try:
+            # Every peer reads to the end of the step, and so all of them learn at the same step that the data end.
+            if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
+                self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
             return self.source.take(indices)
         except Exception as error:
             # The user's own code failed: its error stays, and learns which samples it was about.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from kungfu.errors import UsageError
 from kungfu.training.data.refusals import refuse_leaf, refuse_lengths, refuse_objects, refuse_unindexed
 
-__all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "rows"]
+__all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "is_source", "rows", "stacked"]
 
 
 class SampleSource(Protocol):
@@ -28,8 +28,13 @@ class SampleSource(Protocol):
     def take(self, indices: NDArray[np.int64]) -> Any:
         """A nest of tensors with one entry in the first dimension for each of these, at least one, in their order.
 
-        Called in the loader's thread, and in no other."""
+        Called in the loader's thread."""
         ...
+
+
+def is_source(data: Any) -> TypeGuard[SampleSource]:
+    """Whether this says of itself that it is a source; tables of pandas have attributes of these names too."""
+    return SampleSource in type(data).__mro__
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Records:
 
     def take(self, indices: NDArray[np.int64]) -> Any:
         """These records, loaded one after the other and stacked."""
-        return _stacked([self.load(self.records[int(index)]) for index in indices])
+        return stacked([self.load(self.records[int(index)]) for index in indices])
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,11 @@ class ByIndex:
 
 def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None) -> SampleSource:
     """The source that ``data`` is; ``UsageError`` for what is none."""
+    if is_source(data):
+        _refuse_samples(samples)
+        if load is not None:
+            raise UsageError(f"training.batches(load=...) was given {type(data).__name__}, which makes samples itself")
+        return data
     refuse_unindexed(data)
     # Records: a sequence of the user's own, or any sequence with the function that makes arrays of one.
     if load is not None or _is_records(data):
@@ -145,7 +155,8 @@ def _as_it_is(record: Any) -> Any:
     return record
 
 
-def _stacked(rows: list[Any]) -> Any:
+def stacked(rows: list[Any]) -> Any:
+    """Samples, each a nest of arrays, as one nest of tensors."""
     columns = zip(*(tf.nest.flatten(row) for row in rows), strict=True)
     return tf.nest.pack_sequence_as(rows[0], [_column(list(column)) for column in columns])
 

@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.runtime.api import Position, advanced, slice_indices, spread
+from kungfu.runtime.api import Position, advanced, shuffled, slice_indices, spread
 
-__all__ = ["Remainder", "Sampler", "SerialSampler", "StepSlice"]
+__all__ = ["PassSampler", "Remainder", "Sampler", "SerialSampler", "StepSlice"]
 
 Remainder = Literal["keep", "drop"]
 
@@ -33,6 +33,11 @@ class StepSlice:
 
 class Sampler(Protocol):
     """Which samples belong to a slice."""
+
+    @property
+    def samples(self) -> int:
+        """Those of an epoch."""
+        ...
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """This peer's samples of the step, maybe none."""
@@ -92,3 +97,38 @@ class SerialSampler:
 
     def _taken(self, step_slice: StepSlice) -> int:
         return min(step_slice.global_batch_size, self.samples - step_slice.position.offset)
+
+
+@dataclass(frozen=True)
+class PassSampler:
+    """Epochs of so many samples, cut one after the other from passes over data that has another number of them.
+
+    Args:
+        samples: Those of an epoch.
+        pass_samples: Those that the data has. A step may take the last samples of a pass and the first of the next one.
+        seed: From it and the number of the pass follows the order; without one samples come as the data has them.
+    """
+
+    samples: int
+    pass_samples: int
+    seed: int | None
+
+    def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
+        """The slice of this peer's rank."""
+        numbers = self._epochs().indices(step_slice) + step_slice.position.epoch * self.samples
+        passes, places = np.divmod(numbers, self.pass_samples)
+        for one in np.unique(passes):  # one of them, or two where a pass ends in the step
+            order, here = shuffled(self.pass_samples, seed=self.seed, epoch=int(one)), passes == one
+            numbers[here] = order[places[here]]
+        return numbers
+
+    def largest_share(self, step_slice: StepSlice) -> int:
+        """That of rank 0."""
+        return self._epochs().largest_share(step_slice)
+
+    def after(self, step_slice: StepSlice) -> StepSlice:
+        """The samples of all peers further on, or at the start of the next epoch."""
+        return self._epochs().after(step_slice)
+
+    def _epochs(self) -> SerialSampler:
+        return SerialSampler(self.samples, None)

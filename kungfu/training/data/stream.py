@@ -1,14 +1,19 @@
-"""Data that can only be read from its start, such as a ``tf.data.Dataset``: every peer reads all, and takes its slice.
+"""Data that gives whole batches one after the other, such as a ``tf.data.Dataset`` or a generator.
 
-The samples are numbered as they come: sample ``offset`` of epoch ``epoch`` is number ``epoch * samples + offset``. What
-was read is kept as long as a step may still be cut anew; a peer that joins reads on to where the others are.
+Every peer reads them, and takes its slice. The samples are numbered as they come: sample ``offset`` of epoch ``epoch``
+is number ``epoch * samples + offset``. What was read is kept as long as a step may still be cut anew, so a rescale
+reads nothing twice. A peer that joins reads on to where the others are, or begins there if the data can be read from
+any place.
 """
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,7 +24,14 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import SerialSampler, StepSlice
 
-__all__ = ["Stream", "StreamSampler"]
+__all__ = ["DataEndedError", "Stream", "StreamSampler"]
+
+# Fewer batches than this a peer reads again without a word.
+_WORTH_A_REMARK = 2
+
+
+class DataEndedError(UsageError):
+    """The data gave fewer samples than it was said to; the same is raised on every peer, at the same step."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,11 @@ class StreamSampler:
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
         return self._serial().indices(step_slice) + step_slice.position.epoch * self.samples
+
+    def end_of_step(self, step_slice: StepSlice) -> int:
+        """The number of the sample after the last one that all peers together take."""
+        after = self.after(step_slice).position
+        return after.epoch * self.samples + after.offset
 
     def largest_share(self, step_slice: StepSlice) -> int:
         """That of rank 0."""
@@ -45,48 +62,108 @@ class StreamSampler:
 
 
 class Stream:
-    """A source that is read forward only.
+    """A source of batches that come one after the other.
 
     Args:
-        read: Begins to read, and gives batches: nests of arrays with one entry a sample. It gives the same ones on all
-            peers that call it for the same time.
+        read: Begins a reading and gives its batches: nests of arrays with one entry a sample. It is given the number of
+            the reading, from 0, and a sample of it before which nothing is needed; it gives the number of the sample
+            that it begins with, not after that one, and the batches. They are the same ones on all peers.
         samples: Those of an epoch.
         is_endless: Whether one reading goes on over the epochs; else each epoch is a reading of its own.
-        what: The data in words, for errors.
+        what: The data in words, for errors and remarks.
+        can_seek: Whether a reading begins near the sample that it is given; else it begins at the start, and readings
+            before it are begun too, as the order of a later one may follow from how many there were.
+        checksum: Of a batch, to be compared among the peers.
 
     Cost:
-        Every peer reads all samples. One that joins reads what the others have read in that epoch, and the beginning of
-        each epoch before it; where one reading goes on over the epochs, all that they have read.
+        Every peer reads all samples of the job. One that joins reads, unless the data can be read from any place, what
+        the others have read in that epoch, and the beginning of each epoch before it; where one reading goes on over
+        the epochs, all that they have read. It says how long that took.
     """
 
-    def __init__(self, read: Callable[[], Iterator[Any]], *, samples: int, is_endless: bool, what: str) -> None:
-        self.samples = samples
-        self._read, self._is_endless, self._what = read, is_endless, what
+    def __init__(
+        self,
+        read: Callable[[int, int], tuple[int, Iterator[Any]]],
+        *,
+        samples: int,
+        is_endless: bool,
+        what: str,
+        can_seek: bool = False,
+        checksum: Callable[[Any], int] | None = None,
+    ) -> None:
+        self.samples, self.can_seek = samples, can_seek
+        self._read, self._is_endless, self._what, self._checksum = read, is_endless, what, checksum
         self._readings = 0  # begun so far
         self._batches: Iterator[Any] = iter(())
         self._chunks: deque[tuple[int, Any]] = deque()  # what is kept, by the number of its first sample
         self._next = 0  # the number of the sample that comes next
+        self._failed: Exception | None = None
         self._reached = 0  # the number of the first sample that may be asked for again
+        self._checksums: dict[int, int] = {}  # of the batch that an epoch begins with
+        self._lock = Lock()  # the loading thread takes samples, and the program's asks for checksums
 
     def reach(self, position: Position) -> None:
         """All peers are at this position, from the program's thread: samples before it are not asked for again."""
         self._reached = position.epoch * self.samples + position.offset
 
+    def read_until(self, end: int) -> None:
+        """Reads on until sample ``end - 1`` is there.
+
+        Raises:
+            DataEndedError: There are no more samples.
+        """
+        with self._lock:
+            self._read_until(end)
+
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, which follow one another."""
+        """The samples with these numbers, which follow one another.
+
+        Raises:
+            DataEndedError: There are no more of them.
+        """
         first, end = int(indices[0]), int(indices[-1]) + 1
+        self.read_until(end)
+        with self._lock:
+            if not self._chunks or first < self._chunks[0][0]:
+                raise UsageError(f"{self._what}: sample {first} was asked for again after it had been forgotten")
+            pieces = [
+                tf.nest.map_structure(lambda array, a=first - at, b=end - at: array[max(0, a) : b], chunk)
+                for at, chunk in self._chunks
+                if at < end and at + _length(chunk) > first
+            ]
+        return tf.nest.map_structure(lambda *arrays: tf.convert_to_tensor(_joined(arrays)), *pieces)
+
+    def first_batch_of(self, epoch: int) -> int | None:
+        """The checksum of the batch that an epoch begins with; ``None`` where it is not known here.
+
+        Cost:
+            None on a peer that has read that batch; else, if the data can be read from any place, the reading of it.
+        """
+        with self._lock:
+            if self._checksum is None:
+                return None
+            # This peer came in the middle of the epoch; at its end the data may shuffle themselves anew.
+            if epoch not in self._checksums and self.can_seek and self._next < (epoch + 1) * self.samples:
+                at = epoch * self.samples
+                _, batches = self._read(*((0, at) if self._is_endless else (epoch, 0)))
+                self._checksums[epoch] = self._checksum(next(batches))
+            return self._checksums.get(epoch)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def _read_until(self, end: int) -> None:
         self._forget()
+        begun_s, left_out = time.monotonic(), 0
         while self._next < end:
             self._read_on(end)
+            left_out += self._next <= self._reached  # this peer joins: the others have trained on that batch
             self._forget()
-        if not self._chunks or first < self._chunks[0][0]:
-            raise UsageError(f"{self._what}: sample {first} was asked for again after it had been forgotten")
-        pieces = [
-            tf.nest.map_structure(lambda array, a=first - at, b=end - at: array[max(0, a) : b], chunk)
-            for at, chunk in self._chunks
-            if at < end and at + _length(chunk) > first
-        ]
-        return tf.nest.map_structure(lambda *arrays: tf.convert_to_tensor(np.concatenate(arrays)), *pieces)
+        if left_out >= _WORTH_A_REMARK:
+            print(
+                f"kungfu: this peer read {left_out} batches of {self._what} in {time.monotonic() - begun_s:.1f} s to "
+                "come to where training is, as every peer that joins has to",
+                file=sys.stderr,
+            )
 
     def _forget(self) -> None:
         while self._chunks and self._chunks[0][0] + _length(self._chunks[0][1]) <= self._reached:
@@ -95,23 +172,47 @@ class Stream:
     def _read_on(self, end: int) -> None:
         """Reads a batch more, or begins the reading of the epoch that sample ``end - 1`` is in."""
         reading = 0 if self._is_endless else (end - 1) // self.samples
+        # A peer that joined, or a resumed run: nobody needs what lies between.
+        if self.can_seek and (self._readings <= reading or self._next < self._reached):
+            self._begin(reading)
         while self._readings <= reading:
-            # Each reading is begun on every peer, as the order of a later one may follow from how many there were.
-            self._batches = self._read()
-            self._readings += 1
-            self._next = (self._readings - 1) * self.samples
+            self._begin(self._readings)
             if self._readings <= reading:
                 next(self._batches, None)
-        chunk = next(self._batches, None)
-        if chunk is None:
-            raise UsageError(
+        self._keep(self._next_batch(reading), reading)
+
+    def _begin(self, reading: int) -> None:
+        at, start = max(0, self._reached - reading * self.samples), reading * self.samples
+        first, self._batches = self._read(reading, at)
+        self._readings, self._next = reading + 1, start + first
+
+    def _next_batch(self, reading: int) -> Any:
+        if self._failed is not None:  # over a batch that was read ahead, and then asked for again
+            raise self._failed
+        try:
+            batch = next(self._batches, None)
+        except Exception as error:
+            self._failed = error  # a generator that has raised has ended, and would say only that
+            raise
+        if batch is None:
+            raise DataEndedError(
                 f"{self._what} ended after {self._next - reading * self.samples} samples of {self.samples}: give one "
                 "that has as many in each reading, or .repeat() it and say steps_per_epoch"
             )
-        if not self._is_endless and (left := (reading + 1) * self.samples - self._next) < _length(chunk):
-            chunk = tf.nest.map_structure(lambda array: array[:left], chunk)  # the epoch ends here on all peers
-        self._chunks.append((self._next, chunk))
-        self._next += _length(chunk)
+        return batch
+
+    def _keep(self, batch: Any, reading: int) -> None:
+        epoch = -(-self._next // self.samples)  # the one that begins in this batch, if any
+        if self._checksum is not None and epoch * self.samples < self._next + _length(batch):
+            self._checksums[epoch] = self._checksum(batch)
+        if not self._is_endless and (left := (reading + 1) * self.samples - self._next) < _length(batch):
+            batch = tf.nest.map_structure(lambda array: array[:left], batch)  # the epoch ends here on all peers
+        self._chunks.append((self._next, batch))
+        self._next += _length(batch)
+
+
+def _joined(arrays: tuple[Any, ...]) -> Any:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _length(chunk: Any) -> int:

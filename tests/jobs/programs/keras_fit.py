@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
+GIVEN = 10  # the batch of the generator
 RATE, DECAY = 0.02, 0.9
 DEADLINE_S = 200.0
 
@@ -36,6 +37,45 @@ def data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def dataset(seed: int = 5) -> Any:
     """The same, as a Dataset that shuffles anew each time it is read; to be made after the model."""
     return tf.data.Dataset.from_tensor_slices(data()).shuffle(40, seed=seed).batch(BATCH)
+
+
+class Batches(keras.utils.PyDataset):
+    """The same, by index, in an order that the dataset draws anew in each epoch."""
+
+    def __init__(self, seed: int = 5) -> None:
+        super().__init__(workers=2)
+        self._draw, self._order = np.random.default_rng(seed), np.arange(SAMPLES)
+
+    def __len__(self) -> int:
+        return -(-SAMPLES // BATCH)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = data()
+        rows = self._order[index * BATCH : (index + 1) * BATCH]
+        return x[rows], {name: one[rows] for name, one in y.items()}
+
+    def on_epoch_end(self) -> None:
+        self._order = self._draw.permutation(SAMPLES)
+
+
+def generator(seed: int = 5) -> Iterator[Any]:
+    """The same without an end, in batches of `GIVEN`, in an order that is drawn anew in each pass."""
+    (x, y), draw = data(), np.random.default_rng(seed)
+    while True:
+        order = draw.permutation(SAMPLES)
+        for start in range(0, SAMPLES, GIVEN):
+            rows = order[start : start + GIVEN]
+            yield x[rows], {name: one[rows] for name, one in y.items()}
+
+
+def given_data(kind: str, seed: int = 5) -> dict[str, Any]:
+    """Arguments of ``fit``."""
+    if kind == "arrays":
+        x, y = data()
+        return {"x": x, "y": y, "batch_size": BATCH}
+    if kind == "generator":
+        return {"x": generator(seed), "steps_per_epoch": SAMPLES // GIVEN}
+    return {"x": dataset(seed) if kind == "dataset" else Batches(seed)}
 
 
 def build() -> tuple[Any, Any]:
@@ -62,10 +102,12 @@ class Told(keras.callbacks.Callback):
         found: Where to.
         record: The events of the job.
         wait: After these steps, for an event of this kind.
-        die: After this step of an epoch, in epoch 1, a peer of this number is killed.
+        die: The peer that is killed in epoch 1, and after which of its steps.
     """
 
-    def __init__(self, counts: Any, found: dict[str, Any], record: Path, wait: dict[int, str], die: int | None) -> None:
+    def __init__(
+        self, counts: Any, found: dict[str, Any], record: Path, wait: dict[int, str], die: tuple[int | None, int]
+    ) -> None:
         super().__init__()
         self._counts, self.found, self._record, self._wait, self._die = counts, found, record, wait, die
 
@@ -75,10 +117,12 @@ class Told(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.found["batches"][-1].append(batch)
         steps = int(self.model.optimizer.iterations)
-        if self._die is not None and len(self.found["batches"]) == 2 and batch == 3 and own_id() == self._die:
+        if len(self.found["batches"]) == 2 and (own_id(), batch + 1) == self._die:
             os.kill(os.getpid(), signal.SIGKILL)
         if kind := self._wait.get(steps):
-            awaited(lambda: f'"event":"{kind}"' in self._record.read_text().replace(" ", ""), what=f"event {kind}")
+            count = sum(step <= steps for step in self._wait)  # one more at each of these steps
+            text, wanted = self._record.read_text, f'"event":"{kind}"'
+            awaited(lambda: text().replace(" ", "").count(wanted) >= count, what=f"event {kind}, number {count}")
             self._await_offer()
 
     def _await_offer(self) -> None:
@@ -115,8 +159,10 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wait", type=json.loads, default={}, help="kinds of events by step")
     parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--dataset", type=int, default=0, help="1: fit is given a Dataset; 2: another one")
+    parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator"])
+    parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
+    parser.add_argument("--die-at", type=int, default=4, help="after which step of it")
     return parser.parse_args(words)
 
 
@@ -140,12 +186,10 @@ def main() -> None:
     wait = {int(step): kind for step, kind in given.wait.items()}
     callbacks = [
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
-        Told(counts, found, given.record, wait, given.die),
+        Told(counts, found, given.record, wait, (given.die, given.die_at)),
         keras.callbacks.CSVLogger(given.results / "log.csv"),
     ]
-    told: dict[str, Any] = {"x": x, "y": y, "batch_size": BATCH}
-    if given.dataset:
-        told = {"x": dataset(5 if given.dataset == 1 else own_id())}
+    told = given_data(given.data, own_id() if given.unlike else 5)
     history = model.fit(
         **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
         validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),

@@ -1,0 +1,5 @@
+"""Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that peers share by their index."""
+
+from kungfu.data.tfrecord_files import TFRecords, tfrecords
+
+__all__ = ["TFRecords", "tfrecords"]

@@ -1,0 +1,134 @@
+"""What is known of a file by reading it once, kept beside it: made by one process, for all that ask for it.
+
+It stands under a hidden name beside the file, or in a folder of one's own. The process that makes it holds a lock,
+while others wait for it; it gets its name when it is whole, and holds as long as size and time of change of the file
+are what they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import glob
+import os
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kungfu.errors import UsageError
+
+__all__ = ["Files", "kept_arrays", "paths_of"]
+
+Arrays = dict[str, NDArray[Any]]
+Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_VERSION = 1
+
+
+def paths_of(files: Files, function: str) -> list[Path]:
+    """The files that a function of ``kf.data`` was given, as a name, a pattern or a list of these."""
+    given = [files] if isinstance(files, str | os.PathLike) else list(files)
+    found: list[Path] = []
+    for one in given:
+        name = os.fspath(one)
+        matching = sorted(glob.glob(name)) if glob.has_magic(name) and not os.path.exists(name) else [name]
+        if not matching:
+            raise UsageError(f"kf.data.{function}({name!r}): no file has such a name")
+        found += [Path(path) for path in matching]
+    if not found:
+        raise UsageError(f"kf.data.{function}([]): give at least one file")
+    return found
+
+
+def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], Arrays]) -> Arrays:
+    """What was kept of a file, made where there is nothing that holds.
+
+    Args:
+        path: The file.
+        folder: Where it is kept; ``None`` for beside the file.
+        kind: Which of several things that are known of the file; a part of the name under which it is kept.
+        make: Reads the file.
+
+    Raises:
+        UsageError: The file is missing, or nothing can be kept there; or what ``make`` raises.
+    """
+    if not path.is_file():
+        raise UsageError(f"kf.data: there is no file {path}")
+    kept = _place(path, folder, kind)
+    known = _kept(kept, path)
+    if known is not None:
+        return known
+    with _locked(kept):
+        # Another process has made it while this one waited.
+        known = _kept(kept, path)
+        if known is None:
+            status = path.stat()
+            known = make()
+            _keep(known, kept, status)
+        return known
+
+
+def _place(path: Path, folder: Path | None, kind: str) -> Path:
+    if folder is None:
+        return path.parent / f".{path.name}.{kind}.npz"
+    # Files of one name in several folders have their indices in this one.
+    return folder / f"{path.name}.{blake2b(str(path.absolute()).encode(), digest_size=6).hexdigest()}.{kind}.npz"
+
+
+def _kept(kept: Path, path: Path) -> Arrays | None:
+    """The index that is there, if it is one, and of the file as it is now."""
+    try:
+        with kept.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            status = path.stat()
+            if found["of"].tolist() != [_VERSION, status.st_size, status.st_mtime_ns]:
+                return None
+            return {name: found[name] for name in found.files if name != "of"}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+
+
+@contextlib.contextmanager
+def _locked(kept: Path) -> Iterator[None]:
+    """Holds the lock of the process that makes this index; a lock ends with its process."""
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        held = os.open(kept, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UsageError(
+            f"kf.data: an index of the file cannot be kept in {kept.parent} ({error.strerror}): give "
+            "index=FOLDER, one that can be written and that all peers see, or one on each host"
+        ) from error
+    try:
+        # Some file systems know no locks: then each process makes the index, and the last one's stays.
+        with contextlib.suppress(OSError):
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    except UsageError:
+        if not os.fstat(held).st_size:  # nothing was kept: no empty file stays
+            kept.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(held)
+
+
+def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
+    """Writes it under another name, makes it durable, and gives it its own."""
+    new = kept.with_name(f"{kept.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            of = np.array([_VERSION, status.st_size, status.st_mtime_ns], np.int64)
+            np.savez(file, of=of, **index)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, kept)
+    except OSError as error:
+        new.unlink(missing_ok=True)
+        raise UsageError(
+            f"kf.data: an index of the file cannot be written to {kept} ({error.strerror}): give "
+            "index=FOLDER, one with room that can be written"
+        ) from error

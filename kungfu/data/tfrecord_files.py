@@ -1,0 +1,187 @@
+"""Samples in TFRecord files, by their index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from kungfu.data.file_index import Files, paths_of
+from kungfu.data.record_index import FOOTER_BYTES, HEADER_BYTES, RecordIndex, record_index
+from kungfu.errors import UsageError
+from kungfu.training.data.sample_source import SampleSource
+
+__all__ = ["TFRecords", "tfrecords"]
+
+_MOST_OPEN = 64  # files at once
+_WORTH_A_THREAD = 8  # records: fewer are read sooner than another thread begins
+
+
+def tfrecords(
+    files: Files,
+    parse: Callable[[Any], Any],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    readers: int = 4,
+) -> TFRecords:
+    """The records of TFRecord files as samples, for ``training.batches`` and for Keras' ``fit``.
+
+    Samples are taken by index in the job's shuffled order, so a peer reads what it trains on and nothing else, and a
+    buffer for shuffling is not needed. For that the library keeps an index of each file, 16 bytes a record, in a hidden
+    file beside it.
+
+    Args:
+        files: A file, a pattern (``"train-*.tfrecord"``), or a list of them; the samples of files are numbered in
+            the order of the list, those that a pattern finds in the order of their names.
+        parse: Makes of one serialized record, a scalar string tensor, a nest of tensors of fixed shapes, as in
+            ``dataset.map(parse)``; it is traced once. For ``fit`` it gives ``x``, ``(x, y)`` or
+            ``(x, y, sample_weight)``.
+        index: The folder of the indices, where they cannot stand beside the files.
+        readers: How many threads read records of a batch at once.
+
+    Returns:
+        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+
+    Raises:
+        UsageError: A file is missing, compressed, truncated or no TFRecord file, or an index cannot be kept.
+
+    Cost:
+        The first process that asks for it passes over the lengths of all records, about a second for a million, while
+        others wait. Then one read per record, and one run of ``parse``.
+
+    >>> import kungfu as kf, tensorflow as tf
+    >>> from tempfile import TemporaryDirectory
+    >>> folder = TemporaryDirectory()
+    >>> path = folder.name + "/squares.tfrecord"
+    >>> with tf.io.TFRecordWriter(path) as writer:
+    ...     for number in range(5):
+    ...         writer.write(tf.io.serialize_tensor(tf.constant(float(number))).numpy())
+    >>> def parse(record):
+    ...     number = tf.ensure_shape(tf.io.parse_tensor(record, tf.float32), [])
+    ...     return number, number**2
+    >>> squares = kf.data.tfrecords(path, parse)
+    >>> len(squares)
+    5
+    >>> squares.take(np.array([3, 1]))[1].numpy().tolist()
+    [9.0, 1.0]
+    >>> folder.cleanup()
+    """
+    if not isinstance(readers, int) or readers < 1:
+        raise UsageError(f"kf.data.tfrecords(readers={readers!r}): must be an integer of at least 1")
+    paths = paths_of(files, "tfrecords")
+    folder = None if index is None else Path(index)
+    return TFRecords(paths, [record_index(path, folder) for path in paths], parse, readers=readers)
+
+
+class TFRecords(SampleSource):
+    """The records of TFRecord files, each made into a sample; see `tfrecords`."""
+
+    def __init__(
+        self, paths: Sequence[Path], indices: Sequence[RecordIndex], parse: Callable[[Any], Any], *, readers: int
+    ) -> None:
+        self._paths, self._indices, self._readers = list(paths), list(indices), readers
+        self._ends = np.cumsum([len(one) for one in indices])
+        if not self.samples:
+            raise UsageError(f"kf.data.tfrecords(): the {len(self._paths)} files hold no record")
+        self._spec = _spec_of(parse)
+        self._parse = tf.function(
+            lambda records: tf.map_fn(parse, records, fn_output_signature=self._spec),
+            input_signature=[tf.TensorSpec([None], tf.string)],
+        )
+        self._open: dict[int, int] = {}  # descriptors by the number of the file
+        self._lock = Lock()  # a batch is read at a time, by the loader or by an evaluation
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __del__(self) -> None:
+        for descriptor in getattr(self, "_open", {}).values():
+            os.close(descriptor)
+
+    @property
+    def samples(self) -> int:
+        """How many records there are."""
+        return int(self._ends[-1])
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """The samples with these numbers, stacked."""
+        with self._lock:
+            records = self._read(np.asarray(indices, np.int64))
+        return self._parse(tf.constant(records, tf.string))
+
+    def dataset(self, batch_size: int) -> tf.data.Dataset:
+        """All samples, in the order of the files, in batches: for ``validation_data``, ``evaluate`` and ``predict``."""
+        starts = range(0, self.samples, batch_size)
+
+        def batches() -> Any:
+            for start in starts:
+                yield self.take(np.arange(start, min(start + batch_size, self.samples)))
+
+        spec = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), self._spec)
+        made = tf.data.Dataset.from_generator(batches, output_signature=spec)
+        return made.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(1)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def _read(self, indices: NDArray[np.int64]) -> list[bytes]:
+        """The contents of these records; the reads are handed out in the order in which they stand in the files."""
+        files = np.searchsorted(self._ends, indices, side="right")
+        records = indices - np.concatenate([[0], self._ends])[files]
+        self._open_only(set(files.tolist()))
+        order = np.lexsort((records, files))
+        parts = np.array_split(order, min(self._readers, max(1, len(order) // _WORTH_A_THREAD)))
+        contents: list[bytes] = [b""] * len(indices)
+
+        def read(part: NDArray[np.int64]) -> None:
+            for place in part.tolist():
+                contents[place] = self._content(int(files[place]), int(records[place]))
+
+        if len(parts) == 1:
+            read(parts[0])
+        else:
+            with ThreadPoolExecutor(len(parts), "kungfu-records") as pool:
+                list(pool.map(read, parts))
+        return contents
+
+    def _open_only(self, files: set[int]) -> None:
+        """Opens the files that a batch needs; those of other batches stay open while they are few."""
+        if len(self._open) > _MOST_OPEN:
+            for file in self._open.keys() - files:
+                os.close(self._open.pop(file))
+        for file in files - self._open.keys():
+            self._open[file] = os.open(self._paths[file], os.O_RDONLY)
+
+    def _content(self, file: int, record: int) -> bytes:
+        at, length = int(self._indices[file].offsets[record]), int(self._indices[file].lengths[record])
+        found = os.pread(self._open[file], HEADER_BYTES + length + FOOTER_BYTES, at)
+        whole = len(found) == HEADER_BYTES + length + FOOTER_BYTES
+        if not whole or int.from_bytes(found[:8], "little") != length:
+            raise UsageError(
+                f"kf.data.tfrecords(): {self._paths[file]} has changed since its index was read: record {record} is "
+                f"not at byte {at} any more; leave the files as they are while a job trains on them"
+            )
+        return found[HEADER_BYTES : HEADER_BYTES + length]
+
+
+def _spec_of(parse: Callable[[Any], Any]) -> Any:
+    """What ``parse`` makes of a record, as `tf.TensorSpec`."""
+    spec = tf.data.Dataset.from_tensors(tf.constant(b"")).map(parse).element_spec
+    for one in tf.nest.flatten(spec):
+        if not isinstance(one, tf.TensorSpec):
+            raise UsageError(
+                f"kf.data.tfrecords(parse=...) gives a {type(one).__name__}: the samples of a batch are stacked, and "
+                "so dense and of one shape; take tf.io.FixedLenFeature, or make it dense and pad it"
+            )
+        if one.shape.rank is None:
+            raise UsageError(
+                "kf.data.tfrecords(parse=...) gives a tensor of unknown shape, as tf.io.decode_image and "
+                "tf.io.parse_tensor do: say it with tf.ensure_shape(tensor, [...])"
+            )
+    return spec

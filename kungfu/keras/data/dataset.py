@@ -1,0 +1,76 @@
+"""A ``tf.data.Dataset`` under ``fit``: every peer reads it, and takes its slice of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.data.fit_data import BatchFormat, FitData, checksum, count_of, symbolic
+from kungfu.training.data import BatchPlan
+from kungfu.training.data.stream import Stream, StreamSampler
+
+__all__ = ["of_dataset"]
+
+
+def of_dataset(given: Mapping[str, Any]) -> FitData:
+    """Its batches are those of the job at its start.
+
+    Args:
+        given: The arguments of ``fit``.
+
+    Cost:
+        Without ``steps_per_epoch`` it is looked through once before training, to know its samples.
+    """
+    dataset, steps = given["x"], given["steps_per_epoch"]
+    epochs = max(0, given["epochs"] - given["initial_epoch"])
+    _refuse_elements(dataset)
+    batch_format = BatchFormat("a tf.data.Dataset", given["class_weight"])
+
+    def batches() -> Iterator[Any]:
+        return map(batch_format.standard, iter(dataset))
+
+    first, samples = _looked_through(batches(), dataset, steps=steps, epochs=epochs)
+    source = Stream(
+        lambda reading, at: (0, batches()),
+        samples=samples,
+        is_endless=bool(steps),
+        what="the tf.data.Dataset that model.fit() was given",
+        checksum=checksum,
+    )
+    plan = BatchPlan(source, StreamSampler(samples), min(count_of(first), samples), epochs)
+    return FitData(plan, {"seed": -1, "first_batch": checksum(first)}, tf.nest.map_structure(symbolic, first))
+
+
+def _refuse_elements(dataset: Any) -> None:
+    for spec in tf.nest.flatten(dataset.element_spec):
+        if not isinstance(spec, tf.TensorSpec):
+            raise UsageError(
+                f"model.fit() was given a Dataset of {type(spec).__name__} under kungfu-run: the samples of a batch "
+                "are stacked; make them dense in its map()"
+            )
+        if spec.shape.rank == 0:
+            raise UsageError(
+                "model.fit() was given a Dataset whose elements are single samples, or hold a single number: batch it "
+                "with .batch(n), where n is the batch of the whole job"
+            )
+
+
+def _looked_through(batches: Iterator[Any], dataset: Any, *, steps: int | None, epochs: int) -> tuple[Any, int]:
+    """The first batch, and the samples of an epoch; every peer does this once, and so reads the same afterwards."""
+    cardinality = int(dataset.cardinality())
+    first = next(batches, None)
+    if first is None:
+        raise UsageError("model.fit() was given a Dataset without elements")
+    if steps:
+        if 0 <= cardinality < steps * epochs:
+            raise UsageError(
+                f"model.fit(steps_per_epoch={steps}) with {epochs} epochs takes {steps * epochs} batches of a Dataset "
+                f"that has {cardinality}: .repeat() it, or leave steps_per_epoch out"
+            )
+        return first, steps * count_of(first)
+    if cardinality == tf.data.INFINITE_CARDINALITY:
+        raise UsageError("model.fit() was given a Dataset without an end: say steps_per_epoch")
+    return first, count_of(first) + sum(map(count_of, batches))

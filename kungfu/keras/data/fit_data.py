@@ -1,0 +1,167 @@
+"""What ``fit`` walks in a job, and how its batches look.
+
+``batch_size``, or a batch of data that come in batches, is that of the whole job; a step takes the next samples of the
+epoch, and each peer its slice of them, as with ``training.batches``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.data import BatchPlan
+from kungfu.training.data.stream import Stream
+
+__all__ = ["BatchFormat", "FitData", "checksum", "class_weights", "count_of", "symbolic"]
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What ``fit`` walks, and what it validates on.
+
+    Args:
+        plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
+        described: What has to be the same on all peers: ``seed``, that of the order, or -1 where samples come as the
+            data have them; ``first_batch``, a checksum, where each peer reads all of the data.
+        symbolic_batch: A batch in words: shapes with an open first dimension, and types.
+        validation: What ``evaluate`` is given, or ``None``.
+    """
+
+    plan: BatchPlan
+    described: Mapping[str, int]
+    symbolic_batch: Any
+    validation: tuple[Any, Any, Any] | None = None
+
+    @property
+    def steps(self) -> int:
+        """Steps of an epoch as long as the batch stays."""
+        return -(-self.plan.samples // self.plan.batch_size)
+
+    def first_batch_of(self, epoch: int) -> int:
+        """A checksum of the batch that an epoch begins with, from 0; -1 where it need not be the same on all peers."""
+        if epoch >= self.plan.epochs or not isinstance(self.plan.source, Stream):
+            return -1
+        known = self.plan.source.first_batch_of(epoch)
+        return -1 if known is None else known
+
+    def refuse_other(self, epoch: int, *, leaders: int) -> None:
+        """Raises ``UsageError`` where an epoch begins with another batch on this peer than on the leader."""
+        own = self.first_batch_of(epoch) if leaders >= 0 else -1
+        if own not in (-1, leaders):
+            raise UsageError(
+                f"the data of model.fit() are others on this peer than on the leader: epoch {epoch + 1} of this fit "
+                "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
+                "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
+                "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, or give arrays, "
+                "which are shared by index"
+            )
+
+
+class BatchFormat:
+    """Brings the batches of the user's data into the structure of ``fit``, and holds them to that of the first one.
+
+    Args:
+        what: The data in words, as in "a generator".
+        class_weight: That of ``fit``.
+    """
+
+    def __init__(self, what: str, class_weight: Mapping[int, float] | None = None) -> None:
+        self._what, self._class_weight = what, class_weight
+        self._first: Any = None
+
+    def standard(self, batch: Any) -> Any:
+        """A batch as ``(x,)``, ``(x, y)`` or ``(x, y, sample_weight)`` of arrays, or ``x`` alone.
+
+        Raises:
+            UsageError: It is no such batch, or another one than the first.
+        """
+        if isinstance(batch, list | tuple) and not 1 <= len(batch) <= 3:
+            raise self._refusal(f"which gave {len(batch)} things: a batch is x, (x, y) or (x, y, sample_weight)")
+        x, y, sample_weight = tf.nest.map_structure(self._array, keras.utils.unpack_x_y_sample_weight(batch))
+        if self._class_weight is not None:
+            sample_weight = class_weights(y, sample_weight, self._class_weight)
+        made = keras.utils.pack_x_y_sample_weight(x, y, sample_weight)
+        lengths = {len(one) for one in tf.nest.flatten(made)}
+        if len(lengths) != 1 or lengths == {0}:
+            raise self._refusal(f"which gave arrays of {sorted(lengths)} samples in one batch: all have as many")
+        self._hold_to_first(made)
+        return made
+
+    def _array(self, leaf: Any) -> Any:
+        if leaf is None:
+            return None
+        if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or hasattr(leaf, "tocoo"):
+            raise self._refusal(
+                f"which gave a {type(leaf).__name__}: the samples of a batch are stacked; make it dense, with "
+                "ragged.to_tensor(), tf.sparse.to_dense() or toarray()"
+            )
+        array = leaf.numpy() if tf.is_tensor(leaf) else np.asarray(leaf)
+        if array.ndim == 0:
+            raise self._refusal("which gave a single number where a batch has one entry a sample: give arrays")
+        if array.dtype == object and array.size and not isinstance(array.flat[0], str | bytes):
+            raise self._refusal(
+                f"which gave an array of Python objects ({type(array.flat[0]).__name__}), as rows of different lengths "
+                "make one: the samples of a batch are stacked; pad them"
+            )
+        return array
+
+    def _hold_to_first(self, batch: Any) -> None:
+        looks = tf.nest.map_structure(lambda one: (one.shape[1:], "text" if _is_text(one) else one.dtype.name), batch)
+        if self._first is None:
+            self._first = looks
+        if looks != self._first:
+            raise self._refusal(
+                f"which gave a batch of {looks} after one of {self._first} (shape of a sample, type): a step of a job "
+                "takes samples across batches, so all are alike; pad them to one length"
+            )
+
+    def _refusal(self, why: str) -> UsageError:
+        return UsageError(f"model.fit() was given {self._what} under kungfu-run, {why}")
+
+
+def count_of(batch: Any) -> int:
+    """The samples of a batch."""
+    return len(tf.nest.flatten(batch)[0])
+
+
+def symbolic(array: Any) -> Any:
+    """An array of a batch in words."""
+    kind = "string" if _is_text(array) else array.dtype.name
+    return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
+
+
+def checksum(batch: Any) -> int:
+    """The same number for the same contents, on all peers."""
+    return zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _contents(batch)))
+
+
+def _contents(batch: Any) -> list[Any]:
+    """Arrays whose bytes are their contents: objects stand in other places of memory on each peer."""
+    arrays = (np.asarray(one) for one in tf.nest.flatten(batch) if one is not None)
+    return [np.asarray(one.tolist(), dtype="S") if one.dtype == object else one for one in arrays]
+
+
+def _is_text(array: Any) -> bool:
+    return array.dtype.kind in "USO"
+
+
+def class_weights(y: Any, sample_weight: Any, class_weight: Mapping[int, float]) -> Any:
+    """One weight per sample, by its class: a number, a row with that number, or a one-hot row; as Keras does it."""
+    if sample_weight is not None:
+        raise UsageError("model.fit() was given both class_weight and sample_weight: give one of them")
+    if y is None or tf.nest.is_nested(y):
+        raise UsageError("model.fit(class_weight=...) takes a y that is one array: it holds for one output")
+    classes = np.asarray(y)
+    if classes.ndim > 1:
+        classes = np.squeeze(classes, axis=-1) if classes.shape[-1] == 1 else np.argmax(classes, axis=-1)
+    if classes.ndim != 1:
+        raise UsageError(f"model.fit(class_weight=...) was given a y of shape {np.shape(y)}: it takes a class a sample")
+    whole = np.round(classes).astype(np.int64)
+    return np.array([class_weight.get(int(one), 1.0) for one in whole], keras.config.floatx())

@@ -1,0 +1,98 @@
+"""Samples that are known by their index under ``fit``: those of arrays, and of files (``kf.data``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.data.fit_data import BatchFormat, FitData, symbolic
+from kungfu.runtime.api import shuffled
+from kungfu.training.data import BatchPlan
+from kungfu.training.data.sample_source import SampleSource
+from kungfu.training.data.sampler import PassSampler, Sampler, SerialSampler
+
+__all__ = ["arguments_alone", "of_indexed", "of_source"]
+
+
+def of_indexed(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> FitData:
+    """``batch_size`` samples of a source of ``kf.data`` are a step of the job; its first one shows how they look."""
+    batch = BatchFormat(type(source).__name__).standard(source.take(np.zeros(1, np.int64)))
+    return of_source(source, batch, given, seed=seed)
+
+
+def of_source(source: SampleSource, batch: Any, given: Mapping[str, Any], *, seed: int) -> FitData:
+    """Samples that are known by their index.
+
+    Args:
+        source: Where they come from.
+        batch: Arrays that look as a batch of them.
+        given: The arguments of ``fit``.
+        seed: That of the order.
+    """
+    samples, order = source.samples, seed if given["shuffle"] else None
+    batch_size = _batch_size(given, samples)
+    sampler = _sampler(samples, order, batch_size=batch_size, steps=given["steps_per_epoch"])
+    epochs = max(0, given["epochs"] - given["initial_epoch"])
+    plan = BatchPlan(source, sampler, batch_size, epochs)
+    return FitData(plan, {"seed": -1 if order is None else order}, tf.nest.map_structure(symbolic, batch))
+
+
+def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | None) -> Sampler:
+    whole = -(-samples // batch_size)
+    if not steps or steps == whole:
+        return SerialSampler(samples, seed)
+    if steps > whole:  # as under Keras
+        print(
+            f"kungfu: model.fit(steps_per_epoch={steps}): {samples} samples in batches of {batch_size} are {whole} "
+            "steps, and an epoch ends with them",
+            file=sys.stderr,
+        )
+        return SerialSampler(samples, seed)
+    return PassSampler(steps * batch_size, samples, seed)
+
+
+def _batch_size(given: Mapping[str, Any], samples: int) -> int:
+    """That of the job at its start; as Keras chooses it where none is given."""
+    steps, batch_size = given["steps_per_epoch"], given["batch_size"]
+    if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
+        raise UsageError(f"model.fit(steps_per_epoch={steps!r}): must be an integer of at least 1")
+    if not batch_size:
+        batch_size = -(-samples // steps) if steps else 32
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
+        raise UsageError(f"model.fit(batch_size={batch_size!r}): must be an integer of at least 1")
+    return min(int(batch_size), samples)
+
+
+# ---- without a job ---------------------------------------------------------------------------------------------------
+
+
+def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
+    """The arguments of ``fit`` for a program that runs alone: Keras takes batches, in the order that a job has."""
+    batch_size = _batch_size(given, source.samples)
+    order = seed if given["shuffle"] else None
+    return {**given, "x": _Ordered(source, batch_size, order), "batch_size": None, "shuffle": False}
+
+
+class _Ordered(keras.utils.PyDataset):
+    """Batches of a source, in the job's order."""
+
+    def __init__(self, source: SampleSource, batch_size: int, seed: int | None) -> None:
+        super().__init__()
+        self._source, self._batch_size, self._seed, self._epoch = source, batch_size, seed, -1
+
+    def __len__(self) -> int:
+        return -(-self._source.samples // self._batch_size)
+
+    def __getitem__(self, index: int) -> Any:
+        order = shuffled(self._source.samples, seed=self._seed, epoch=max(0, self._epoch))
+        batch = self._source.take(order[index * self._batch_size : (index + 1) * self._batch_size])
+        return batch if isinstance(batch, tuple | dict) else (batch,)
+
+    def on_epoch_end(self) -> None:
+        self._epoch += 1  # Keras' fit begins with it

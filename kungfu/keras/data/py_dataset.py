@@ -1,0 +1,213 @@
+"""A ``keras.utils.PyDataset`` under ``fit``: its batches by index, in the job's order.
+
+An index gives a whole batch, and that is the batch of the job: every peer loads the batch of the step, and takes its
+slice. So a step holds what it holds under Keras, and loading is not shared among the peers; where loading is what
+training waits for, ``workers`` of the PyDataset load batches at once, and samples by index
+(``kf.data``, ``training.batches``) are loaded by the peer that trains on them only. A peer that joins begins with the
+batch that the others are at.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count, islice
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.data.fit_data import BatchFormat, FitData, checksum, count_of, symbolic
+from kungfu.runtime.api import shuffled
+from kungfu.training.data import BatchPlan
+from kungfu.training.data.stream import Stream, StreamSampler
+
+__all__ = ["IndexedBatches", "of_py_dataset"]
+
+
+def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
+    """Its batches are those of the job at its start.
+
+    Args:
+        given: The arguments of ``fit``.
+        seed: From it and the epoch follows the order of the batches under ``shuffle=True``; a last one that is smaller
+            than the others stays the last.
+
+    Cost:
+        The first and the last batch are loaded once more at the start, to know how many samples there are.
+
+    Raises:
+        UsageError: It has no batches, or has no end and nobody says ``steps_per_epoch``.
+    """
+    dataset, steps = given["x"], given["steps_per_epoch"]
+    name = type(dataset).__name__
+    number = _number_of_batches(dataset, name)
+    if number is None and not steps:
+        raise UsageError(f"model.fit() was given {name}, a PyDataset without an end: say steps_per_epoch")
+    if number == 0:
+        raise UsageError(f"model.fit() was given {name}, a PyDataset without batches")
+    order = seed if given["shuffle"] and number is not None else None
+    batches = IndexedBatches(dataset, BatchFormat(f"{name}, a PyDataset,", given["class_weight"]), number, order, steps)
+    source = Stream(
+        batches.read,
+        samples=batches.epoch_samples,
+        is_endless=True,
+        what=f"{name}, the PyDataset that model.fit() was given",
+        can_seek=True,
+        checksum=_checksum_of_targets,
+    )
+    epochs = max(0, given["epochs"] - given["initial_epoch"])
+    plan = BatchPlan(source, StreamSampler(source.samples), min(batches.batch_size, source.samples), epochs)
+    described = {"seed": -1 if order is None else order, "first_batch": _checksum_of_targets(batches.first)}
+    return FitData(plan, described, tf.nest.map_structure(symbolic, batches.first))
+
+
+def _number_of_batches(dataset: Any, name: str) -> int | None:
+    try:
+        return dataset.num_batches
+    except NotImplementedError as error:
+        raise UsageError(
+            f"model.fit() was given {name}, a PyDataset that does not say how many batches it has: give it a __len__, "
+            "or a num_batches that is None where it has no end"
+        ) from error
+
+
+def _checksum_of_targets(batch: Any) -> int:
+    """Inputs may be changed at random, by each peer as it likes: an index says which samples these are."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    return checksum(x if y is None else (y, sample_weight))
+
+
+class IndexedBatches:
+    """Reads the batches of a PyDataset one after the other, from any place on.
+
+    Batch ``k`` of the reading is number ``k % batches`` of the order of pass ``k // batches`` over the data. The
+    dataset is told of the beginning and the end of an epoch as often as by Keras, also on a peer that joins later: what
+    it shuffles there, with a seed, it shuffles alike on all peers.
+
+    Args:
+        dataset: The PyDataset.
+        batch_format: Brings its batches into the structure of ``fit``.
+        number: How many it has; ``None`` without an end.
+        seed: That of the order; ``None`` for the order of the indices.
+        steps: Steps of an epoch, where that is not a pass over the data.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_format: BatchFormat, number: int | None, seed: int | None, steps: int | None
+    ) -> None:
+        self._dataset, self._format, self._number, self._seed = dataset, batch_format, number, seed
+        self.first = batch_format.standard(dataset[0])
+        self.batch_size = self._last_size = count_of(self.first)
+        if number is not None and number > 1:
+            self._last_size = count_of(batch_format.standard(dataset[number - 1]))
+        if self._last_size > self.batch_size:
+            raise self._uneven(number, self._last_size, expected=self.batch_size)
+        self._pass_samples = None if number is None else (number - 1) * self.batch_size + self._last_size
+        # As under Keras, more steps than the data have end with the data.
+        whole = self._pass_samples is not None and (not steps or steps >= (number or 0))
+        self.epoch_samples = self._pass_samples if whole and self._pass_samples else (steps or 0) * self.batch_size
+        self._begun = self._ended = 0  # epochs of which the dataset was told
+        if dataset.use_multiprocessing:
+            print(
+                f"kungfu: {type(dataset).__name__}(use_multiprocessing=True): a peer of a job cannot be forked, so its "
+                f"{max(1, dataset.workers)} workers load in threads",
+                file=sys.stderr,
+            )
+
+    def read(self, reading: int, at: int) -> tuple[int, Iterator[Any]]:
+        """As `Stream` wants it: the first sample of the batch that sample ``at`` is in, and the batches from there."""
+        place = self._place_of(at)
+        return self._first_sample(place), self._from(place)
+
+    # ---- places: batches of the reading, from 0 ----------------------------------------------------------------------
+
+    def _place_of(self, sample: int) -> int:
+        if self._number is None or self._pass_samples is None:
+            return sample // self.batch_size
+        passes, within = divmod(sample, self._pass_samples)
+        return passes * self._number + within // self.batch_size
+
+    def _first_sample(self, place: int) -> int:
+        if self._number is None or self._pass_samples is None:
+            return place * self.batch_size
+        passes, within = divmod(place, self._number)
+        return passes * self._pass_samples + within * self.batch_size
+
+    def _index_at(self, place: int) -> int:
+        if self._number is None or self._seed is None:
+            return place if self._number is None else place % self._number
+        passes, within = divmod(place, self._number)
+        # A smaller last batch stays the last, so steps and batches are the same as long as the batch of the job is.
+        full = self._number - (self._last_size < self.batch_size)
+        return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
+
+    def _end_of(self, epoch: int) -> int:
+        """The place after the last batch of which an epoch has samples."""
+        end = (epoch + 1) * self.epoch_samples
+        place = self._place_of(end)
+        return place + (self._first_sample(place) < end)
+
+    # ---- reading ---------------------------------------------------------------------------------------------------
+
+    def _from(self, place: int) -> Iterator[Any]:
+        while True:
+            epoch = self._first_sample(place) // self.epoch_samples
+            self._begin(epoch)
+            end = self._end_of(epoch)
+            for at, batch in zip(count(place), self._loaded(place, end), strict=False):
+                if at + 1 == end:
+                    self._end(epoch)  # before anything of the next epoch is loaded
+                yield batch
+            place = end
+
+    def _loaded(self, place: int, end: int) -> Iterator[Any]:
+        """The batches of these places, by the dataset's workers where it has several."""
+        indices = map(self._index_at, range(place, end))
+        workers = self._dataset.workers
+        if workers <= 1 and not self._dataset.use_multiprocessing:
+            yield from map(self._load, indices)
+            return
+        pool, waiting = ThreadPoolExecutor(max(1, workers), "kungfu-batches"), deque[Future[Any]]()
+        try:
+            ahead = max(workers, self._dataset.max_queue_size)
+            waiting.extend(pool.submit(self._load, index) for index in islice(indices, ahead))
+            while waiting:
+                batch = waiting.popleft().result()
+                waiting.extend(pool.submit(self._load, index) for index in islice(indices, 1))
+                yield batch
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _load(self, index: int) -> Any:
+        batch = self._format.standard(self._dataset[index])
+        is_last = self._number is not None and index == self._number - 1
+        expected = self._last_size if is_last else self.batch_size
+        if count_of(batch) != expected:
+            raise self._uneven(index + 1, count_of(batch), expected=expected)
+        return batch
+
+    def _uneven(self, number: int | None, size: int, *, expected: int) -> UsageError:
+        return UsageError(
+            f"model.fit() was given {type(self._dataset).__name__}, a PyDataset whose batch {number} has {size} "
+            f"samples where {expected} were expected: peers count samples, so all "
+            "batches have as many as the first one, and only the last may have fewer"
+        )
+
+    def _begin(self, epoch: int) -> None:
+        """Tells the dataset of the epochs up to this one that it was not told of."""
+        if not self._begun:
+            self._dataset.on_epoch_end()  # Keras' fit begins with that, too
+        while self._begun <= epoch:
+            self._end(self._begun - 1)
+            if hasattr(self._dataset, "on_epoch_begin"):  # since Keras 3.7
+                self._dataset.on_epoch_begin()
+            self._begun += 1
+
+    def _end(self, epoch: int) -> None:
+        if epoch >= self._ended:
+            self._dataset.on_epoch_end()
+            self._ended = epoch + 1

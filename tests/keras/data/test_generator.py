@@ -1,0 +1,90 @@
+"""``fit`` with a generator: every peer reads it, and takes its slice of each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu.keras.data import fit_data
+from kungfu.runtime.api import Position
+from kungfu.training.data.sampler import StepSlice
+from tests.keras.fitting import SAMPLES, arguments, assert_same, compiled, float64, in_job, network, plainly, points
+
+X, Y = points()
+
+
+def endless(size: int = 10, *, seed: int = 3) -> Iterator[Any]:
+    """Batches of the points in an order of each pass."""
+    draw = np.random.default_rng(seed)
+    while True:
+        order = draw.permutation(SAMPLES)
+        for start in range(0, SAMPLES, size):
+            yield X[order[start : start + size]], Y[order[start : start + size]]
+
+
+def taken(given: Any, position: Position, *, size: int = 1, rank: int = 0) -> Any:
+    plan = given.plan
+    plan.source.reach(position)
+    return plan.load(plan.micro_batch(StepSlice(position, 1, size, rank, plan.batch_size)))
+
+
+@pytest.mark.slow
+def test_it_is_trained_on_as_by_keras_over_epochs_that_end_within_a_pass():
+    with float64():
+        mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        in_job(mine, endless(), steps_per_epoch=3, epochs=4)
+        plainly(plain, endless(), steps_per_epoch=3, epochs=4)
+        assert_same(mine, plain)
+        assert mine.fit.attached.training.traces() == 1
+
+
+@pytest.mark.slow
+def test_one_that_ends_early_ends_training_there_as_by_keras(capsys):
+    def ending() -> Iterator[Any]:
+        yield from ((X[start : start + 10], Y[start : start + 10]) for start in range(0, 50, 10))
+
+    model, ended = compiled(network()), []
+
+    class Told(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            ended.append(epoch)
+
+    history = in_job(model, ending(), steps_per_epoch=3, epochs=9, callbacks=[Told()])
+    assert int(model.optimizer.iterations) == 5
+    assert history.epoch == ended == [0, 1]
+    assert "fit() ends before its last epoch: the generator that model.fit() was given ended" in capsys.readouterr().err
+
+
+def test_peers_share_each_batch_and_a_joiner_reads_to_its_place():
+    one, other = (fit_data(arguments(x=endless(), steps_per_epoch=4, epochs=3), seed=0) for _ in range(2))
+    assert one.described == other.described
+    assert (one.plan.samples, one.plan.batch_size, one.steps) == (40, 10, 4)
+    whole = [taken(one, Position(epoch, offset))[1].numpy() for epoch in (0, 1) for offset in range(0, 40, 10)]
+    slices = [taken(other, Position(1, 20), size=3, rank=rank)[1].numpy() for rank in range(3)]
+    np.testing.assert_array_equal(np.concatenate(slices), whole[6])
+    assert other.first_batch_of(1) == one.first_batch_of(1) != one.first_batch_of(0)
+
+
+def test_another_generator_on_a_peer_is_told_by_its_first_batch():
+    one, other = (fit_data(arguments(x=endless(seed=seed), steps_per_epoch=4), seed=0) for seed in (3, 4))
+    assert one.described["first_batch"] != other.described["first_batch"]
+
+
+def test_texts_dictionaries_and_several_inputs_are_batches():
+    def texts() -> Iterator[Any]:
+        for word in ("a", "bc"):
+            yield (
+                {"text": np.array([word, f"{word}!"]), "size": np.array([[1], [2]])},
+                [np.zeros((2, 1)), np.ones((2, 1))],
+            )
+
+    given = fit_data(arguments(x=texts(), steps_per_epoch=1, epochs=2), seed=0)
+    assert given.symbolic_batch[0]["text"].dtype == "string"
+    x, y = taken(given, Position(1, 0))
+    assert x["text"].numpy().tolist() == [b"bc", b"bc!"]
+    assert x["size"].numpy().tolist() == [[1], [2]]
+    assert [one.shape for one in y] == [(2, 1), (2, 1)]

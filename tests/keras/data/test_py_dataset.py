@@ -1,0 +1,198 @@
+"""``fit`` with a PyDataset: its batches by index, in the job's order."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.data import fit_data
+from kungfu.keras.data.fit_data import BatchFormat
+from kungfu.keras.data.py_dataset import IndexedBatches
+from kungfu.runtime.api import Position
+from kungfu.training.data.sampler import StepSlice
+from tests.keras.fitting import SAMPLES, arguments, assert_same, compiled, float64, in_job, network, plainly, points
+
+X, Y = points()
+START = Position(0, 0)
+
+
+class Numbered(keras.utils.PyDataset):
+    """Batches of 8 of the numbers below 30, in an order that is drawn anew at the end of an epoch."""
+
+    def __init__(self, *, seed: int | None = None, **given: Any) -> None:
+        super().__init__(**given)
+        self.order, self.told, self.loaded = np.arange(30), [], Counter()
+        self.draw = np.random.default_rng(seed)
+        self._shuffles = seed is not None
+        self.threads: set[str] = set()
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        self.loaded[index] += 1
+        self.threads.add(threading.current_thread().name)
+        rows = self.order[8 * index : 8 * index + 8]
+        return rows[:, None].astype(np.float32), rows
+
+    def on_epoch_begin(self) -> None:
+        self.told.append("begin")
+
+    def on_epoch_end(self) -> None:
+        self.told.append("end")
+        if self._shuffles:
+            self.order = self.draw.permutation(30)
+
+
+class Points(keras.utils.PyDataset):
+    """The points in batches, mirrored anew in each epoch."""
+
+    def __init__(self, size: int, **given: Any) -> None:
+        super().__init__(**given)
+        self.size, self.epoch = size, 0
+
+    def __len__(self) -> int:
+        return -(-SAMPLES // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self.size, (index + 1) * self.size)
+        return X[rows] * (-1) ** self.epoch, Y[rows], np.linspace(0.5, 1.5, SAMPLES)[rows]
+
+    def on_epoch_end(self) -> None:
+        self.epoch += 1
+
+
+def data(dataset: Any, **given: Any) -> Any:
+    return fit_data(arguments(x=dataset, epochs=3, **given), seed=5)
+
+
+def walked(given: Any, *, at: Position = START) -> list[list[int]]:
+    """The targets of each step of the job from a position on, by one peer alone."""
+    plan, source, found = given.plan, given.plan.source, []
+    one = plan.micro_batch(StepSlice(at, 1, 1, 0, plan.batch_size))
+    while one is not None:
+        source.reach(one.step_slice.position)
+        found.append(plan.load(one)[1].numpy().tolist())
+        one = plan.following(one)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given", [{}, {"workers": 3, "max_queue_size": 2}])
+def test_it_is_trained_on_as_by_keras(given):
+    with float64():
+        mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        in_job(mine, Points(8, **given), epochs=3, validation_data=Points(16))
+        plainly(plain, Points(8, **given), epochs=3, validation_data=Points(16))
+        assert_same(mine, plain)
+        assert mine.fit.attached.training.traces() == 1
+
+
+def test_each_epoch_has_each_sample_once_in_batches_of_its_own_order_with_the_smaller_one_last():
+    steps = walked(data(Numbered()))
+    epochs = [steps[start : start + 4] for start in (0, 4, 8)]
+    assert [[len(one) for one in epoch] for epoch in epochs] == [[8, 8, 8, 6]] * 3
+    assert [sorted(chain(*epoch)) for epoch in epochs] == [list(range(30))] * 3
+    assert len({str(epoch) for epoch in epochs}) == 3
+    assert all(one[0] % 8 == 0 and one == list(range(one[0], one[0] + len(one))) for one in steps), "whole batches"
+
+
+def test_a_dataset_that_shuffles_itself_with_a_seed_is_the_same_for_a_joiner_that_loads_what_it_needs():
+    first, joiner = Numbered(seed=1), Numbered(seed=1)
+    steps = walked(data(first))
+    assert steps[:4] != [list(range(start, min(30, start + 8))) for start in (0, 8, 16, 24)]
+    assert first.told == ["end", "begin", "end", "begin", "end", "begin", "end"], "as often as by Keras"
+    other = data(joiner)
+    other.plan.source.reach(Position(2, 16))
+    assert walked(other, at=Position(2, 16)) == steps[10:]
+    assert joiner.told == first.told
+    assert sum(joiner.loaded.values()) == 2 + 2, "two to know the sizes, and two to train on"
+
+
+def test_another_order_on_one_peer_is_refused_at_the_epoch_that_begins_with_another_batch():
+    leader, other = data(Numbered(seed=1)), data(Numbered(seed=2))
+    assert leader.described == other.described, "nothing is shuffled yet"
+    for one in (leader, other):
+        one.plan.source.take(np.arange(8))
+    with pytest.raises(UsageError, match=r"epoch 1 of this fit begins with another batch here.*on_epoch_end"):
+        other.refuse_other(0, leaders=leader.first_batch_of(0))
+    leader.refuse_other(0, leaders=leader.first_batch_of(0))
+    other.refuse_other(0, leaders=-1)
+    assert leader.first_batch_of(3) == -1, "there is no such epoch"
+
+
+def test_inputs_may_be_changed_at_random_by_each_peer():
+    class Noisy(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            x, y = super().__getitem__(index)
+            return x + np.random.default_rng().normal(size=x.shape).astype(np.float32), y
+
+    one, other = data(Noisy()), data(Noisy())
+    assert one.described == other.described
+
+
+def test_its_workers_load_in_threads_and_in_order(capsys):
+    dataset = Numbered(workers=3, max_queue_size=2, use_multiprocessing=True)
+    steps = walked(data(dataset))
+    assert steps == walked(data(Numbered()))
+    assert any(name.startswith("kungfu-batches") for name in dataset.threads)
+    assert "Numbered(use_multiprocessing=True): a peer of a job cannot be forked" in capsys.readouterr().err
+
+
+def test_an_error_of_one_batch_names_the_samples_and_comes_out():
+    class Failing(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            if self.told:
+                raise OSError("disk gone")
+            return super().__getitem__(index)
+
+    for workers in (1, 2):
+        with pytest.raises(OSError, match="disk gone") as caught:
+            walked(data(Failing(workers=workers)))
+        assert "while loading 8 samples" in caught.value.__notes__[0]
+
+
+def test_fewer_steps_than_it_has_go_on_in_the_next_epoch_and_one_without_an_end_by_its_indices():
+    steps = walked(data(Numbered(), steps_per_epoch=3, shuffle=False))
+    assert len(steps) == 9
+    assert list(chain(*steps))[:60] == [*range(30), *range(30)]
+    assert [len(one) for one in steps] == [8] * 9, "a step takes samples across the batches"
+
+    class Endless(Numbered):
+        num_batches = None
+
+        def __getitem__(self, index: int) -> Any:
+            rows = np.arange(8 * index, 8 * index + 8)
+            return rows[:, None], rows
+
+    assert list(chain(*walked(data(Endless(), steps_per_epoch=2)))) == list(range(48))
+    assert list(chain(*walked(data(Endless(), steps_per_epoch=2), at=Position(2, 0)))) == list(range(32, 48))
+
+
+def test_more_steps_than_it_has_end_with_it():
+    assert len(walked(data(Numbered(), steps_per_epoch=9))) == 12
+
+
+def test_a_batch_of_another_size_in_the_middle_is_an_error():
+    class Uneven(Numbered):
+        def __getitem__(self, index: int) -> Any:
+            x, y = super().__getitem__(index)
+            return (x[:5], y[:5]) if index == 2 else (x, y)
+
+    with pytest.raises(UsageError, match="whose batch 3 has 5 samples where 8 were expected"):
+        walked(data(Uneven(), shuffle=False))
+
+
+def test_places_and_samples_of_passes_that_end_within_a_batch():
+    batches = IndexedBatches(Numbered(), BatchFormat("numbers"), 4, None, None)
+    for sample, first in ((0, 0), (7, 0), (8, 8), (29, 24), (30, 30), (53, 46), (60, 60)):
+        assert batches.read(0, sample)[0] == first
+    assert tf.nest.flatten(next(batches.read(0, 53)[1]))[1].tolist() == list(range(16, 24))
