@@ -71,11 +71,28 @@ def test_prebuilt_policies_use_the_public_list_only() -> None:
             assert known, f"policies/{path.name} imports {imported}"
 
 
-def test_in_the_runtime_only_attachments_and_the_memory_of_variables_import_tensorflow() -> None:
+# Beside the attachments: the memory of variables, and what loads TensorFlow for the program in a process on standby.
+_WITH_TENSORFLOW = {Path("state/variables.py"), Path("agent/supervisor/script_runner.py")}
+
+
+def test_in_the_runtime_only_attachments_the_memory_of_variables_and_processes_on_standby_import_tensorflow() -> None:
     for path in sorted((ROOT / "runtime").rglob("*.py")):
         inside = path.relative_to(ROOT / "runtime")
-        if "attachment" not in inside.parts and inside != Path("state/variables.py"):
+        if "attachment" not in inside.parts and inside not in _WITH_TENSORFLOW:
             assert "tensorflow" not in _imported(path), path
+
+
+def test_what_runs_a_script_loads_tensorflow_on_standby_only() -> None:
+    tree = ast.parse((ROOT / "runtime" / "agent" / "supervisor" / "script_runner.py").read_text())
+    loading = [one.name for one in tree.body if isinstance(one, ast.FunctionDef) and _loads_tensorflow(one)]
+    assert loading == ["_stand_by"]
+    assert not any(_loads_tensorflow(one) for one in tree.body if not isinstance(one, ast.FunctionDef))
+
+
+def _loads_tensorflow(tree: ast.AST) -> bool:
+    return any(
+        "tensorflow" in {name.name for name in one.names} for one in ast.walk(tree) if isinstance(one, ast.Import)
+    )
 
 
 def _imported(path: Path) -> set[str]:
