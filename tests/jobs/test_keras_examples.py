@@ -92,6 +92,7 @@ def in_the_middle(tmp_path: Path) -> list[bool]:
         ("digits.py", ["--epochs", "3", "--batch-size", "120"]),
         ("gan.py", ["--epochs", "3", "--batch-size", "150"]),
         ("autoencoder.py", ["--epochs", "3", "--batch-size", "120"]),
+        ("structured.py", ["--epochs", "3", "--batch-size", "40"]),
     ],
 )
 def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_what_plain_keras_does(

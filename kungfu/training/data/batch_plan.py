@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Stamp
-from kungfu.training.data.sample_source import SampleSource, as_source
+from kungfu.training.data.kept_rows import KeptRows
+from kungfu.training.data.sample_source import Arrays, SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
 from kungfu.training.data.stream import Stream, StreamSampler
 
@@ -38,6 +39,7 @@ class BatchPlan:
         epochs: How often the data is walked.
         remainder: Whether a smaller last step of an epoch is kept or dropped.
         max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
+        kept_rows: What was loaded last, for slices that are cut anew; used in the loading thread only.
 
     On rescale:
         A micro-batch holds the view that it was cut for, and one of another view is cut again.
@@ -49,6 +51,7 @@ class BatchPlan:
     epochs: int
     remainder: Remainder = "keep"
     max_local_batch_size: int | None = None
+    kept_rows: KeptRows = field(default_factory=KeptRows, compare=False)
 
     @property
     def samples(self) -> int:
@@ -104,7 +107,10 @@ class BatchPlan:
             # Every peer reads to the end of the step, and so all of them learn at the same step that the data end.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
-            return self.source.take(indices)
+            # A stream keeps what it has read, and rows of arrays are there.
+            if isinstance(self.source, Stream | Arrays):
+                return self.source.take(indices)
+            return self.kept_rows.take(micro_batch.step_slice.position.epoch, indices, self.source.take)
         except Exception as error:
             # The user's own code failed: its error stays, and learns which samples it was about.
             position = micro_batch.step_slice.position
