@@ -70,6 +70,7 @@ WITHIN: dict[str, Rows] = {
     "training": {
         "attach": (
             "training",
+            "job_connection",
             "step_runner",
             "barrier",
             "between_steps",
@@ -78,13 +79,14 @@ WITHIN: dict[str, Rows] = {
             "graph",
             "tracing",
         ),
-        "job_loop": ("training", "step_runner", "registered", "data", "graph"),
+        "job_loop": ("training", "job_connection", "step_runner", "registered", "data", "graph"),
         "training": ("step_runner", "checkpoint", "registered", "data", "graph"),
         "step_runner": ("recovery", "barrier", "warm_up", "registered", "telemetry", "data", "graph", "tracing"),
         "warm_up": ("graph", "tracing"),
         "recovery": ("barrier", "graph"),
         "barrier": ("between_steps", "program_description", "checkpoint", "registered", "telemetry", "graph"),
         "between_steps": ("checkpoint", "program_description", "registered", "tracing"),
+        "job_connection": ("checkpoint", "telemetry"),
         "telemetry": ("graph",),
         "checkpoint": ("registered", "graph"),
         "program_description": ("registered",),

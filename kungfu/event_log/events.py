@@ -46,6 +46,7 @@ from kungfu.event_log.peer_events import (
     OfferedEvent,
     PeerEndedEvent,
     Percentiles,
+    PhaseEvent,
     ProgramEndedEvent,
     RegroupingEvent,
     RoundedEvent,
@@ -103,6 +104,7 @@ __all__ = [
     "OfferedEvent",
     "PeerEndedEvent",
     "Percentiles",
+    "PhaseEvent",
     "ProgramEndedEvent",
     "RecordEvent",
     "RecoveredEvent",
@@ -132,7 +134,7 @@ AnyEvent = (
     | StartedEvent | EndedEvent | FailedEvent | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent
     | LeaderEvent | DevicesEvent | StandbyEvent | RequestEvent
     | SpawnedEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent | PeerEndedEvent
-    | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | FinishedEvent | LateEvent
+    | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
     | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent

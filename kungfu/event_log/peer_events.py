@@ -23,6 +23,7 @@ __all__ = [
     "OfferedEvent",
     "PeerEndedEvent",
     "Percentiles",
+    "PhaseEvent",
     "ProgramEndedEvent",
     "RegroupingEvent",
     "RoundedEvent",
@@ -131,6 +132,14 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
     peers: tuple[int, ...]
 
 
+class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
+    """The program trains again: its peers begin phase ``phase`` with view ``view``. The first phase is not told."""
+
+    phase: int
+    view: int
+    peers: tuple[int, ...]
+
+
 class Percentiles(Struct, frozen=True, omit_defaults=True):
     """How long something took, ``count`` times: percentiles and the longest, in seconds; ``None`` of none."""
 
@@ -144,11 +153,13 @@ class Percentiles(Struct, frozen=True, omit_defaults=True):
 class FinishedEvent(LoggedEvent, frozen=True, kw_only=True, tag="finished"):
     """A peer's training is over; ``leaving``: by a decision, and the others go on.
 
-    ``steps`` are those of the job, ``traces`` counts how often its step was compiled.
+    ``steps`` are those of the job, ``traces`` counts how often its step was compiled. ``phase`` is that which is over,
+    of a program that may train again; 0 where it cannot.
     """
 
     peer: int
     leaving: bool
+    phase: int = 0
     steps: int
     traces: int
     step_s: Percentiles | None = None

@@ -27,6 +27,7 @@ from kungfu.framework_internals import build_symbolically, is_keras_model
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
+from kungfu.keras.handle import FitHandle
 from kungfu.keras.loop import FitParts, FitRun
 from kungfu.keras.metrics import SummedMetrics, metrics_of
 from kungfu.keras.own_step import (
@@ -38,25 +39,26 @@ from kungfu.keras.own_step import (
     own_step_alone,
     refuse_unknown_loss,
 )
+from kungfu.keras.phases import FitCall
 from kungfu.keras.refusals import refuse_in_job, refuse_step
 from kungfu.keras.step import job_step, step_alone
 from kungfu.policy_definition import Policy
-from kungfu.runtime.api import read_settings
+from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training
-from kungfu.training.attach import attach as attach_run
-from kungfu.training.attach import attach_built, attached_models
+from kungfu.training.attach import attach_built, attach_run
 from kungfu.training.data.sample_source import is_source
+from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.job_loop import JobLoop
 
 __all__ = ["attach"]
 
 
-def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None) -> None:
+def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None) -> FitHandle:
     """Makes ``model.fit`` the training of a job: call it between ``compile`` and ``fit``, and change nothing else.
 
-    Under ``kungfu-run`` the next ``fit`` of the model trains with all peers of the job. ``batch_size`` is that of the
-    whole job, and each peer takes its slice of a batch. Alone the same script trains as it would without this line;
-    policies see its steps.
+    Under ``kungfu-run`` each ``fit`` of the model that follows trains with all peers of the job. ``batch_size`` is that
+    of the whole job, and each peer takes its slice of a batch. Alone the same script trains as it would without this
+    line; policies see its steps. After another ``compile`` call it again: that is another phase of the job.
 
     Args:
         model: A compiled Keras 3 model; it need not be built.
@@ -65,19 +67,22 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
             each peer draws (dropout's masks). Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
 
+    Returns:
+        A handle: what goes along with training is registered there, and the program can end the fit by it.
+
     Raises:
         UsageError: This is no compiled model, or it is in its ``fit``. What a job cannot do yet ``fit`` refuses, before
             any step.
         PolicyError: A policy is wrong.
 
     On rescale:
-        Peers that join begin with the epoch and step that the others are at; one that a decision lets go ends its
-        program inside of ``fit``, with exit code 0.
+        Peers that join begin with the epoch and step that the others are at, and pass through fits that are over; one
+        that a decision lets go ends its program inside of ``fit``, with exit code 0.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
-    >>> kf.keras.attach(model)
+    >>> training = kf.keras.attach(model)
     >>> history = model.fit(np.ones((8, 2)), np.ones((8, 1)), batch_size=4, epochs=3, verbose=0)
     >>> len(history.history["loss"])
     3
@@ -100,6 +105,7 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
     # Alone: what an attach or a fit before this one has left would go around the policies, or around their absence.
     model.__dict__.pop("make_train_function", None)
     model.train_function = None
+    return attached.handle
 
 
 class _Attached:
@@ -108,8 +114,15 @@ class _Attached:
     def __init__(self, model: Any, policies: tuple[Policy, ...], seed: int, budget: Budget | None) -> None:
         self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
         self._optimizer = model.optimizer
-        self.is_fitting = False
-        self.training: Training | None = None  # once fit has begun
+        self.is_fitting = self.passes = False
+        self.training: Training | None = None  # of the fit under way, or of the last one
+        self.first_epoch = 0
+        self.handle = FitHandle(self)
+
+    @property
+    def model(self) -> Any:
+        """The model that fits."""
+        return self._model
 
     def fit_function(self) -> Callable[..., Any]:
         """What stands for ``fit`` on the model."""
@@ -121,8 +134,8 @@ class _Attached:
             self.is_fitting = True
             try:
                 if read_settings() is not None:
-                    self._refuse_second()
                     return self.in_job(*args, **kwargs)
+                self.first_epoch = _arguments(own, self._model, args, kwargs)["initial_epoch"]
                 if self._policies:
                     self._policies_see_steps()
                 # Keras does not know the samples of kf.data, and is given batches of them.
@@ -143,15 +156,14 @@ class _Attached:
                 "call kf.keras.attach(model) again, after compile"
             )
 
-    def _attach(self, own: OwnStep | None) -> Training:
+    def _attach(self, connection: JobConnection, own: OwnStep | None) -> Training:
         """For Keras' own step, or one of the program's ``own``."""
+        policies, seed, budget = self._policies, self._seed, self._budget
         if own is None:
-            return attach_run(
-                self._model, self._model.optimizer, policies=self._policies, seed=self._seed, budget=self._budget
-            )
-        training = attach_built(
-            self._model, own.each_optimizer, policies=self._policies, seed=self._seed, budget=self._budget
-        )
+            optimizer = self._model.optimizer
+            return attach_run(connection, self._model, optimizer, policies=policies, seed=seed, budget=budget)
+        optimizers = own.each_optimizer
+        training = attach_built(connection, self._model, optimizers, policies=policies, seed=seed, budget=budget)
         if training.peer == 0:
             print(own.told(self._model), file=sys.stderr)
         return training
@@ -165,24 +177,34 @@ class _Attached:
 
     # ---- in a job --------------------------------------------------------------------------------------------------
 
-    def _refuse_second(self) -> None:
-        """A joiner would not know which fit the others are in."""
-        if self.training is not None or attached_models():
-            raise UsageError(
-                "model.fit() was called a second time under kungfu-run: a peer that joins runs the program from its "
-                "top, and would not know which of them the others are in; so far a job has one fit: give it all epochs"
-            )
-
     def in_job(self, *args: Any, **kwargs: Any) -> Any:
         """``fit`` as one peer of a job; of a job of one where nobody launched it."""
-        model = self._model
+        model, connection = self._model, connect()
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
         data = fit_data(arguments, seed=self._seed)
         own = self._prepared(data.symbolic_batch)
+        call = FitCall(model, arguments, data, connection)
+        if not data.plan.epochs:  # there is nothing to do, and nobody to do it with
+            return call.nothing()
+        self.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
+        while True:
+            # The others have done this fit; the state of the one that they are in comes when this peer joins it.
+            self.passes = missed is not None
+            if missed is not None:
+                return call.passed(missed)
+            try:
+                return self._trained_in_job(call, own)
+            # They came to its end while this peer got ready.
+            except PhaseIsOver:
+                missed = connection.missed()
+
+    def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
+        model, data = self._model, call.data
         metrics = SummedMetrics(metrics_of(model)) if own is None else OwnMetrics(model, own)
-        self.training = training = self._attach(own)
+        self.training = training = self._attach(call.connection, own)
         loop = JobLoop(training)
+        loop.describe(call.told)
         asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
         step: Callable[[Any], Any]
         if isinstance(metrics, OwnMetrics):
@@ -192,7 +214,8 @@ class _Attached:
             step = training.step(averages=len(own.optimizers))(marked)
         else:
             step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
-        run = FitRun(FitParts(model, arguments, data, training, step, metrics, asks_to_stop), loop)
+        self.handle.prepare(training)
+        run = FitRun(FitParts(model, call.arguments, data, training, step, metrics, asks_to_stop), loop, call)
         history = run.run()
         if training.left:
             print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
@@ -240,7 +263,8 @@ class _Attached:
             return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
         own = self._prepared(tf.nest.map_structure(symbolic, batch))
-        self.training = training = self._attach(own)
+        self.training = training = self._attach(connect(), own)
+        self.handle.prepare(training)
         atexit.register(training.finish)  # further calls of fit go on with it
         if own is None:
             return training.step(step_alone(self._model, training.average))

@@ -27,18 +27,20 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
-from kungfu.keras.callbacks import JobCallbacks
 from kungfu.keras.data import FitData
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, plain_number
 from kungfu.keras.metrics import SummedMetrics
 from kungfu.keras.own_step import OwnMetrics
+from kungfu.keras.phases import FitCall
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.data.stream import DataEndedError
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
 __all__ = ["FitParts", "FitRun"]
+
+_CALLBACKS = "fit.npz"  # in a checkpoint
 
 
 @dataclass(frozen=True)
@@ -99,18 +101,15 @@ class _Progress:
 class FitRun:
     """One ``fit`` on one peer of a job."""
 
-    def __init__(self, parts: FitParts, loop: JobLoop) -> None:
-        self._parts, self._loop, self._progress = parts, loop, _Progress()
+    def __init__(self, parts: FitParts, loop: JobLoop, call: FitCall) -> None:
+        self._parts, self._loop, self._call, self._progress = parts, loop, call, _Progress()
         progress = self._progress
         parts.training.register("fit/epochs_ended", lambda: progress.ended, progress.set_ended)
         for place, total in enumerate(parts.metrics.totals):
             parts.training.register(f"fit/totals/{place}", total)
-        told = {"epochs": parts.arguments["epochs"], "steps": parts.data.steps}
-        given = parts.arguments["callbacks"]
-        given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
-        verbose = _verbose(parts.arguments["verbose"])
         self._begins = int(parts.arguments["initial_epoch"])
-        self._callbacks = JobCallbacks(given, parts.model, verbose=verbose, params=told)
+        self._callbacks = call.callbacks
+        loop.keep_in_checkpoints(_CALLBACKS, self._kept)
 
     def run(self) -> Any:
         """Trains to the end.
@@ -120,15 +119,11 @@ class FitRun:
         """
         model = self._parts.model
         model.stop_training = False
-        # There is nothing to do, and nobody to do it with.
-        if not self._parts.data.plan.epochs:
-            self._callbacks.enter(leads=True, epoch=None)
-            self._callbacks.end({})
-            return model.history
         try:
             self._train()
             if not self._loop.left:
                 self._conclude()
+                self._loop.end_phase(self._call.connection, self._call.outcome())
             self._parts.training.finish()
         except BaseException:
             self._loop.abandon()
@@ -194,6 +189,11 @@ class FitRun:
     def _enter(self, meeting: Meeting) -> None:
         """A new view: this peer's callbacks begin where they have not, and take what rank 0's keep."""
         progress = self._progress
+        resumed = self._loop.resumed_file(_CALLBACKS) if progress.version < 0 else None
+        held = self._loop.agreed_variables() if resumed is not None else []
+        before = [tf.identity(one) for one in held]
+        if resumed is not None:
+            self._call.append_logs()
         self._callbacks.enter(leads=meeting.leads, epoch=None)
         first_batch = self._parts.data.first_batch_of(progress.ended)
         own = {"batch": progress.batch, "stops": progress.stops, "begins": self._begins_with(), "first": first_batch}
@@ -205,10 +205,28 @@ class FitRun:
             progress.concluded = progress.ended
         if self._has_next():
             self._callbacks.epoch_begins(self._epoch())
+        # A checkpoint was written after they were told that its epoch begins: what they did then is in its state.
+        if resumed is not None:
+            self._take_kept(unpack(resumed))
+            for variable, value in zip(held, before, strict=True):
+                variable.assign(value)
         self._callbacks.take_leaders(meeting)
         # Before the first step a callback of rank 0 may have restored what layers keep, too; later that is each peer's.
-        begins = self._loop.progress.steps() == 0
+        begins = self._is_at_start()
         meeting.take_leaders(self._loop.agreed_variables() if begins else self._loop.shared_variables())
+
+    def _is_at_start(self) -> bool:
+        """Whether no step of this fit is done; agreed. The steps of the job are counted over all fits."""
+        here = self._loop.position()
+        return here.epoch == 0 and here.offset == 0
+
+    def _kept(self) -> bytes:
+        """What a checkpoint holds of the callbacks, and of the place between steps."""
+        return pack({"callbacks": self._callbacks.kept(), "batch": self._progress.batch})
+
+    def _take_kept(self, kept: Mapping[str, Any]) -> None:
+        self._progress.batch = kept["batch"]
+        self._callbacks.take(kept["callbacks"])
 
     def _end_epoch(self) -> None:
         """The end of the epoch after those that are concluded; where peers are lost, all come here again."""
@@ -306,11 +324,6 @@ class FitRun:
         while not self._loop.left:
             if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.agreed_variables())):
                 return
-
-
-def _verbose(given: Any) -> int:
-    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
-    return 2 if given == "auto" else int(given)
 
 
 def _validates(epoch: int, frequency: Any) -> bool:

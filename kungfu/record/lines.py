@@ -36,9 +36,18 @@ _WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank"
 _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 
 
-def header_line(plan: LineFields | None, *, policy: str, every: int) -> dict[str, Any]:
-    """The first line: the plan as JSON, what ``--policy`` named, and how many steps lie between two snapshots."""
-    return {"trace": TRACE_SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
+def header_line(plan: LineFields | None, *, policy: str, every: int, phase: int = 1, first: int = 1) -> dict[str, Any]:
+    """The first line of a phase of the job.
+
+    Args:
+        plan: Its plan as JSON.
+        policy: What ``--policy`` named.
+        every: How many steps lie between two snapshots.
+        phase: Its number; that of the first one is not written.
+        first: Its first step.
+    """
+    header = {"trace": TRACE_SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
+    return header if phase == 1 else {**header, "phase": phase, "first_step": first}
 
 
 def step_format(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:

@@ -94,6 +94,7 @@ class _Gathered:
     steps: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
     snapshots: dict[tuple[int, int], dict[int, LineFields]] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    ends: int | None = None  # the first step of the second phase, whose plan may be another one
 
 
 def read_trace(folder: Path) -> Trace:
@@ -138,6 +139,7 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     for place, text in enumerate(lines, start=1):
         if text.strip():
             _take(text, gathered, where=f"{name}:{place}")
+    _end_with_phase(gathered)
     steps = tuple(_whole_steps(gathered))
     if not steps:
         raise UsageError(f"{name}: no step of it is whole, so there is nothing to replay{_because(gathered.remarks)}")
@@ -147,6 +149,16 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     return Trace(
         steps, tuple(_whole_snapshots(gathered, steps)), plan, str(header.get("policy", "")), tuple(gathered.remarks)
     )
+
+
+def _end_with_phase(gathered: _Gathered) -> None:
+    """Leaves out what the job did after its first phase, with policies that may be others."""
+    ends = gathered.ends
+    if ends is None:
+        return
+    gathered.steps = {key: lines for key, lines in gathered.steps.items() if key[0] < ends}
+    gathered.snapshots = {key: lines for key, lines in gathered.snapshots.items() if key[0] < ends - 1}
+    gathered.remarks.append(f"from step {ends} on the program trained again: this is the record of its first phase")
 
 
 def _because(remarks: list[str]) -> str:
@@ -169,10 +181,13 @@ def _take(text: str, gathered: _Gathered, *, where: str) -> None:
     # The last line of a record that reached its limit.
     elif kind == "cut":
         gathered.remarks.append(f"{where}: the record ends here, at its limit of {line.get('limit_bytes')} bytes")
-    # A header: the first one counts.
+    # A header: that of the first phase counts, and the steps of that phase.
     else:
         _check_header(line, where=where)
-        gathered.header = gathered.header or line
+        if (first := line.get("first_step")) is None or gathered.header is None:
+            gathered.header = gathered.header or line
+        elif gathered.ends is None or first < gathered.ends:
+            gathered.ends = first
 
 
 def _check_header(line: LineFields, *, where: str) -> None:

@@ -29,6 +29,7 @@ from kungfu.runtime.peer.barrier_result import BarrierResult, DeferredEntry, Rec
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.past_phases import PastPhases, PhaseIsOver
 from kungfu.runtime.peer.standalone_membership import StandaloneMembership
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
 from kungfu.runtime.state import Buffers, VariableGap, digests, gap_of, sampled
@@ -56,6 +57,8 @@ __all__ = [
     "Membership",
     "NormsWanted",
     "NoticedLoss",
+    "PastPhases",
+    "PhaseIsOver",
     "Position",
     "ProgramPart",
     "Ramp",

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -21,18 +19,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import is_keras_model
 from kungfu.policy_definition import Policy
 from kungfu.policy_definition.policy_path import load_policy
-from kungfu.runtime.api import (
-    Attachment,
-    CheckpointSettings,
-    Deadlines,
-    ExitReport,
-    Limits,
-    Membership,
-    Settings,
-    StandaloneMembership,
-    make_attachment,
-    read_settings,
-)
+from kungfu.runtime.api import Membership, Settings, StandaloneMembership
 from kungfu.training.barrier import Barrier, BarrierContext
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
@@ -43,16 +30,16 @@ from kungfu.training.graph.learning_rate import make_learning_rate
 from kungfu.training.graph.published import make_published_values
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
+from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.step_runner import StepRunner
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
-from kungfu.training.telemetry.late_peers import LatePeerMonitor
 from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attach_built", "attached_models"]
+__all__ = ["attach", "attach_built", "attach_run", "attached_models"]
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
@@ -85,16 +72,36 @@ def attach(
         PolicyError: A policy is wrong.
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    connection = connect()
     _build(model, optimizers)
-    return attach_built(model, optimizers, policies=policies, seed=seed, budget=budget)
+    return attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget)
+
+
+def attach_run(
+    connection: JobConnection,
+    model: Any,
+    optimizer: Any,
+    *,
+    policies: Sequence[Policy],
+    seed: int,
+    budget: Budget | None,
+) -> Training:
+    """As `attach`, in the phase of the job that is under way on this peer."""
+    _build(model, [optimizer])
+    return attach_built(connection, model, [optimizer], policies=policies, seed=seed, budget=budget)
 
 
 def attach_built(
-    model: Any, optimizers: Sequence[Any], *, policies: Sequence[Policy], seed: int, budget: Budget | None
+    connection: JobConnection,
+    model: Any,
+    optimizers: Sequence[Any],
+    *,
+    policies: Sequence[Policy],
+    seed: int,
+    budget: Budget | None,
 ) -> Training:
-    """`attach` of a model that has all weights that its step uses, and of optimizers that have their variables."""
-    settings = read_settings()
-    exits = ExitReport(settings) if settings is not None else None
+    """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
+    settings, attachment = connection.settings, connection.attachment
     _check_threads()
     named = [load_policy(settings.policy)] if settings and settings.policy else []
     plan = compile_policies([*policies, *named], budget=budget)
@@ -102,48 +109,44 @@ def attach_built(
         program = fused(lower(plan))
         graph_state = _graph_state(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
-    deadlines = settings.deadlines if settings else Deadlines()
-    attachment = _attachment(settings, deadlines)
+    done = _go_on(connection, graph_state)
     state = _state(model, optimizers, graph_state, program)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
-        plant_seeds(state.classes.own, seed=seed, peer=settings.peer)
-    membership = _membership(settings, attachment, graph_state)
-    atexit.register(membership.close)  # however the program ends, what it recorded reaches the agent first
-    if settings is not None:
-        _monitor_late_peers(attachment, membership, graph_state)
-    limits = settings.limits if settings else Limits(1, 1)
-    context = BarrierContext(graph_state, plan, state, attachment, membership, rate, limits)
-    step_timer = StepTimer(deadlines, wait_at_most=attachment.wait_at_most)
-    peer = settings.peer if settings else 0
-    keeping = settings.checkpoints if settings else CheckpointSettings()
-    between_steps = BetweenSteps(Trained(model, optimizers, state, seed, peer), keeping, record=membership.record)
+        plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
+    connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
+    membership = connection.membership
+    context = BarrierContext(graph_state, plan, state, attachment, membership, rate, connection.limits)
+    step_timer = StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most)
+    trained = Trained(model, optimizers, state, seed, connection.peer)
+    between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
+    between_steps.checkpoints.past_phases = membership.past_phases
+    between_steps.steps_before = done
     barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
-    if exits is not None and isinstance(membership, Membership):
-        exits.steps, exits.withdraw = graph_state.progress.steps, membership.withdraw
+    if isinstance(membership, Membership):
         membership.allow_traces(write_profiler_trace)
-    averaging = Averaging(graph_state, program, attachment, limits, peer, *optimizer_signals(optimizers[0]))
-    runner = StepRunner(barrier, _recorder(settings, averaging, membership), exits)
+    barrier.phase, barrier.terms_before = (connection.phase if connection.several else 0), connection.terms
+    signals = optimizer_signals(optimizers[0])
+    averaging = Averaging(graph_state, program, attachment, connection.limits, connection.peer, *signals)
+    recorder = _recorder(settings, averaging, membership, phase=max(1, connection.phase))
+    runner = StepRunner(barrier, recorder, connection.exits)
+    number = connection.runs
+    runner.is_newest = lambda: connection.runs == number
     alive = weakref.ref(runner)  # it holds the model
     _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
     return Training(averaging, runner, optimizers)
 
 
-def _monitor_late_peers(attachment: Attachment, membership: Any, graph_state: GraphState) -> None:
-    """From now until the process ends."""
-    monitor = LatePeerMonitor(attachment.late, partial(membership.record, "events"), steps=graph_state.progress.steps)
-    monitor.start()
-    atexit.register(monitor.stop)
-
-
-def _attachment(settings: Settings | None, deadlines: Deadlines) -> Attachment:
-    if settings is None:
-        return make_attachment("solo")
-    return make_attachment(settings.attachment, deadlines=deadlines, host=settings.host)
+def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
+    """Steps and samples are counted on from phase to phase; gives the steps that were done before."""
+    done = connection.steps()
+    graph_state.progress.step.assign(done)
+    graph_state.progress.trained.assign(connection.trained)
+    return done
 
 
 def _recorder(
-    settings: Settings | None, averaging: Averaging, membership: Membership | StandaloneMembership
+    settings: Settings | None, averaging: Averaging, membership: Membership | StandaloneMembership, *, phase: int
 ) -> TraceRecorder | None:
     if settings is None or settings.recording == "nothing":
         return None
@@ -154,6 +157,7 @@ def _recorder(
         program=averaging.program,
         peer=settings.peer,
         policy=settings.policy,
+        phase=phase,
     )
 
 
@@ -234,11 +238,3 @@ def _state(model: Any, optimizers: Sequence[Any], graph_state: GraphState, progr
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
     return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
-
-
-def _membership(
-    settings: Settings | None, attachment: Any, graph_state: GraphState
-) -> Membership | StandaloneMembership:
-    if settings is None:
-        return StandaloneMembership()
-    return Membership(settings, attachment=attachment, on_offer=graph_state.posts.changes.ask)

@@ -85,6 +85,9 @@ class Barrier:
     place: tuple[int | None, int] = (0, 1)
     unanswered: BarrierRequests | None = None  # of a barrier that has not come to its end
     shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
+    phase: int = 0  # of the job; 0 where it has one training
+    terms_before: Terms | None = None  # at the end of the phase before
+    stop_reason: str | None = None  # the program asks for the end of training
 
     @property
     def rank(self) -> int | None:
@@ -106,7 +109,13 @@ class Barrier:
         # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
         self._posted()
         description = self.between_steps.described(context.plan)
-        result = context.membership.join(context.state, description=description, machine=machine_in_words())
+
+        def opening_terms(view: View, target: int) -> Terms:
+            return _continued(first_terms(view.size), self.terms_before, target=target)
+
+        result = context.membership.join(
+            context.state, description=description, machine=machine_in_words(), opening_terms=opening_terms
+        )
         after = result.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self.enter(result, terms)
@@ -114,8 +123,9 @@ class Barrier:
         step = self.steps()
         self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
         self.between_steps.entered(result, step=step)
-        if self.between_steps.checkpoints.is_wanted and self.rank == 0:
-            # The program asked for a checkpoint before its step was traced, when no step could carry the request.
+        self.ask_for_departures()
+        if (self.between_steps.checkpoints.is_wanted or self.stop_reason is not None) and self.rank == 0:
+            # The program asked for it before its step was traced, when no step could carry the request.
             context.graph_state.posts.others.ask()
 
     def hold(self) -> None:
@@ -188,7 +198,7 @@ class Barrier:
         if self.between_steps.pending is None or self.rank is None:
             return
         batch = int(read_variable(self.context.graph_state.progress.batch))
-        manifest = Manifest(self.steps(), self.size, batch, self.terms)
+        manifest = Manifest(self.steps(), self.size, batch, self.terms, phase=max(1, self.phase))
         self.between_steps.complete_pending(
             self.peer_group(), manifest, on_synced=self.context.membership.mark_state_complete
         )
@@ -211,6 +221,17 @@ class Barrier:
         self.between_steps.checkpoints.request(request)
         # Before the first step no step can carry the request: `join` does it.
         if self.between_steps.is_in_job and self.rank == 0:
+            self.context.graph_state.posts.others.ask()
+
+    def stop(self, reason: str) -> None:
+        """Asks for the end of training at the barrier after the next step; rank 0's call counts, as of a checkpoint."""
+        self.stop_reason = reason
+        if self.between_steps.is_in_job and self.rank == 0:
+            self.context.graph_state.posts.others.ask()
+
+    def take_over_stop(self) -> None:
+        """Rank 0 was lost, which may not have carried out the end of training: the one after it asks for it again."""
+        if self.stop_reason is not None and self.rank == 0:
             self.context.graph_state.posts.others.ask()
 
     def average_statistics(self) -> None:
@@ -268,6 +289,9 @@ class Barrier:
         requests = requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)
         if self.unanswered is not None:
             requests = requests.after(self.unanswered)  # the barrier before this one broke
+        if self.stop_reason is not None and self.rank == 0:
+            stop = SettingChange("stop", math.nan, self.stop_reason, self.steps())
+            requests = replace(requests, settings=(*requests.settings, stop))
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
         external = membership.take_external_request()
         return requests if external is None else requests.with_external(external, step=self.steps())
@@ -369,3 +393,18 @@ class Barrier:
         if setting.kind != "learning_rate" or rate is None:
             return setting
         return replace(setting, value=rate.on_scale(setting.value))
+
+
+def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
+    """The first terms of a phase, with what lasts of those of the phase before.
+
+    Args:
+        first: With the batch of the phase.
+        before: At the end of the phase before; ``None`` where this peer was not in it.
+        target: The size of the job with those on their way, 0 if none are.
+    """
+    if before is None:
+        return replace(first, target_size=target)
+    lasting = replace(before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer)
+    lasting = replace(lasting, ramp=first.ramp, stopped=False, target_size=target, leaving=())
+    return replace(lasting, refused_size=0, replacement_refused=False)

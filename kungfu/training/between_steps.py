@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,8 @@ class BetweenSteps:
         self.registry, self.hooks = Registry(), RescaleHooks()
         self.checkpoints = CheckpointManager(trained, self.registry, settings, record=record)
         self.data: Mapping[str, int] = {}  # what the loader walks
+        self.told: Sequence[str] = ()  # what else has to be the same on all peers, in words
+        self.steps_before = 0  # done in the phases before
         self._trained, self._record = trained, record
         self._founds = settings.founders > 0
         self.is_in_job = False  # then a step may carry a request
@@ -57,9 +59,9 @@ class BetweenSteps:
 
     def random_streams(self) -> RandomStreams:
         """The random numbers of this peer's steps; in a resumed job other ones than before."""
-        trained, after = self._trained, self.checkpoints.resumed_step
+        trained, after = self._trained, self.checkpoints.resumed_step or self.steps_before
         # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
-        goes_on = after > 0 and trained.peer == 0
+        goes_on = self.checkpoints.resumed_step > 0 and trained.peer == 0
         planted = () if goes_on else tuple(self.registry.of("own").values())
         own = self.checkpoints.state().classes.own.values()
         untouched = [*self.shared(), *(one for one in own if not any(one is other for other in planted))]
@@ -68,7 +70,7 @@ class BetweenSteps:
     def described(self, plan: Plan) -> Description:
         """What this peer runs, once everything is registered."""
         trained = self._trained
-        return describe(plan, trained.model, trained.optimizers, self.registry, self.data)
+        return describe(plan, trained.model, trained.optimizers, self.registry, self.data, told=self.told)
 
     # ---- after a barrier -------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.totals import add_up
 from kungfu.training.graph.training_state import differing_variables
+from kungfu.training.job_connection import JobConnection
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
 
@@ -111,6 +112,25 @@ class JobLoop:
     def __init__(self, training: Training) -> None:
         self._training, self._runner = training, training._runner
         self._conclude: Callable[[], None] | None = None  # of the step that is being traced
+
+    # ---- the phase -------------------------------------------------------------------------------------------------
+
+    def describe(self, told: Sequence[str]) -> None:
+        """What has to be the same on all peers, in words; before the first step."""
+        self._runner.barrier.between_steps.told = told
+
+    def keep_in_checkpoints(self, name: str, content: Callable[[], bytes]) -> None:
+        """A file of every checkpoint, beside the state; ``content`` is called between two steps, on rank 0."""
+        self._runner.barrier.between_steps.checkpoints.files[name] = content
+
+    def resumed_file(self, name: str) -> bytes | None:
+        """That file of the checkpoint that this run goes on from; ``None`` where there is none."""
+        return self._runner.barrier.between_steps.checkpoints.resumed_file(name)
+
+    def end_phase(self, connection: JobConnection, content: Callable[[], bytes]) -> None:
+        """Training is over, but for the last barrier; ``content`` packs what it came to."""
+        trained = int(self.progress.trained.read_value())
+        connection.end_phase(content, terms=self._runner.barrier.terms, trained=trained)
 
     # ---- the step --------------------------------------------------------------------------------------------------
 
@@ -238,7 +258,7 @@ class JobLoop:
     @property
     def is_after_training(self) -> bool:
         """Whether this peer has trained to the end, in a view that no other one has followed."""
-        return self._runner.is_over and not self.left and self.has_view
+        return self._runner.is_over and not self.left and self.has_view and self._runner.is_newest()
 
     def average_statistics(self) -> None:
         """In a meeting: what layers keep of the data becomes its mean over the peers."""

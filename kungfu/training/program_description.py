@@ -30,7 +30,13 @@ _DATA_SECTIONS = {
 
 
 def describe(
-    plan: Plan, model: Any, optimizers: Sequence[Any], registry: Registry, data: Mapping[str, int]
+    plan: Plan,
+    model: Any,
+    optimizers: Sequence[Any],
+    registry: Registry,
+    data: Mapping[str, int],
+    *,
+    told: Sequence[str] = (),
 ) -> Description:
     """All that has to be alike on the peers of a job: versions, plan, variables, registered values, data.
 
@@ -42,6 +48,7 @@ def describe(
         registry: The values that the program has registered.
         data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
             that every peer reads; empty without loader.
+        told: What else there is, in words: how ``fit`` was called, say.
     """
     return Description.of(
         [
@@ -51,6 +58,7 @@ def describe(
             *_optimizers(optimizers),
             *(ProgramPart.of("registered values", one) for one in registry.described()),
             *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
+            *(ProgramPart.of("the call of fit", one) for one in told),
         ]
     )
 

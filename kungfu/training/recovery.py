@@ -153,3 +153,4 @@ class Recovery:
         if barrier.unanswered is not None:
             graph_state.posts.changes.ask()
         barrier.ask_for_departures()
+        barrier.take_over_stop()

@@ -85,6 +85,7 @@ class StepRunner:
         self._stale, self._finished, self._looped = 0, False, False
         self._unused: set[str] = set()  # names that were fed for no policy
         self._joiners = 0  # on this host, as the graph has it
+        self.is_newest: Callable[[], bool] = lambda: True  # else another phase has begun, with another view
 
     @property
     def graph_state(self) -> GraphState:
@@ -137,6 +138,12 @@ class StepRunner:
         if self._exits is not None and self._compiled is not None and not self._finished and not self.left:
             self._exits.left_loop()
 
+    def stop(self, reason: str) -> None:
+        """The program asks for the end of training; see ``Training.stop``."""
+        if self._finished or self.left or self.stopped:
+            return
+        self.barrier.stop(reason)
+
     def feed(self, name: str, value: Any) -> None:
         """A number for the policies, from between the steps; see ``Training.feed``."""
         fed = self.graph_state.metrics.fed
@@ -176,7 +183,7 @@ class StepRunner:
         self.barrier.between_steps.checkpoints.wait()
         self.barrier.event_log.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
-        self.barrier.context.membership.finish(summary, leaving=self.left)
+        self.barrier.context.membership.finish(summary, leaving=self.left, phase=0 if self.left else self.barrier.phase)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the step, with everything around it; see ``Training.step``."""

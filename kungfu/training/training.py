@@ -61,6 +61,21 @@ class Training:
         return self._runner.barrier.size
 
     @property
+    def is_tracing(self) -> bool:
+        """Whether the step is being traced, or runs op by op: what is called now is a part of it."""
+        return self._runner.trace.is_under_way
+
+    @property
+    def step_number(self) -> int:
+        """The steps that the job has done so far, which is the number of the last one; the same on all peers."""
+        return self._runner.graph_state.progress.steps()
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs of ``batches`` are done, which is the number, from 0, of the one that the next step is of."""
+        return self._runner.position().epoch
+
+    @property
     def left(self) -> bool:
         """True once a decision let this peer go: the others train on, its loop has ended."""
         return self._runner.left
@@ -366,6 +381,45 @@ class Training:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
         folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
         self._runner.barrier.checkpoint(CheckpointRequest("training.checkpoint", folder))
+
+    def stop(self, reason: str = "") -> None:
+        """Ends training on all peers after the same step: that which follows the next one at the latest.
+
+        Rank 0's call counts; others may call it too, as a program does that is the same on all peers, and are passed
+        over. Afterwards ``stopped`` is true, and ``batches`` ends. Should rank 0 be lost before, the peer that leads
+        then asks for it, if it has called this too. After the end of training it does nothing.
+
+        Args:
+            reason: Stands in the record of the run, where an event names the rule that decided.
+
+        Raises:
+            UsageError: It is called inside of a function that TensorFlow traces.
+
+        Cost:
+            A barrier.
+
+        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> training = kf.attach(model, optimizer)
+        >>> @training.step
+        ... def train_step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean(model(x) ** 2)
+        ...     grads = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        >>> for x in training.batches([[1.0]] * 8, batch_size=2, epochs=100, seed=0):
+        ...     train_step(x)
+        ...     if training.step_number == 5:
+        ...         training.stop("the budget is spent")
+        >>> training.stopped, training.step_number, training.epoch
+        (True, 6, 1)
+        """
+        if not tf.executing_eagerly():
+            raise UsageError(
+                "training.stop() was called inside a function that TensorFlow traces, so it would be called once and "
+                "never again: call it from Python between two steps, or let a policy stop (kf.control)"
+            )
+        self._runner.stop(f"training.stop: {reason}" if reason else "training.stop")
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.

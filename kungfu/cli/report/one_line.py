@@ -45,6 +45,7 @@ from kungfu.event_log.events import (
     NoticedEvent,
     OfferedEvent,
     PeerEndedEvent,
+    PhaseEvent,
     ProgramEndedEvent,
     RecordEvent,
     RecoveredEvent,
@@ -142,6 +143,12 @@ def _view(event: ViewEvent) -> str:
     return f"view {figure(event.version)}: {counted(len(event.peers), 'peer')} {train}"
 
 
+def _phase(event: PhaseEvent) -> str:
+    """The view that follows says that they train."""
+    peers = f"{counted(len(event.peers), 'peer')} {'is' if len(event.peers) == 1 else 'are'}"
+    return f"phase {figure(event.phase)} of the program: {peers} ready to train again"
+
+
 def _missing(event: MissingEvent) -> str:
     return f"{peers_named(event.peers)} never got ready: {event.reason}"
 
@@ -159,7 +166,8 @@ def _late(event: LateEvent) -> str:
 
 
 def _finished(event: FinishedEvent) -> str:
-    how = "has left the job" if event.leaving else "is through"
+    through = f"is through phase {figure(event.phase)}" if event.phase else "is through"
+    how = "has left the job" if event.leaving else through
     return f"peer {figure(event.peer)} {how} after {counted(event.steps, 'step')}"
 
 
@@ -310,6 +318,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     UnrecordedEvent: _unrecorded,
     GapEvent: _gap,
     ViewEvent: _view,
+    PhaseEvent: _phase,
     MissingEvent: _missing,
     DismissedEvent: lambda event: f"peer {figure(event.peer)} was dismissed: {event.reason}",
     NoticedEvent: _noticed,

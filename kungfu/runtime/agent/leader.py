@@ -30,12 +30,14 @@ from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
 from kungfu.runtime.agent.record.recorder import replicate_nowhere
+from kungfu.runtime.agent.service import PhaseProgressAsked
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.cluster.state import UNBOUNDED
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests import current
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import from_peer
 
 __all__ = ["Leader", "QueueFlush"]
 
@@ -73,6 +75,8 @@ class Leader:
             cluster.starting
             or cluster.hosts.queue
             or cluster.regrouping is not None
+            or cluster.phases.ready
+            or cluster.phases.is_forming
             or current(request_log) is not None
         )
         return self._controller.has_begun and not awaited
@@ -118,6 +122,10 @@ class Leader:
                 return None
             case pb.HostEvent():
                 return self._on_host_event(event)
+            # A joiner asks what it has missed.
+            case PhaseProgressAsked(reply):
+                reply.set_result(self._phase_progress())
+                return None
             # The job waits for hosts: nothing else has a deadline yet.
             case decided.Tick() if not self._controller.has_begun:
                 return self._check_missing_hosts()
@@ -276,6 +284,15 @@ class Leader:
         shares = {number: share for number, share in hosts.shares.items() if number != host}
         self._controller.cluster = replace(self._controller.cluster, hosts=decided.Hosts(slots, shares=shares))
         return None
+
+    def _phase_progress(self) -> pb.PhaseProgress:
+        """How many phases are over, and who can tell what they came to."""
+        cluster = self._controller.cluster
+        view, phases = cluster.view, cluster.phases
+        over = phases.number if phases.is_over else phases.number - 1
+        there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()
+        holders = [from_peer(peer) for peer in (view.peers if view else ()) if peer.id in there]
+        return pb.PhaseProgress(over=over, holders=holders)
 
     # ---- after an election -------------------------------------------------------------------------------------------
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -18,7 +20,16 @@ from kungfu.runtime.ipc.convert import to_exit, to_loss_report, to_peer, to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
-__all__ = ["AgentService"]
+__all__ = ["AgentService", "PhaseProgressAsked"]
+
+_ANSWER_S = 5.0
+
+
+@dataclass(frozen=True)
+class PhaseProgressAsked:
+    """A joiner asks which phases of the job are over."""
+
+    reply: Future[pb.PhaseProgress]
 
 
 class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated without types
@@ -38,8 +49,9 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._confirm(decided.PeerProgressed(to_peer(request.peer), ready=False), context)
 
     def ReportReady(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        identity = Identity(request.program, request.machine)
-        return self._confirm(decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity), context)
+        identity, phase = Identity(request.program, request.machine), request.phase or 1
+        progressed = decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity, phase=phase)
+        return self._confirm(progressed, context)
 
     def PreparePeers(self, request: pb.PrepareRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         host = request.host if request.HasField("host") else None
@@ -65,10 +77,21 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         summary = to_fields(request.summary)
-        finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **summary})
+        phase = {"phase": request.phase} if request.phase else {}
+        finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **phase, **summary})
         assert isinstance(finished, FinishedEvent)
         self._recorder.finished(finished)
-        return self._confirm(decided.TrainingFinished(request.peer, request.leaving), context)
+        return self._confirm(decided.TrainingFinished(request.peer, request.leaving, request.phase), context)
+
+    def GetPhaseProgress(self, request: pb.Empty, context: Any) -> pb.PhaseProgress:  # noqa: N802 - gRPC's name
+        asked: Future[pb.PhaseProgress] = Future()
+        self._put(PhaseProgressAsked(asked))
+        try:
+            return asked.result(timeout=_ANSWER_S)
+        # This agent ends, or is held up: the peer asks again.
+        except TimeoutError:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "this host does not lead the job any more")
+            raise
 
     def _confirm(self, event: decided.Event, context: Any) -> pb.Ack:
         self._put(event)

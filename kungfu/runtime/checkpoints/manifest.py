@@ -44,6 +44,7 @@ class Manifest:
         variables: All that the checkpoint holds.
         data: The position in the data.
         files: The size of each file beside the manifest, in bytes.
+        phase: The phase of the job that was under way.
     """
 
     step: int
@@ -53,6 +54,7 @@ class Manifest:
     variables: tuple[VariableEntry, ...] = ()
     data: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, int] = field(default_factory=dict)
+    phase: int = 1
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:

@@ -41,14 +41,16 @@ class View:
     Args:
         version: Its number; 0 is that of a program that runs alone, and 1 the first one of a job.
         peers: Its members, in rank order.
+        begins_phase: Whether it is the first view of a phase after the job's first one: see ``core.cluster.phases``.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
-    View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')))
+    View(version=2, peers=(Peer(id=0, address='a:1'), Peer(id=3, address='b:1')), begins_phase=False)
     """
 
     version: int
     peers: tuple[Peer, ...]
+    begins_phase: bool = False
 
     @property
     def size(self) -> int:
@@ -56,8 +58,8 @@ class View:
 
     @property
     def begins(self) -> bool:
-        """Whether all its peers begin the job with it: nobody trained before."""
-        return self.version <= 1  # 0 is that of a program that runs alone
+        """Whether all its peers begin the job, or a phase of it, with it: nobody trained before."""
+        return self.version <= 1 or self.begins_phase  # 0 is that of a program that runs alone
 
     @property
     def ids(self) -> tuple[int, ...]:

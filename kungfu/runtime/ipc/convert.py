@@ -63,11 +63,12 @@ def to_peer(message: pb.PeerInfo) -> Peer:
 
 
 def from_view(view: View) -> pb.ViewInfo:
-    return pb.ViewInfo(version=view.version, peers=[from_peer(peer) for peer in view.peers])
+    peers = [from_peer(peer) for peer in view.peers]
+    return pb.ViewInfo(version=view.version, peers=peers, begins_phase=view.begins_phase)
 
 
 def to_view(message: pb.ViewInfo) -> View:
-    return View(message.version, tuple(to_peer(peer) for peer in message.peers))
+    return View(message.version, tuple(to_peer(peer) for peer in message.peers), message.begins_phase)
 
 
 def from_terms(terms: Terms) -> pb.Terms:

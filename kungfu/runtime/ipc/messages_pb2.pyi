@@ -218,12 +218,14 @@ class PeerInfo(_message.Message):
     def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ViewInfo(_message.Message):
-    __slots__ = ("version", "peers")
+    __slots__ = ("version", "peers", "begins_phase")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_PHASE_FIELD_NUMBER: _ClassVar[int]
     version: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerInfo]
-    def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
+    begins_phase: bool
+    def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., begins_phase: bool = ...) -> None: ...
 
 class Terms(_message.Message):
     __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused")
@@ -365,20 +367,22 @@ class Leave(_message.Message):
     def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[LeaveTime, str]] = ..., host: _Optional[int] = ...) -> None: ...
 
 class Admission(_message.Message):
-    __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term")
+    __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term", "target")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
     terms: Terms
     attachment_address: str
     sources: _containers.RepeatedScalarFieldContainer[int]
     recovery: Recovery
     term: int
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
+    target: int
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., term: _Optional[int] = ..., target: _Optional[int] = ...) -> None: ...
 
 class Recovery(_message.Message):
     __slots__ = ("target", "lost")
@@ -496,6 +500,12 @@ class AttachmentAddress(_message.Message):
     address: str
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
+class PhaseRequest(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "folder")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -511,14 +521,24 @@ class TraceReply(_message.Message):
     def __init__(self, error: _Optional[str] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("peer", "program", "machine")
+    __slots__ = ("peer", "program", "machine", "phase")
     PEER_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     peer: PeerInfo
     program: str
     machine: str
-    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
+    phase: int
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., program: _Optional[str] = ..., machine: _Optional[str] = ..., phase: _Optional[int] = ...) -> None: ...
+
+class PhaseProgress(_message.Message):
+    __slots__ = ("over", "holders")
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    over: int
+    holders: _containers.RepeatedCompositeFieldContainer[PeerInfo]
+    def __init__(self, over: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class ProgramDescription(_message.Message):
     __slots__ = ("parts",)
@@ -567,14 +587,16 @@ class Records(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class TrainingFinished(_message.Message):
-    __slots__ = ("peer", "leaving", "summary")
+    __slots__ = ("peer", "leaving", "summary", "phase")
     PEER_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     peer: int
     leaving: bool
     summary: Fields
-    def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ...) -> None: ...
+    phase: int
+    def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
 
 class LossReport(_message.Message):
     __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late")

@@ -84,6 +84,11 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceRequest.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceReply.FromString,
                 _registered_method=True)
+        self.FetchPhase = channel.unary_stream(
+                '/kungfu.v1.PeerService/FetchPhase',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -149,6 +154,12 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchPhase(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,6 +212,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.WriteTrace,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceRequest.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TraceReply.SerializeToString,
+            ),
+            'FetchPhase': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchPhase,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -483,6 +499,33 @@ class PeerService(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def FetchPhase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/kungfu.v1.PeerService/FetchPhase',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class AgentServiceStub(object):
     """Missing associated documentation comment in .proto file."""
@@ -537,6 +580,11 @@ class AgentServiceStub(object):
                 '/kungfu.v1.AgentService/ReportExit',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
+                _registered_method=True)
+        self.GetPhaseProgress = channel.unary_unary(
+                '/kungfu.v1.AgentService/GetPhaseProgress',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.FromString,
                 _registered_method=True)
 
 
@@ -597,6 +645,12 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPhaseProgress(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -644,6 +698,11 @@ def add_AgentServiceServicer_to_server(servicer, server):
                     servicer.ReportExit,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
+            ),
+            'GetPhaseProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPhaseProgress,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -889,6 +948,33 @@ class AgentService(object):
             '/kungfu.v1.AgentService/ReportExit',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPhaseProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.v1.AgentService/GetPhaseProgress',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseProgress.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,7 +98,7 @@ class RequestHandler:
         elif isinstance(event, ReportedRecords):
             self._add_records(event, cluster)
         # The first peer has come to the end of the training: no later request can be met.
-        if isinstance(event, TrainingFinished) and not event.leaving:
+        if isinstance(event, TrainingFinished) and not event.leaving and not event.phase:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
         for news in self._request_events(event):
             externals += self._step(news, cluster, now)
@@ -147,7 +147,8 @@ class RequestHandler:
             # A resize, a leave or a migration is done, if the view is what it asked for.
             case ViewStarted():
                 yield requests.ViewChanged()
-            case TrainingFinished(_, leaving) if not leaving:
+            # After a phase of several a stop is carried out; what else was asked for waits for the next one.
+            case TrainingFinished(_, False, phase) if not phase or (external is not None and external.kind == "stop"):
                 yield requests.TrainingEnded()
             case Tick():
                 yield requests.TimePassed()

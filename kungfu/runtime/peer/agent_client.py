@@ -51,10 +51,16 @@ class AgentClient:
         self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(peer)))
         self._reporter.start()
 
-    def report_ready(self, identity: Identity) -> None:
-        """This peer is warmed up and waits to be admitted."""
-        hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine)
+    def report_ready(self, identity: Identity, *, phase: int = 1) -> None:
+        """This peer is warmed up for a phase of the job, and waits to be admitted."""
+        hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine, phase=phase)
         self._call(self._stub.ReportReady, hello)
+
+    def phase_progress(self) -> pb.PhaseProgress:
+        """Which phases of the job are over, and the peers that know what they came to."""
+        ask, deadline_s = self._stub.GetPhaseProgress, self._deadline_s
+        progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
+        return progress
 
     def request_size(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
         """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
@@ -86,10 +92,16 @@ class AgentClient:
         if stream == "events":
             self._news.set()
 
-    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
-        """This peer's training is over; everything it recorded is with the agent when this returns."""
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
+        """This peer's training is over; everything it recorded is with the agent when this returns.
+
+        Args:
+            summary: What else the event of it has.
+            leaving: Whether a decision let it go.
+            phase: The phase that is over, after which another one may follow; 0 where none can.
+        """
         self._flush()
-        message = pb.TrainingFinished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving)
+        message = pb.TrainingFinished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving, phase=phase)
         self._call(self._stub.ReportFinished, message)
 
     def close(self) -> None:

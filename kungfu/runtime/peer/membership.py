@@ -33,6 +33,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServic
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
+from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
 from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
@@ -74,6 +75,7 @@ class Membership:
         self._entering: View | None = None
         self._barriers = self._heard = 0
         self._holds = False
+        self._phase = 1
         # A program that ends withdraws in one thread and closes in another; two that unplug Horovod wait for ever.
         self._unplugging = threading.Lock()
         self._ignore_preemption: Callable[[], None] | None = None
@@ -94,8 +96,43 @@ class Membership:
             None if self._peer_state is None else self._service.failed_peers.lasting_failure_in(self._peer_state.view)
         )
 
+    # ---- phases --------------------------------------------------------------------------------------------------
+
+    @property
+    def past_phases(self) -> PastPhases:
+        """What the phases of the job that are over came to, as far as this peer knows."""
+        return self._service.past_phases
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether this peer has been in a view."""
+        return self._peer_state is not None
+
+    def phases_over(self) -> int:
+        """How many phases of the job are over."""
+        return self._agent_client.phase_progress().over
+
+    def fetch_phase(self, number: int) -> bytes:
+        """What a phase came to that was over before this peer came; it is kept for others."""
+        content = self.past_phases.content(number)
+        if content is None:
+            content = fetch_phase(number, self._settings, self._agent_client)
+        return content
+
+    def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
+        """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""
+        self._phase = number
+        self._service.begin_phase(on_offer)
+
+    # ---- entries and exits ---------------------------------------------------------------------------------------
+
     def join(
-        self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
+        self,
+        state: ReplicatedState,
+        *,
+        description: Description = NOTHING_SAID,
+        machine: str = "",
+        opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
         """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
 
@@ -106,19 +143,33 @@ class Membership:
             description: This peer's program. One that differs from that of the others is not admitted: the agent says
                 what differs, and ends it.
             machine: Threads and processor, in words; a difference is reported, and changes nothing.
+            opening_terms: Gives the terms of the first view of a phase where this peer leads it, from that view and
+                the size of the job with those on their way, 0 if none are.
 
         Returns:
             The view that this peer is in, and its terms; nothing stood before it.
+
+        Raises:
+            PhaseIsOver: The others have come to the end of the phase before they admitted this peer.
         """
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
         self._service.description = description
         # From here on it only waits, and takes no time from the peers beside it.
         self._not_on_their_way([self._settings.peer])
-        self._agent_client.report_ready(Identity(description.digest, machine))
+        self._agent_client.report_ready(Identity(description.digest, machine), phase=self._phase)
         self._attachment.close()
-        result = self._enter_when_admitted(state, self._entry_of, None, None)
+
+        def entry(admission: pb.Admission) -> ViewEntry:
+            entry, target = self._entry_of(admission), admission.target
+            # Another peer leads, or the terms come with the admission.
+            if opening_terms is None or not entry.view.begins_phase or entry.peer_state.rank != 0:
+                return entry
+            return replace(entry, survivor_terms=lambda: opening_terms(entry.view, target))
+
+        result = self._enter_when_admitted(state, entry, None, None)
         self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.report_preemption("SIGTERM"))
+        self._service.remind()
         return result
 
     def host_joiners(self) -> int | None:
@@ -235,12 +286,12 @@ class Membership:
         """One more line of a stream of the job's journal; see ``AgentClient.record``."""
         self._agent_client.record(stream, entry)
 
-    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
-        """This peer's training is over, and SIGTERM ends it as it does any program."""
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
+        """This peer's training is over, and SIGTERM ends it as it does any program; see ``AgentClient.finish``."""
         # This peer was in a view, so that SIGTERM was a notice.
         if self._ignore_preemption is not None:
             self._ignore_preemption()
-        self._agent_client.finish(summary, leaving=leaving)
+        self._agent_client.finish(summary, leaving=leaving, phase=phase)
 
     def withdraw(self) -> None:
         """This peer's program is over: nobody shall wait for it in a message, or ask it for anything."""
@@ -327,9 +378,14 @@ class Membership:
             before: Where this peer stood; ``None`` for a joiner.
             loss: What it has to report first; ``None`` for a joiner.
         """
+        # Whoever was in a view of this phase is awaited by the others; a joiner may come too late.
+        watch = PhaseWatch(self._agent_client, self._phase, clock=self._clock).look if before is None else _nothing
         while True:
             started, parts = self._clock(), dict[str, float]()
-            admission = self._await_admission() if loss is None else self._report_and_await_admission(loss)
+            if loss is None:
+                admission = self._await_admission(meanwhile=watch)
+            else:
+                admission = self._report_and_await_admission(loss, watch)
             if loss is not None:
                 parts["regroup"] = self._clock() - started
             entry = admitted(admission)
@@ -348,7 +404,7 @@ class Membership:
             recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
             return BarrierResult(before, after, parts=parts, recovery=recovery, sources=entry.sources)
 
-    def _report_and_await_admission(self, loss: NoticedLoss) -> pb.Admission:
+    def _report_and_await_admission(self, loss: NoticedLoss, watch: Callable[[], None]) -> pb.Admission:
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
         self._attachment.leave()
         reported = [self._loss_report(loss)]
@@ -360,6 +416,7 @@ class Membership:
             if not {*report.suspects} <= {*reported[-1].suspects}:
                 reported.append(report)
                 self._agent_client.report_loss(report)
+            watch()
 
         return self._await_admission(meanwhile=look)
 
@@ -413,6 +470,10 @@ class Membership:
         forward_request = PeerServiceStub(self._channels.to(leader.address)).ForwardRequest
         stop = from_external_request(ExternalRequest("stop", _BEFORE_A_LOSS))
         rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=self._deadline_s, what=what, peer=leader.id)
+
+
+def _nothing() -> None:
+    """There is nothing to look for meanwhile."""
 
 
 def _request_text(request: RescaleRequest) -> str:

@@ -18,6 +18,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.failed_peers import FailedPeers
+from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
 from kungfu.runtime.state import StateServer
 
@@ -71,6 +72,19 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.failed_peers = FailedPeers()
         self.write_trace: Callable[[float, str], str] | None = None
         self._tracing = threading.Lock()
+        self.past_phases = PastPhases()
+
+    def begin_phase(self, on_offer: Callable[[], None]) -> None:
+        """This peer gets ready for a phase of the job: what joiners were offered in the one before counts no more."""
+        with self._changed:
+            self._on_offer, self._offer = on_offer, None
+
+    def remind(self) -> None:
+        """Posts once more for what has come while nobody could hold a barrier."""
+        with self._changed:
+            waits = self._offer is not None or bool(self._external_requests)
+        if waits:
+            self._on_offer()
 
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
@@ -168,6 +182,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             return pb.TraceReply(error=self.write_trace(request.seconds, request.folder))
         finally:
             self._tracing.release()
+
+    def FetchPhase(self, request: pb.PhaseRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
+        yield from self.past_phases.stream(request.number, context)
 
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None

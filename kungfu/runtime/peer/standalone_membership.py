@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kungfu.errors import PeerFailure
+from kungfu.errors import InternalError, PeerFailure
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, merge
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
@@ -13,6 +13,7 @@ from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordEntry
+from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["StandaloneMembership"]
@@ -26,13 +27,34 @@ class StandaloneMembership:
 
     def __init__(self) -> None:
         self._peer_state = PeerState(View(0, (Peer(0, ""),)), 0, Terms())
+        self.past_phases = PastPhases()
+        self.has_joined = True
 
     @property
     def view(self) -> View:
         return self._peer_state.view
 
+    def phases_over(self) -> int:
+        """Nobody was here before."""
+        return 0
+
+    def fetch_phase(self, number: int) -> bytes:
+        """What a phase came to that a resumed run goes on after."""
+        content = self.past_phases.content(number)
+        if content is None:
+            raise InternalError(f"phase {number} of a program that runs alone is not known")
+        return content
+
+    def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
+        """Nobody offers anything."""
+
     def join(
-        self, state: ReplicatedState, *, description: Description = NOTHING_SAID, machine: str = ""
+        self,
+        state: ReplicatedState,
+        *,
+        description: Description = NOTHING_SAID,
+        machine: str = "",
+        opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
         return BarrierResult(None, self._peer_state, sources=(0,))
 
@@ -72,7 +94,7 @@ class StandaloneMembership:
     def record(self, stream: str, entry: RecordEntry) -> None:
         """Nobody keeps a journal of a program that runs alone."""
 
-    def finish(self, summary: Mapping[str, Any], *, leaving: bool) -> None:
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
         """Nobody waits for it."""
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.event_log.events import CheckpointEvent, LoggedEvent
-from kungfu.runtime.api import CheckpointFolder, CheckpointSettings, Manifest, Terms, find, has_step
+from kungfu.runtime.api import CheckpointFolder, CheckpointSettings, Manifest, PastPhases, Terms, find, has_step
 from kungfu.training.checkpoint.restore import load
-from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot
+from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot, phase_file
 from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.registered.registry import Registry
 
@@ -70,10 +71,14 @@ class CheckpointManager:
         self._trained, self._registry, self._settings, self._record = trained, registry, settings, record
         self._state: CheckpointedState | None = None
         self._resumed: Manifest | None = None
+        self._path: Path | None = None  # of the resumed one
         self._wanted: dict[Path, CheckpointRequest] = {}  # by folder
         # To rank 0, by folder, with the steps done then; not seen on disk yet.
         self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
         self._writing: Future[None] | None = None
+        self.past_phases = PastPhases()
+        # What the program keeps in files of a checkpoint beside the state, by their names.
+        self.files: dict[str, Callable[[], bytes]] = {}
 
     def state(self) -> CheckpointedState:
         """All that a checkpoint holds; from the first call on nothing more can be registered."""
@@ -137,7 +142,13 @@ class CheckpointManager:
         if manifest.size != self._settings.founders:
             trained.state.rescaled()
         self._registry.restore()
+        self._path = path
         return path
+
+    def resumed_file(self, name: str) -> bytes | None:
+        """A file of the resumed checkpoint, beside its state; ``None`` where there is none."""
+        file = None if self._path is None else self._path / name
+        return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
         """The batch of a first step in samples: what a checkpoint goes on with, if training began with ``batch``."""
@@ -185,11 +196,20 @@ class CheckpointManager:
         """Keeps the state of this moment; a thread writes it, one checkpoint after the other."""
         started = time.monotonic()
         self.wait()  # for the one before: memory holds no more than one snapshot
-        snapshot = self.state().snapshot()
+        snapshot = self.state().snapshot(self._files())
         held_s = time.monotonic() - started
         pool = ThreadPoolExecutor(1, thread_name_prefix="kungfu-checkpoint")
         self._writing = pool.submit(self._write, request, manifest, snapshot, held_s)
         pool.shutdown(wait=False)
+
+    def _files(self) -> dict[str, Callable[[], bytes]]:
+        """What goes beside the state: what the program keeps now, and the phases before, which change no more."""
+        kept = {name: content() for name, content in self.files.items()}
+        phases = self.past_phases
+        return {
+            **{name: partial(bytes, content) for name, content in kept.items()},
+            **{phase_file(number): partial(phases.packed, number) for number in phases.numbers()},
+        }
 
     def wait(self) -> None:
         """Until the checkpoint that was taken last is on disk."""

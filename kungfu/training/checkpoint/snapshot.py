@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -14,7 +15,16 @@ import tensorflow as tf
 from kungfu.runtime.api import Manifest, VariableEntry, stable_names, write_manifest
 from kungfu.training.graph.training_state import StateClasses
 
-__all__ = ["STATE", "CheckpointedState", "StateSnapshot", "TrackedTree", "entries", "tracked_by_name", "tracked_tree"]
+__all__ = [
+    "STATE",
+    "CheckpointedState",
+    "StateSnapshot",
+    "TrackedTree",
+    "entries",
+    "phase_file",
+    "tracked_by_name",
+    "tracked_tree",
+]
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,12 @@ def _variable_of(one: Any) -> tf.Variable | None:
 
 
 STATE = "state"  # the prefix of TensorFlow's files in the folder of a checkpoint
+_NO_FILES: Mapping[str, Callable[[], bytes]] = MappingProxyType({})
+
+
+def phase_file(number: int) -> str:
+    """The file of a checkpoint that says what a phase before came to."""
+    return f"phase-{number}.npz"
 
 
 @dataclass(frozen=True)
@@ -108,9 +124,9 @@ class CheckpointedState:
         """All its variables that are training, by our names, in the same order on all peers."""
         return {**self.classes.shared, **self.classes.averaged, **self.classes.own}
 
-    def snapshot(self) -> StateSnapshot:
-        """The state as it is now."""
-        return StateSnapshot(self, self.tree.values())
+    def snapshot(self, files: Mapping[str, Callable[[], bytes]] = _NO_FILES) -> StateSnapshot:
+        """The state as it is now, with the contents of files that go beside it, by their names."""
+        return StateSnapshot(self, self.tree.values(), files)
 
 
 @dataclass(frozen=True)
@@ -119,10 +135,13 @@ class StateSnapshot:
 
     checkpointed: CheckpointedState
     values: Sequence[Any]
+    files: Mapping[str, Callable[[], bytes]]
 
     def write(self, manifest: Manifest, path: Path) -> None:
         """Fills an empty folder; ``manifest`` needs neither variables nor files."""
         self.checkpointed.tree.copy_with(self.values).write(str(path / STATE))
+        for name, content in self.files.items():
+            (path / name).write_bytes(content())
         files = {file.name: file.stat().st_size for file in path.iterdir()}
         write_manifest(replace(manifest, variables=tuple(self._entries()), files=files), path)
 

@@ -12,6 +12,7 @@ from kungfu.event_log.events import (
     MachinesDifferEvent,
     MissingEvent,
     OfferedEvent,
+    PhaseEvent,
     RegroupingEvent,
     SpawnedEvent,
 )
@@ -65,6 +66,9 @@ class Executor:
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
                 self._peers.admit_first_view(command)
+            case decided.AdmitPhase():
+                self._record(PhaseEvent(phase=command.number, view=command.view.version, peers=command.view.ids))
+                self._peers.admit_phase(command)
             case decided.ComparePrograms():
                 self._peers.compare(command, differs=decided.ProgramDiffers)
             case decided.ReportMachines(usual, others):

@@ -18,6 +18,7 @@ from typing import Any
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
+    AdmitPhase,
     AdmitSurvivors,
     AnnounceFailure,
     Cluster,
@@ -105,6 +106,26 @@ class PeerClient:
             # A first peer has ended, or does not answer: there is no view without it.
             except KungfuError as error:
                 self._put(FormationFailed(error))
+
+        self._in_thread(perform)
+
+    def admit_phase(self, command: AdmitPhase) -> None:
+        """Admits all peers to the first view of a phase; the state is rank 0's."""
+        view = command.view
+
+        def is_over(peer: Peer) -> bool:
+            cluster = self._known()
+            return not cluster.phases.is_forming or cluster.view != view or self._has_ended(peer)
+
+        def perform() -> None:
+            leads = partial(is_over, view.peers[0])
+            ask = partial(self._admission, view, (0,), self._attempt_s, leads)
+            # Another view was formed meanwhile, or is to be.
+            if (admission := self._repeat(ask, view.peers[0], leads)) is None:
+                return
+            admission.target = command.target
+            for peer in view.peers:
+                self._send(peer, "Admit", admission, is_over=partial(is_over, peer))
 
         self._in_thread(perform)
 

@@ -76,7 +76,8 @@ class HostRecorder:
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
         self._numbers: dict[int, int] = {}  # of the last message of each peer
-        self._finished: set[int] = set()  # the peers whose end of training is recorded
+        # The peers whose end of training is recorded, each with the phase.
+        self._finished: set[tuple[int, int]] = set()
 
     def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
         """Records an event of the leader, which a person sees if ``shown``; returns it as the other hosts get it."""
@@ -93,8 +94,8 @@ class HostRecorder:
     def finished(self, event: FinishedEvent) -> None:
         """Records that a peer's training is over: once, for the peer repeats what was not confirmed to it."""
         with self._lock:
-            is_new = event.peer not in self._finished
-            self._finished.add(event.peer)
+            is_new = (event.peer, event.phase) not in self._finished
+            self._finished.add((event.peer, event.phase))
         if is_new:
             self.event(event, shown=True)
 
@@ -118,7 +119,7 @@ class HostRecorder:
                         event = replace(event, time=now) if event.time is None else event
                         # Of the leader before, which the peer may not have heard confirm it.
                         if isinstance(event, FinishedEvent):
-                            self._finished.add(event.peer)
+                            self._finished.add((event.peer, event.phase))
                         events.append(event)
                         lines["events"].append(event_to_line(event))
                     case "metrics":

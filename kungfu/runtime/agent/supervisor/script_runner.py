@@ -116,6 +116,15 @@ def _check(model: Any) -> None:
             "model.fit() was called on the model that kf.attach() was given: it goes around training.step, so nothing "
             f"would be averaged, and no policy would see its steps; {_HOW}"
         )
+    # Another model of this program was trained as a job: this one has no line of its own, perhaps by mistake.
+    if attached and "kungfu.keras.attach" in sys.modules and "beside" not in _told:
+        _told.append("beside")
+        print(
+            f"kungfu: model.fit() of {getattr(model, 'name', '')!r}, which kf.keras.attach() was not given: each peer "
+            "trains it apart, on all of the data",
+            file=sys.stderr,
+            flush=True,
+        )
     # It may be a model beside the one that will be attached, or a mistake.
     if not attached and not _told:
         _told.append("apart")

@@ -2,6 +2,7 @@
 
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
+    AdmitPhase,
     AdmitSurvivors,
     AnnounceFailure,
     Command,
@@ -38,6 +39,7 @@ from kungfu.runtime.core.cluster.step import start_job, step
 
 __all__ = [
     "AdmitFirstView",
+    "AdmitPhase",
     "AdmitSurvivors",
     "AnnounceFailure",
     "Budgets",

@@ -13,6 +13,7 @@ from kungfu.runtime.core.view import Peer, View
 
 __all__ = [
     "AdmitFirstView",
+    "AdmitPhase",
     "AdmitSurvivors",
     "AnnounceFailure",
     "Command",
@@ -47,11 +48,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PeerProgressed:
-    """A joiner attached, or (with ``ready``) waits to be admitted, and says what program it runs."""
+    """A joiner attached, or (with ``ready``) waits to be admitted, and says what program it runs.
+
+    A former member says that it is ready, too, before each phase after the first. ``phase`` is that which it is ready
+    for.
+    """
 
     peer: Peer
     ready: bool
     identity: Identity = field(default_factory=Identity)
+    phase: int = 1
 
 
 @dataclass(frozen=True)
@@ -86,10 +92,17 @@ class ViewStarted:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """A peer's training is over: by itself, or because a view let it go."""
+    """A peer's training is over: by itself, or because a view let it go.
+
+    Args:
+        peer: The peer.
+        leaving: Whether a view let it go.
+        phase: The phase that is over, after which another one may follow; 0 where none can.
+    """
 
     peer: int
     leaving: bool
+    phase: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,6 +241,21 @@ class AdmitFirstView:
 
 
 @dataclass(frozen=True)
+class AdmitPhase:
+    """Admit these peers to the first view of a phase.
+
+    Args:
+        view: The view; all its peers begin with the state of its rank 0.
+        number: The number of the phase.
+        target: The size that the job will have with the peers that are on their way; 0 if none are.
+    """
+
+    view: View
+    number: int
+    target: int
+
+
+@dataclass(frozen=True)
 class ComparePrograms:
     """Find out what differs in the program of ``other`` from that of the ``references``, of which one has to answer."""
 
@@ -324,6 +352,7 @@ Command = (
     Spawn
     | Kill
     | AdmitFirstView
+    | AdmitPhase
     | ComparePrograms
     | ReportMachines
     | AdmitSurvivors

@@ -165,7 +165,10 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # It has attached, and traces its first step.
         entry = replace(entry, attached=now)
         return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
-    entry = replace(entry, peer=event.peer, identity=event.identity)
+    if cluster.view is not None and event.phase != cluster.phases.number:
+        # It is ready for a phase that is over: it finds out, and gets ready for this one.
+        return cluster, []
+    entry = replace(entry, peer=event.peer, identity=event.identity, phase=event.phase)
     if not runs_same_program(cluster, entry):
         # It is not taken for ready until it is known what differs.
         cluster = replace(cluster, starting={**cluster.starting, event.peer.id: entry})
@@ -201,8 +204,8 @@ def offer_if_ready(cluster: Cluster) -> Transition:
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
         # Some are still on their way, or wait for a slot.
         return cluster, []
-    if cluster.regrouping is not None:
-        # There is no leader just now: the view after the recovery gets the offer.
+    if cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming:
+        # There is no leader just now: the view after the recovery, or of the next phase, gets the offer.
         return cluster, []
     if cluster.view is None:
         # The first peers are all ready.

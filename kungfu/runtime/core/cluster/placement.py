@@ -33,7 +33,7 @@ AVOIDED_S = 600.0
 
 def free_slots(cluster: Cluster) -> dict[int, int]:
     """How many more peers each host takes; a peer that was let go, or has finished training, takes no slot."""
-    hosts, people = cluster.hosts, {*cluster.members, *cluster.starting}
+    hosts, people = cluster.hosts, {*cluster.members, *cluster.starting, *cluster.between_phases}
     there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
 

@@ -28,7 +28,9 @@ def form_first_view(cluster: Cluster) -> Transition:
         if entry.identity.program != identity.program:
             # The answer will end the job, and tell what differs.
             return cluster, [ComparePrograms(peers[:1], peer)]
-    cluster = replace(cluster, identity=identity)
+    # A resumed job may begin with a later phase.
+    phases = replace(cluster.phases, number=entries[0].phase)
+    cluster = replace(cluster, identity=identity, phases=phases)
     # Machines may differ, though they may round in another way: people are told.
     others = {
         peer.id: entry.identity.machine

@@ -46,7 +46,7 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
     if peer not in cluster.alive or (before is not None and before.is_gone):
         # It was told twice, or its process has ended.
         return cluster, []
-    trains = peer in cluster.members
+    trains, is_between = peer in cluster.members, peer in cluster.between_phases
     departure = Departure(exit, now, trained=trains)
     departed = {**cluster.losses.exiting, peer: departure}
     cluster = replace(cluster, losses=replace(cluster.losses, exiting=departed))
@@ -54,16 +54,22 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         # It left its loop, and may come back for the last barrier; if the others miss it, they report that.
         return cluster, []
     first = _raised_before(cluster, peer, exit)
-    if first is not None and (trains or peer in cluster.starting):
+    if first is not None and (trains or is_between or peer in cluster.starting):
         # A second peer raised the same exception at the same line, so a replacement would as well.
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
         return cluster, [Fail(peer, reason, code=1)]
+    if exit.kind == "usage" and (trains or is_between):
+        # No other peer could do better.
+        return cluster, [Fail(peer, described(exit), code=_USAGE)]
+    if is_between and exit.kind == "exception":
+        # The others may go on to another phase without it, unless they raise the same.
+        return replace(cluster, losses=replace(cluster.losses, raised={**cluster.losses.raised, peer: exit})), []
     if not trains:
         # No view in force needs it.
         return _on_exit_outside_view(cluster, peer, exit, now)
-    if exit.kind == "usage":
-        # No other peer could do better.
-        return cluster, [Fail(peer, described(exit), code=_USAGE)]
+    if cluster.phases.is_forming and cluster.view is not None:
+        # Whoever waits for it in the view of a phase hears of it; its end forms the next one.
+        return cluster, [AnnounceFailure(peer, cluster.view.version, described(exit))]
     if exit.kind == "exit" and cluster.regrouping is None:
         # If the others train on, they will miss it and report; the last ones to train do not miss each other.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]

@@ -17,6 +17,7 @@ __all__ = [
     "Departure",
     "Hosts",
     "Losses",
+    "Phases",
     "Processes",
     "Regrouping",
     "Rules",
@@ -55,6 +56,7 @@ class Starting:
         peer: Its id and address, once it has said that it is ready; until ``ready``, it is compared with the job.
         replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
         identity: What it said of its program and machine.
+        phase: The phase of the job that it is ready for.
     """
 
     since: float
@@ -63,6 +65,30 @@ class Starting:
     peer: Peer | None = None
     replaces: int | None = None
     identity: Identity = field(default_factory=Identity)
+    phase: int = 1
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The phases of the job, which are the trainings of its program, one after the other; see ``phases``.
+
+    Args:
+        number: The phase that the view trains, from 1.
+        is_over: Whether a member has come to its end, so that another one may follow.
+        ready: The former members that are ready for the next phase, by id.
+        lost: The exit codes of the former members that have failed since it was over, by id.
+        is_forming: Whether the view was formed for the phase, and does not train yet.
+        since: When it was formed, seconds of the agent's clock.
+        replaced: The peers lost between the phases that are replaced once the phase is under way.
+    """
+
+    number: int = 1
+    is_over: bool = False
+    ready: Mapping[int, Starting] = field(default_factory=dict)
+    lost: Mapping[int, int] = field(default_factory=dict)
+    is_forming: bool = False
+    since: float = 0.0
+    replaced: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,7 +234,8 @@ class Cluster:
         losses: The losses so far.
         regrouping: The recovery under way, if any.
         hosts: The hosts.
-        identity: What the first peer of the first view said of its program and machine.
+        identity: What the first peer of the first view said of its program and machine; of each phase anew.
+        phases: The phases of the job.
     """
 
     rules: Rules
@@ -220,6 +247,7 @@ class Cluster:
     regrouping: Regrouping | None = None
     hosts: Hosts = field(default_factory=Hosts)
     identity: Identity = field(default_factory=Identity)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def alive(self) -> frozenset[int]:
@@ -235,6 +263,12 @@ class Cluster:
         people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
         gone = people.released | people.finished | ending
         return tuple(p for p in self.view.ids if p in people.alive and p not in gone)
+
+    @property
+    def between_phases(self) -> frozenset[int]:
+        """The peers that have come to the end of a phase, run, and may begin another one."""
+        ending = {peer for peer, one in self.losses.exiting.items() if one.is_gone}
+        return (self.processes.finished & self.alive) - ending if self.phases.is_over else frozenset()
 
 
 Transition = tuple[Cluster, list[Command]]

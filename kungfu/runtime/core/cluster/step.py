@@ -22,6 +22,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 |                                   | nobody runs there any more it is released                              |
 | a host is lost                    | all its peers have ended                                               |
 | a host comes                      | its slots are free; losses that found none are made good               |
+| a phase of the program is over    | see ``phases``                                                         |
 | a script fails after its training | remembered: the job fails when the others are through                  |
 | no member is alive                | kill those who start: nobody could take them in                        |
 | all processes have ended          | the job is done                                                        |
@@ -68,6 +69,18 @@ from kungfu.runtime.core.cluster.joiners import (
     on_size_wanted,
     spawn,
     spawn_queued,
+)
+from kungfu.runtime.core.cluster.phases import (
+    form_phase,
+    kill_late_for_phase,
+    on_lost_between_phases,
+    on_lost_while_forming,
+    on_peer_ready_for_phase,
+    on_phase_began,
+    on_phase_differs,
+    on_phase_over,
+    on_reported_while_forming,
+    repeat_admission,
 )
 from kungfu.runtime.core.cluster.placement import (
     close_host,
@@ -129,23 +142,34 @@ def step(cluster: Cluster, event: Event, now: float) -> Transition:
         The next cluster, and the commands to perform, in this order.
     """
     cluster, commands = _react(cluster, event, now)
+    # Whether programs differ is asked once, when the last of them is ready.
+    cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else form_phase(cluster, now)
     cluster, spawns = spawn_queued(cluster, now)
     cluster, releases = release_empty_hosts(cluster)
-    return cluster, [*commands, *spawns, *releases]
+    return cluster, [*commands, *forms, *spawns, *releases]
 
 
 def _react(cluster: Cluster, event: Event, now: float) -> Transition:
     match event:
+        # No phase is under way: whoever is ready waits for the next one.
+        case PeerProgressed(ready=True) if cluster.phases.is_over:
+            return on_peer_ready_for_phase(cluster, event, now)
         case PeerProgressed():
             return on_peer_progressed(cluster, event, now)
+        case ProgramDiffers(peer, how) if cluster.phases.is_over:
+            return on_phase_differs(cluster, peer, how)
         case ProgramDiffers(peer, how):
             return on_program_differs(cluster, peer, how)
         case SizeWanted(size, host, leaving):
             return on_size_wanted(cluster, size, now, host=host, leaving=leaving)
         case ViewStarted():
             return _on_view_started(cluster, event, now)
+        case TrainingFinished(peer, False, phase) if phase:
+            return on_phase_over(cluster, peer, phase, now)
         case TrainingFinished(peer, leaving):
             return _on_training_finished(cluster, peer, now, leaving=leaving)
+        case PeersLost() if cluster.phases.is_forming:
+            return on_reported_while_forming(cluster, event)
         case PeersLost():
             return on_peers_lost(cluster, event, now)
         case LeaderUnreachable(view):
@@ -177,7 +201,9 @@ def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transi
     goal, left = _goal_size(cluster, event.view), _peers_let_go(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
-    cluster, commands = on_view_started(replace(cluster, hosts=hosts), event, now)
+    cluster = replace(cluster, hosts=hosts)
+    begins = cluster.phases.is_forming and cluster.view == event.view
+    cluster, commands = on_phase_began(cluster, now) if begins else on_view_started(cluster, event, now)
     cluster, spawns = spawn_queued(forget_exits(forget_places(cluster)), now)
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *spawns, *_request_leave(cluster, missed)]
@@ -200,10 +226,13 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
     """Members that are given notice leave at the next barrier; other peers cannot, and their ends are handled then."""
     losses = cluster.losses
-    news = [peer for peer in peers if peer in cluster.members and peer not in losses.noticed]
+    there = {*cluster.members, *cluster.between_phases}
+    news = [peer for peer in peers if peer in there and peer not in losses.noticed]
     losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
     cluster = replace(cluster, losses=losses)
-    return cluster, [] if cluster.regrouping else _request_leave(cluster, news)
+    # Without a view that trains there is no leader: it is asked when there is one.
+    is_idle = cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming
+    return cluster, [] if is_idle else _request_leave(cluster, news)
 
 
 def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
@@ -230,6 +259,9 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     if not cluster.alive:
         # All processes ended, and the agent before could not say so any more.
         return cluster, [_job_end(cluster)]
+    if cluster.phases.is_over or cluster.phases.is_forming:
+        # Between two phases: who waits for the next one is admitted to it.
+        return cluster, [*kills, *repeat_admission(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*kills, *_request_leave(cluster, noticed), *compare_waiting(cluster), *offers]
@@ -303,6 +335,9 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
 def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
     """A process has ended: what that means for the job depends on what its peer was doing, and on what it said."""
     people, how = cluster.processes, how or exit_in_words(code)
+    if cluster.phases.is_forming and cluster.view is not None and peer in cluster.view.ids:
+        # The view of a phase is forming around it.
+        return on_lost_while_forming(cluster, peer, how, now)
     if peer in cluster.starting:
         # It was on its way into the job.
         return _on_joiner_ended(cluster, peer, code, now, how=how)
@@ -323,6 +358,11 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         if _is_lost(cluster, peer):
             # It ended by SIGTERM: only now is it known that its platform took it away.
             return _end_if_nobody_trains(count_as_preempted(cluster, peer), [])
+    if cluster.phases.is_over and peer in people.finished:
+        # Between two phases. A program that has come to its end is missed by nobody.
+        if code != 0:
+            cluster = on_lost_between_phases(cluster, peer, code, how)
+        return _end_if_nobody_trains(cluster, [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.released:
         # No view needs it.
         return _end_if_nobody_trains(cluster, [])
@@ -372,6 +412,10 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
         departure = cluster.losses.exiting.get(peer)
         said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
         return cluster, [chosen_failure(cluster, peer, said) or Fail(peer, how)]
+    if cluster.phases.is_over and code == 0:
+        # It has passed through all phases, to the end of its program: there was none left to join.
+        starting = {other: one for other, one in cluster.starting.items() if other != peer}
+        return _end_if_nobody_trains(replace(cluster, starting=starting), [])
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: peers that wait for it there hear of its end.
@@ -383,7 +427,7 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transiti
     if not cluster.alive:
         # The last process has ended.
         return cluster, [_job_end(cluster)]
-    if cluster.view is None or cluster.alive & set(cluster.view.ids):
+    if cluster.view is None or cluster.alive & {*cluster.view.ids, *cluster.processes.finished}:
         # The others go on.
         return cluster, commands
     # Only joiners are left, and nobody could take them in.
@@ -416,7 +460,8 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     cluster, commands = retry(cluster, now)
     cluster, kills = kill_late_members(cluster, now)
     cluster, overdue = kill_late_exits(cluster, now)
-    kills = [*commands, *kills, *overdue]
+    cluster, late_for_phase = kill_late_for_phase(cluster, now)
+    kills = [*commands, *kills, *overdue, *late_for_phase]
     late = late_joiner(cluster, now)
     if late is None:
         # All joiners are within their time.

@@ -1,0 +1,170 @@
+"""The phases of a program with several fits: what each came to, for a peer that joins after it.
+
+A peer that joins runs the program from its top. It passes through the fits that are over: each returns at once, with
+the History, the callbacks' attributes and the weights that the others had at its end. So what the program does between
+two fits is the same there. It takes part in the fit that the others are in, whose state it is given when it joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.keras.applications import optimizers_of
+from kungfu.keras.callbacks import JobCallbacks
+from kungfu.keras.data import FitData
+from kungfu.keras.plain_values import pack, unpack
+from kungfu.training.job_connection import JobConnection
+
+__all__ = ["FitCall", "FitOutcome"]
+
+
+class FitCall:
+    """One call of ``fit`` on one peer of a job, which takes part in that fit, or passes through it.
+
+    Args:
+        model: Compiled and built.
+        arguments: Those of ``fit`` by name, all of them.
+        data: What it walks.
+        connection: This process in its job.
+
+    Raises:
+        UsageError: A callback cannot run in a job.
+    """
+
+    def __init__(self, model: Any, arguments: Mapping[str, Any], data: FitData, connection: JobConnection) -> None:
+        self.model, self.arguments, self.data, self.connection = model, arguments, data, connection
+        given = arguments["callbacks"]
+        self._given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
+        params = {"epochs": arguments["epochs"], "steps": data.steps}
+        self.callbacks = JobCallbacks(self._given, model, verbose=_verbose(arguments["verbose"]), params=params)
+
+    @property
+    def told(self) -> list[str]:
+        """The call in words: what has to be the same on all peers."""
+        arguments, plan = self.arguments, self.data.plan
+        validates = (
+            "no validation" if self.data.validation is None else f"validation_freq={arguments['validation_freq']}"
+        )
+        return [
+            f"number {self.connection.phase} of the program",
+            f"epochs={arguments['epochs']}",
+            f"initial_epoch={arguments['initial_epoch']}",
+            f"{plan.source.samples} samples",
+            f"batches of {plan.batch_size}{validates}",
+        ]
+
+    def nothing(self) -> Any:
+        """No epoch is to be done."""
+        self.model.stop_training = False
+        self.callbacks.enter(leads=True, epoch=None)
+        self.callbacks.end({})
+        return self.model.history
+
+    def passed(self, content: bytes) -> Any:
+        """The others have done this fit; gives its History."""
+        epochs = _take_outcome(content, self)
+        x = self.arguments["x"]
+        # A Dataset that shuffles anew each time has to be read as often as the others have read it.
+        if isinstance(x, tf.data.Dataset):
+            for _ in range(1 if self.arguments["steps_per_epoch"] else epochs):
+                next(iter(x), None)
+        return self.model.history
+
+    def append_logs(self) -> None:
+        """The fit goes on where a checkpoint left it: what was logged before stays."""
+        for one in self._given:
+            if isinstance(one, keras.callbacks.CSVLogger):
+                one.append = True
+
+    def outcome(self) -> Callable[[], bytes]:
+        """What the fit has come to on this peer, to be packed when it is asked for.
+
+        Cost:
+            On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
+        """
+        with tf.device("/CPU:0"):
+            values = [tf.identity(one) for one in _variables(self.model)]
+        # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
+        kept = unpack(pack(self.callbacks.kept()))
+        return FitOutcome(self.told, kept, bool(self.model.stop_training), values).packed
+
+
+def _verbose(given: Any) -> int:
+    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
+    return 2 if given == "auto" else int(given)
+
+
+@dataclass(frozen=True)
+class FitOutcome:
+    """What a fit came to, as it was at its end: what is trained later does not change it.
+
+    Args:
+        told: The call of ``fit`` in words, which is the same on all peers.
+        kept: What the callbacks keep, the History among them.
+        stops: ``stop_training`` of the model.
+        variables: The weights, and the counters and rates of the optimizer.
+    """
+
+    told: Sequence[str]
+    kept: Mapping[str, Any]
+    stops: bool
+    variables: Sequence[tf.Tensor]
+
+    def packed(self) -> bytes:
+        """As bytes; any thread may ask for them."""
+        arrays = [one.numpy() for one in self.variables]
+        return pack(
+            {
+                "told": list(self.told),
+                "callbacks": dict(self.kept),
+                "stops": self.stops,
+                # Bytes, since NumPy has no name for some types (bfloat16).
+                "variables": [np.frombuffer(np.ascontiguousarray(one).tobytes(), np.uint8) for one in arrays],
+            }
+        )
+
+
+def _take_outcome(content: bytes, call: FitCall) -> int:
+    """This peer passes through a fit that is over; gives the epochs that the others have done in it.
+
+    Raises:
+        UsageError: The call is not the one that the others have made.
+    """
+    outcome, model, number = unpack(content), call.model, call.connection.phase
+    if outcome["told"] != call.told:
+        here, there = _difference(call.told, outcome["told"])
+        raise UsageError(
+            f"fit number {number} of this program has {here} on this peer, and {there} on those that have done it: all "
+            "peers run the same program, with the same data"
+        )
+    variables = _variables(model)
+    if [one.dtype.size * int(np.prod(one.shape)) for one in variables] != [one.size for one in outcome["variables"]]:
+        raise UsageError(
+            f"fit number {number} of this program was given a model with other variables on this peer than on those "
+            "that have done it: all peers run the same program"
+        )
+    call.callbacks.take(outcome["callbacks"])
+    for variable, value in zip(variables, outcome["variables"], strict=True):
+        array = np.frombuffer(value.tobytes(), variable.dtype.as_numpy_dtype)
+        variable.assign(array.reshape(variable.shape))
+    model.stop_training = outcome["stops"]
+    return len(model.history.epoch)
+
+
+def _variables(model: Any) -> list[tf.Variable]:
+    """The weights; of the optimizer what is a single number. Its slots come with the state of a fit that goes on."""
+    own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not one.shape]
+    return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]
+
+
+def _difference(here: Sequence[str], there: Sequence[str]) -> tuple[str, str]:
+    """The first entries that are not the same."""
+    pairs = ((one, other) for one, other in zip(here, there, strict=False) if one != other)
+    return next(pairs, (f"{len(here)} arguments", f"{len(there)}"))

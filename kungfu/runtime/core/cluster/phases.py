@@ -1,0 +1,280 @@
+"""The phases of a job: the trainings of its program, one after the other.
+
+A phase ends as the training of a job does: its peers hold a last barrier, and each says that it has finished. Nobody
+knows then whether the program trains again. The next phase begins as the job did: each peer that comes to it says that
+it is ready; when all have, they form a view, and begin with the state of its rank 0. Between two phases a peer is in
+no barrier, and nobody waits for it but here.
+
+| event                             | what follows                                                                    |
+| --------------------------------- | ------------------------------------------------------------------------------- |
+| a member has finished a phase     | joiners stay, and get ready anew, for the next phase                            |
+| a former member is ready          | the last one to come: all form the first view of the phase, with the joiners    |
+|                                   | that are ready                                                                  |
+| a joiner is ready                 | for the next phase: it comes in with the others; for one that is over: it is    |
+|                                   | passed over, asks which phases are over, and gets ready anew                    |
+| programs differ                   | of former members: the job fails; a joiner: it is dismissed, as ever            |
+| a former member ends              | the others form the view without it; if it failed, it is replaced               |
+| some are not ready in time        | they are killed                                                                 |
+| a peer is lost while the view is  | the others form another one, with the same state; without its rank 0, whose     |
+| forming                           | state all take, the job fails                                                   |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kungfu.runtime.core.cluster.events import (
+    AdmitPhase,
+    AnnounceFailure,
+    Command,
+    ComparePrograms,
+    Fail,
+    Kill,
+    PeerProgressed,
+    PeersLost,
+)
+from kungfu.runtime.core.cluster.joiners import offer_if_ready, spawn
+from kungfu.runtime.core.cluster.program_check import dismiss_as_different, fail_as_different
+from kungfu.runtime.core.cluster.program_exits import PREEMPTED
+from kungfu.runtime.core.cluster.state import Cluster, Losses, Phases, Starting, Transition, mark_to_kill
+from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.view import View
+
+__all__ = [
+    "form_phase",
+    "kill_late_for_phase",
+    "on_lost_between_phases",
+    "on_lost_while_forming",
+    "on_peer_ready_for_phase",
+    "on_phase_began",
+    "on_phase_differs",
+    "on_phase_over",
+    "on_reported_while_forming",
+    "repeat_admission",
+]
+
+# How many times --wait a view may take to begin: its peers open their attachments, and take the state.
+_FORMING_WAITS = 3
+
+
+def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transition:
+    """A member has come to the end of its phase, after which another one may follow."""
+    phases, people = cluster.phases, cluster.processes
+    if phase != phases.number:
+        # It is told twice: the next phase is under way.
+        return cluster, []
+    if not phases.is_over:
+        # The first to say so. Joiners were getting ready for this phase: they find out, and get ready for the next one.
+        starting = {id_: _unready(entry, now) for id_, entry in cluster.starting.items()}
+        cluster = replace(cluster, starting=starting, phases=replace(phases, is_over=True))
+    return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
+
+
+def _unready(entry: Starting, now: float) -> Starting:
+    return replace(entry, since=now, ready=None, peer=None, identity=Identity())
+
+
+def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
+    """While a phase is over: a former member or a joiner is ready for the next one."""
+    peer, phases = event.peer.id, cluster.phases
+    if event.phase != phases.number + 1:
+        # A joiner that has not found out that the phase is over.
+        return cluster, []
+    told = Starting(now, attached=now, ready=now, peer=event.peer, identity=event.identity, phase=event.phase)
+    if peer in cluster.starting:
+        before = cluster.starting[peer]
+        entry = replace(told, since=before.since, attached=before.attached, replaces=before.replaces)
+        return replace(cluster, starting={**cluster.starting, peer: entry}), []
+    if peer in cluster.between_phases and peer not in phases.ready:
+        return replace(cluster, phases=replace(phases, ready={**phases.ready, peer: told})), []
+    # It is told twice, or was dismissed.
+    return cluster, []
+
+
+# ---- the first view of a phase ---------------------------------------------------------------------------------------
+
+
+def form_phase(cluster: Cluster, now: float) -> Transition:
+    """Forms the first view of the next phase, once all former members that live are ready for it."""
+    phases = cluster.phases
+    if not phases.is_over or not phases.ready or cluster.members or cluster.between_phases - phases.ready.keys():
+        # No phase is over, or some peers have not come to the next one.
+        return cluster, []
+    entries = _in_rank_order(cluster)
+    if not entries:
+        # Those who were ready have ended.
+        return cluster, []
+    reference = entries[0]
+    for entry in entries[1:]:
+        if entry.identity.program != reference.identity.program:
+            # The answer will end the job, and tell what differs.
+            return cluster, _comparison(reference, entry)
+    waiting = [entry for _, entry in sorted(cluster.starting.items()) if entry.ready is not None]
+    alike = [entry for entry in waiting if entry.identity.program == reference.identity.program]
+    # Those joiners that run another program: they are dismissed when it is known what differs.
+    others = [command for entry in waiting if entry not in alike for command in _comparison(reference, entry)]
+    cluster, commands = _with_view(cluster, [*entries, *alike], now)
+    return cluster, [*others, *commands]
+
+
+def _in_rank_order(cluster: Cluster) -> list[Starting]:
+    """The former members that are ready and live: in the order of the last view, and then by their ids."""
+    ids = cluster.view.ids if cluster.view else ()
+    ready = {peer: entry for peer, entry in cluster.phases.ready.items() if peer in cluster.between_phases}
+    order = sorted(ready, key=lambda peer: (ids.index(peer) if peer in ids else len(ids), peer))
+    return [ready[peer] for peer in order]
+
+
+def _comparison(reference: Starting, other: Starting) -> list[Command]:
+    assert reference.peer is not None
+    assert other.peer is not None
+    return [ComparePrograms((reference.peer,), other.peer)]
+
+
+def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Transition:
+    """The next phase, with these peers in its first view."""
+    assert cluster.view is not None
+    view = View(cluster.view.version + 1, tuple(entry.peer for entry in entries if entry.peer), begins_phase=True)
+    losses = _with_losses(cluster.losses, cluster.phases)
+    replaced = _to_be_replaced(cluster, losses)
+    coming = _number_coming(cluster, view, replaced)
+    if view.size + coming < cluster.rules.minimum:
+        # The job would go on with fewer peers than it may have.
+        lost = {**cluster.losses.broken_after}
+        root = min(cluster.phases.lost, default=-1)
+        left = f"{view.size} peer{'' if view.size == 1 else 's'} came to phase {cluster.phases.number + 1}"
+        reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.rules.minimum}"
+        return cluster, [Fail(root, reason, others=lost)]
+    # Who was lost between the phases has not failed after its training: the training goes on.
+    losses = replace(losses, broken_after={})
+    phases = Phases(cluster.phases.number + 1, is_forming=True, since=now, replaced=replaced)
+    people = replace(cluster.processes, finished=frozenset())
+    cluster = replace(
+        cluster, view=view, phases=phases, processes=people, losses=losses, regrouping=None,
+        identity=entries[0].identity,
+    )  # fmt: skip
+    return cluster, [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
+
+
+def _with_losses(losses: Losses, phases: Phases) -> Losses:
+    """The losses with those between the phases; a peer that ended by SIGTERM was preempted."""
+    for peer, code in phases.lost.items():
+        if peer in losses.noticed:
+            # It was counted when it was given notice.
+            continue
+        if code in PREEMPTED:
+            losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
+        else:
+            losses = replace(losses, failures=losses.failures + 1)
+    return losses
+
+
+def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
+    """The peers that were lost in the last barrier or after it: as many as the budgets allow are replaced."""
+    lost = (*(cluster.regrouping.lost if cluster.regrouping else ()), *cluster.phases.lost)
+    budgets = cluster.rules.budgets
+    failed = tuple(peer for peer in lost if peer not in losses.noticed)
+    taken = tuple(peer for peer in lost if peer in losses.noticed)
+    over_failures = max(0, losses.failures - budgets.failures)
+    over_preemptions = max(0, losses.preemptions - budgets.preemptions)
+    return failed[over_failures:] + taken[over_preemptions:]
+
+
+def on_phase_began(cluster: Cluster, now: float) -> Transition:
+    """The first view of a phase trains. Joiners that were not ready for it stay; lost peers are replaced now."""
+    assert cluster.view is not None
+    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in cluster.view.ids}
+    losses = replace(cluster.losses, untrained=0) if len(starting) < len(cluster.starting) else cluster.losses
+    replaced, phases = cluster.phases.replaced, Phases(cluster.phases.number)
+    cluster = replace(cluster, starting=starting, losses=losses, phases=phases)
+    cluster, spawns = spawn(cluster, replaced, now)
+    cluster, offers = offer_if_ready(cluster)
+    return cluster, [*spawns, *offers]
+
+
+def repeat_admission(cluster: Cluster) -> list[Command]:
+    """Another agent leads: peers may not have heard that the view of their phase is formed."""
+    view, phases = cluster.view, cluster.phases
+    if not phases.is_forming or view is None:
+        # There is nothing to repeat.
+        return []
+    coming = _number_coming(cluster, view, phases.replaced)
+    return [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
+
+
+def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int:
+    """How many peers are on their way to a view, or will be once it trains."""
+    return len(cluster.starting.keys() - {*view.ids}) + len(replaced) + len(cluster.hosts.queue)
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def on_phase_differs(cluster: Cluster, peer: int, how: str) -> Transition:
+    """Between two phases: the program of a peer differs from that of the others."""
+    if peer in cluster.phases.ready:
+        # Of former members nobody can say which one is right.
+        return cluster, [fail_as_different(how)]
+    return dismiss_as_different(cluster, peer, how) if peer in cluster.starting else (cluster, [])
+
+
+def on_lost_between_phases(cluster: Cluster, peer: int, code: int, how: str) -> Cluster:
+    """A former member has failed: the job does, unless others go on to another phase; then it is replaced."""
+    losses = replace(cluster.losses, broken_after={**cluster.losses.broken_after, peer: how})
+    phases = replace(cluster.phases, lost={**cluster.phases.lost, peer: code})
+    return replace(cluster, losses=losses, phases=phases)
+
+
+def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
+    """A peer of the view that is forming has ended: the others form another one, unless all take its state."""
+    view, phases = cluster.view, cluster.phases
+    assert view is not None
+    if peer == view.ids[0]:
+        reason = (
+            f"{how}, while phase {phases.number} of the job began with its state, which no other peer holds; go on "
+            "from a checkpoint (kungfu-run --resume)"
+        )
+        return cluster, [Fail(peer, reason)]
+    smaller = View(view.version + 1, tuple(one for one in view.peers if one.id != peer), begins_phase=True)
+    losses = cluster.losses
+    if peer not in cluster.starting:
+        # A former member: it counts as a failure, and is replaced. A joiner was not a part of the job yet.
+        losses = replace(losses, failures=losses.failures + 1)
+        phases = replace(phases, replaced=(*phases.replaced, peer))
+    starting = {id_: entry for id_, entry in cluster.starting.items() if id_ != peer}
+    phases = replace(phases, since=now)
+    cluster = replace(cluster, view=smaller, starting=starting, phases=phases, losses=losses)
+    # Those who have begun to enter the view give it up; the others have not heard of it.
+    return cluster, [AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
+
+
+def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
+    """A peer could not enter the view of its phase. If another one has ended, its end forms the next view."""
+    report, view = event.report, cluster.view
+    assert view is not None
+    if report.version < view.version or not report.late:
+        # It has heard of an older view, or a connection ended: the agent hears of the process at its end.
+        return cluster, []
+    suspects = [peer for peer in report.suspects if peer in cluster.alive and peer != event.peer]
+    if not suspects:
+        return cluster, [Fail(event.peer, report.error, late=True, kind="loss")]
+    # They stand still. When they have ended, the others form another view.
+    return mark_to_kill(cluster, suspects), [Kill(peer, report.error) for peer in suspects]
+
+
+def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
+    """Kills former members that the others have waited for in vain; ends a job whose phase does not begin."""
+    phases, deadlines = cluster.phases, cluster.rules.deadlines
+    if phases.is_forming and now - phases.since > _FORMING_WAITS * deadlines.wait_s:
+        # Something holds each of them up.
+        late = f"phase {phases.number} of the job had not begun {now - phases.since:.0f} s after all were ready for it"
+        return cluster, [Fail(-1, late, late=True)]
+    first = min((entry.since for entry in phases.ready.values()), default=now)
+    missing = sorted((cluster.between_phases | {*cluster.members}) - phases.ready.keys() - cluster.processes.to_kill)
+    if not phases.is_over or now - first <= deadlines.ready_s or not missing:
+        # Nobody waits, or not for long.
+        return cluster, []
+    why = f"the others have waited {now - first:.0f} s for it to begin phase {phases.number + 1}"
+    people = replace(cluster.processes, to_kill=cluster.processes.to_kill | {*missing})
+    return replace(cluster, processes=people), [Kill(peer, why) for peer in missing]

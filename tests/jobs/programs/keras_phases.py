@@ -1,0 +1,123 @@
+"""Freeze, compile, fit, unfreeze, compile, fit, of a model in float64: what it came to is left in DIR/PEER.json.
+
+The steps of the job are counted over both fits. A peer that joins in the second one passes through the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras_fit import awaited, own_id
+
+SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
+RATES, DECAY = (0.05, 0.02), 0.9
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """What is regressed on what."""
+    x = np.random.default_rng(0).normal(size=(SAMPLES, FEATURES))
+    return x, np.tanh(x.sum(axis=1, keepdims=True))
+
+
+def build() -> Any:
+    """A network of float64, whose first layer is frozen at first."""
+    keras.utils.set_random_seed(1)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+    first = keras.layers.Dense(6, activation="tanh", name="first")
+    return keras.Sequential([keras.Input((FEATURES,)), first, keras.layers.Dense(1, name="last")])
+
+
+def compiled(model: Any, phase: int) -> Any:
+    """For the first or the second fit, each with an optimizer of its own."""
+    model.get_layer("first").trainable = phase == 1
+    model.compile(keras.optimizers.Adam(RATES[phase]), "mse", metrics=["mae"])
+    return model
+
+
+class Waiting(keras.callbacks.Callback):
+    """Waits after some steps of the job for joiners; kills a peer in the middle of the second fit.
+
+    Args:
+        training: What ``attach`` gave.
+        record: The events of the job.
+        wait: Steps of the job, after which so many offers were made.
+        die: The number of the peer, if this is the second fit.
+    """
+
+    def __init__(self, training: Any, record: Path, wait: dict[int, int], die: int | None) -> None:
+        super().__init__()
+        self._training, self._record, self._wait, self._die = training, record, wait, die
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch == 2 and self._die == own_id():
+            os.kill(os.getpid(), signal.SIGKILL)
+        offers = self._wait.get(self._training.step_number)
+        if offers:
+            awaited(lambda: self._offers() >= offers, what=f"offer {offers}")
+            self._await_offer()
+
+    def _offers(self) -> int:
+        return self._record.read_text().count('"event": "offered"')
+
+    def _await_offer(self) -> None:
+        """Until rank 0 has heard of the joiner that is ready: then it comes in after the next step."""
+        changes = self.model.fit.attached.training._runner.graph_state.posts.changes
+        if self._training.rank == 0:
+            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step of the job")
+    parser.add_argument("--wait", type=json.loads, default={}, help="offers by step of the job")
+    parser.add_argument("--die", type=int, help="the peer that is killed in the second fit")
+    parser.add_argument("--epochs", type=int, nargs=2, default=[EPOCHS, EPOCHS])
+    return parser.parse_args()
+
+
+def main() -> None:
+    import kungfu as kf
+
+    given = arguments()
+    given.results.mkdir(exist_ok=True)
+    (x, y), model = data(), build()
+    sizes = {int(step): size for step, size in given.schedule.items()}
+    wait = {int(step): offers for step, offers in given.wait.items()}
+    found: dict[str, Any] = {"left": True, "histories": [], "scores": [], "ranks": []}
+
+    def write() -> None:
+        (given.results / f"{own_id()}.json").write_text(json.dumps(found))
+
+    atexit.register(write)  # a peer that is let go ends inside of fit
+    for phase, epochs in enumerate(given.epochs):
+        compiled(model, phase)
+        policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
+        training = kf.keras.attach(model, policies=policies, seed=3)
+        callbacks = [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
+            Waiting(training, given.record, wait, given.die if phase == 1 else None),
+        ]
+        history = model.fit(
+            x, y, batch_size=BATCH, epochs=epochs, callbacks=callbacks, verbose=0, validation_data=(x[:20], y[:20])
+        )
+        found["histories"].append(history.history)
+        found["scores"].append(model.evaluate(x, y, verbose=0))
+        found["ranks"].append(training.rank)
+    found["weights"] = [np.asarray(one).ravel().tolist() for one in model.weights]
+    found |= {"left": False, "steps": training.step_number}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

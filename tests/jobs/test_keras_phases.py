@@ -1,0 +1,114 @@
+"""Several fits of Keras under kungfu-run, with peers that join, leave and die in one of them, against plain Keras."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu.runtime.core.sample_slices import shuffled
+from tests.jobs.harness import PROGRAMS, Ended, ran
+
+pytestmark = pytest.mark.slow
+
+RELATIVE = 1e-8
+STEPS = 20
+
+
+def program() -> Any:
+    """The module of the program that the jobs run."""
+    sys.path.insert(0, str(PROGRAMS))
+    try:
+        spec = importlib.util.spec_from_file_location("keras_phases", PROGRAMS / "keras_phases.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    finally:
+        sys.path.remove(str(PROGRAMS))
+
+
+def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, dict[int, dict[str, Any]]]:
+    """The job of the program, and what each peer has found."""
+    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
+    for name, value in given.items():
+        words += [f"--{name}", value if isinstance(value, int) else json.dumps(value)]
+    ended = ran(tmp_path, *options, program="keras_phases.py", arguments=words, deadline_s=280.0)
+    assert ended.code == 0, ended.output
+    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
+    return ended, found
+
+
+def plain() -> tuple[list[dict[str, list[float]]], list[list[float]], list[np.ndarray]]:
+    """Histories, scores and weights of Keras alone, a batch of the job after the other, in the job's order."""
+    before = keras.config.floatx(), keras.config.dtype_policy()
+    histories, scores = [], []
+    try:
+        module = program()
+        (x, y), model = module.data(), module.build()
+        for phase in range(2):
+            module.compiled(model, phase)
+            history: dict[str, list[float]] = {}
+            for epoch in range(module.EPOCHS):
+                model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
+                order = shuffled(module.SAMPLES, seed=3, epoch=epoch)
+                found = model.fit(
+                    x[order], y[order], batch_size=module.BATCH, shuffle=False, verbose=0,
+                    validation_data=(x[:20], y[:20]),
+                )  # fmt: skip
+                for name, values in found.history.items():
+                    history.setdefault(name, []).extend(values)
+            histories.append(history)
+            scores.append(model.evaluate(x, y, verbose=0))
+        return histories, scores, [np.asarray(one).ravel() for one in model.weights]
+    finally:
+        keras.config.set_floatx(before[0])
+        keras.config.set_dtype_policy(before[1])
+
+
+def assert_as_plain(found: dict[str, Any]) -> None:
+    """What a peer has that was there at the end, whenever it came, is what plain Keras has."""
+    histories, scores, weights = plain()
+    assert found["steps"] == STEPS
+    for mine, other in zip(found["histories"], histories, strict=True):
+        assert mine.keys() == {*other, "learning_rate"}
+        for name, values in other.items():
+            np.testing.assert_allclose(mine[name], values, rtol=RELATIVE, err_msg=name)
+    np.testing.assert_allclose(found["scores"], scores, rtol=RELATIVE)
+    for one, value in zip(found["weights"], weights, strict=True):
+        np.testing.assert_allclose(one, value, rtol=RELATIVE)
+
+
+def test_the_job_grows_in_the_first_fit_and_in_the_second_and_shrinks(tmp_path):
+    ended, found = fitted(
+        tmp_path, "-np", 1, "--max", 3, schedule={"0": 1, "3": 2, "12": 3, "17": 2}, wait={"5": 1, "13": 2},
+    )  # fmt: skip
+    assert ended.sizes == [1, 2, 2, 3, 2]
+    assert [event["step"] for event in ended.all_of("rescale")] == [6, 14, 18]
+    (phase,) = ended.all_of("phase")
+    assert (phase["phase"], phase["peers"]) == (2, [0, 1])
+    assert [event["phase"] for event in ended.all_of("finished") if not event["leaving"]] == [1, 1, 2, 2]
+    for peer in (0, 1):  # of which the second came in the middle of the first fit
+        assert_as_plain(found[peer])
+    # The third one came in the second fit, and passed through the first: it knows what that came to.
+    joined = found[2]
+    assert joined["left"], "the newest one was let go"
+    assert joined["histories"] == found[0]["histories"][:1]
+    np.testing.assert_allclose(joined["scores"], found[0]["scores"][:1], rtol=RELATIVE)
+    assert joined["ranks"] == [None], "between fits that are over it is in no view"
+
+
+def test_rank_0_is_killed_in_the_second_fit_and_the_one_in_its_place_passes_through_the_first(tmp_path):
+    ended, found = fitted(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1})
+    assert ended.sizes == [2, 2, 1, 2]
+    for peer in (1, 2):
+        assert_as_plain(found[peer])
+    assert found[2]["ranks"] == [None, 1]
+    assert found[1]["ranks"] == [1, 0]

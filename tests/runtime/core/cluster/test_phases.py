@@ -1,0 +1,280 @@
+"""What the agent decides where a program trains several times: one phase after the other."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.runtime.core.cluster import (
+    AdmitFirstView,
+    AdmitPhase,
+    AnnounceFailure,
+    Budgets,
+    Cluster,
+    Command,
+    ComparePrograms,
+    Done,
+    Fail,
+    ForwardRequest,
+    Kill,
+    LeaderTookOver,
+    LossReport,
+    OfferJoiners,
+    PeerProgressed,
+    PeersLost,
+    ProcessEnded,
+    ProgramDiffers,
+    ProgramExiting,
+    Rules,
+    SizeWanted,
+    Spawn,
+    Tick,
+    TrainingFinished,
+    ViewStarted,
+    free_slots,
+    start_job,
+)
+from kungfu.runtime.core.cluster.state import Hosts
+from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.view import View
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
+
+
+def training(*ids: int, rules: Rules = RULES, hosts: Hosts | None = None) -> Cluster:
+    """A cluster of these peers, in its first view."""
+    started = start_job(len(ids), rules=rules, now=0.0, hosts=hosts)[0]
+    return after(started, *(ready(id_, 1) for id_ in ids), ViewStarted(view_of(*ids)))[0]
+
+
+def ready(id_: int, phase: int, program: str = "") -> PeerProgressed:
+    return PeerProgressed(peer(id_), ready=True, identity=Identity(program), phase=phase)
+
+
+def over(*ids: int, phase: int = 1) -> list[TrainingFinished]:
+    return [TrainingFinished(id_, False, phase) for id_ in ids]
+
+
+def first_of_phase(*ids: int, version: int) -> View:
+    return View(version, tuple(peer(id_) for id_ in ids), begins_phase=True)
+
+
+def in_second(*ids: int, rules: Rules = RULES) -> Cluster:
+    """These peers train the second phase."""
+    cluster, commands = after(training(*ids, rules=rules), *over(*ids), *(ready(id_, 2) for id_ in ids))
+    (admission,) = commands
+    assert isinstance(admission, AdmitPhase)
+    return after(cluster, ViewStarted(admission.view))[0]
+
+
+def of(kind: type, commands: list[Command]) -> list[Command]:
+    return [one for one in commands if isinstance(one, kind)]
+
+
+def test_all_former_members_form_the_first_view_of_the_next_phase_when_the_last_one_is_ready() -> None:
+    cluster, commands = after(training(0, 1, 2), *over(0, 1, 2), ready(1, 2), ready(0, 2))
+    assert commands == []
+    cluster, commands = after(cluster, ready(2, 2))
+    assert commands == [AdmitPhase(first_of_phase(0, 1, 2, version=2), 2, 0)]
+    assert cluster.phases.number == 2
+    assert cluster.phases.is_forming
+    cluster, commands = after(cluster, ViewStarted(first_of_phase(0, 1, 2, version=2)))
+    assert commands == []
+    assert cluster.members == (0, 1, 2)
+    assert not cluster.phases.is_forming
+
+
+def test_nobody_begins_before_the_last_member_has_come_to_the_end_of_its_phase() -> None:
+    cluster, commands = after(training(0, 1), *over(0), ready(0, 2), TrainingFinished(0, False, 1))
+    assert commands == []
+    _, commands = after(cluster, *over(1), ready(1, 2))
+    assert of(AdmitPhase, commands)
+
+
+def test_a_job_whose_peers_train_no_more_is_done() -> None:
+    cluster, commands = after(training(0, 1), *over(0, 1), ProcessEnded(0, 0))
+    assert commands == []
+    assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
+    assert after(in_second(0, 1), *over(0, 1, phase=2), ProcessEnded(0, 0), ProcessEnded(1, 0))[1] == [Done()]
+
+
+def test_the_failure_of_a_program_after_its_last_phase_fails_the_job() -> None:
+    _, commands = after(training(0, 1), *over(0, 1), ProcessEnded(0, 0), ProcessEnded(1, 3))
+    (fail,) = commands
+    assert isinstance(fail, Fail)
+    assert "exit code 3" in fail.reason
+
+
+# ---- joiners ---------------------------------------------------------------------------------------------------------
+
+
+def joining(*, is_ready: bool) -> Cluster:
+    """Two peers train, and a third one is on its way."""
+    cluster = after(training(0, 1), SizeWanted(3))[0]
+    return after(cluster, ready(2, 1))[0] if is_ready else cluster
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_joiner_that_is_on_its_way_at_the_end_of_a_phase_comes_in_with_the_next_one(is_ready) -> None:
+    cluster, commands = after(joining(is_ready=is_ready), *over(0, 1), ready(2, 1))
+    assert not of(Kill, commands), "nobody knows that there is no other phase"
+    cluster, commands = after(cluster, ready(0, 2), ready(2, 2), ready(1, 2))
+    view = first_of_phase(0, 1, 2, version=2)
+    assert commands == [AdmitPhase(view, 2, 0)]
+    cluster, commands = after(cluster, ViewStarted(view))
+    assert commands == []
+    assert not cluster.starting
+
+
+def test_a_joiner_that_is_not_ready_keeps_nobody_waiting_and_is_offered_later() -> None:
+    cluster, commands = after(joining(is_ready=False), *over(0, 1), ready(0, 2), ready(1, 2))
+    view = first_of_phase(0, 1, version=2)
+    assert commands == [AdmitPhase(view, 2, 3)], "the size that the job had been told to have"
+    cluster, commands = after(cluster, ViewStarted(view), ready(2, 1))
+    assert commands == [], "it has not found out that the first phase is over"
+    _, commands = after(cluster, ready(2, 2))
+    (offer,) = commands
+    assert isinstance(offer, OfferJoiners)
+    assert [one.id for one in offer.prepared.ready] == [2]
+
+
+def test_a_joiner_that_has_passed_through_the_last_phase_ends_well_and_is_not_started_again() -> None:
+    cluster, commands = after(joining(is_ready=False), *over(0, 1), ProcessEnded(2, 0))
+    assert commands == []
+    assert after(cluster, ProcessEnded(0, 0), ProcessEnded(1, 0))[1] == [Done()]
+
+
+def test_joiners_are_killed_when_nobody_who_trained_lives() -> None:
+    cluster, commands = after(joining(is_ready=False), *over(0, 1), ProcessEnded(0, 0), ProcessEnded(1, 0))
+    assert [one.peer for one in of(Kill, commands)] == [2]
+    assert after(cluster, ProcessEnded(2, -9))[1] == [Done()]
+
+
+def test_a_job_that_is_resumed_may_begin_with_a_later_phase() -> None:
+    cluster, commands = after(start_job(2, rules=RULES, now=0.0)[0], ready(0, 3), ready(1, 3))
+    assert of(AdmitFirstView, commands)
+    assert cluster.phases.number == 3
+
+
+def test_peers_between_two_phases_keep_their_slots() -> None:
+    cluster = training(0, 1, hosts=Hosts({0: 3}))
+    assert free_slots(after(cluster, *over(0, 1))[0]) == {0: 1}
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_that_is_killed_between_two_phases_is_replaced_once_the_next_one_trains() -> None:
+    cluster, commands = after(training(0, 1, 2), *over(0, 1, 2), ready(1, 2), ProcessEnded(0, -9))
+    assert commands == []
+    cluster, commands = after(cluster, ready(2, 2))
+    view = first_of_phase(1, 2, version=2)
+    assert commands == [AdmitPhase(view, 2, 3)]
+    cluster, commands = after(cluster, ViewStarted(view))
+    assert [one.peer for one in of(Spawn, commands)] == [3]
+    assert cluster.losses.failures == 1
+    ended = after(cluster, ProcessEnded(3, -9), *over(1, 2, phase=2), ProcessEnded(1, 0), ProcessEnded(2, 0))[1]
+    assert not of(Fail, ended), "its loss was made good"
+
+
+def test_one_whose_program_ended_between_two_phases_is_not_waited_for() -> None:
+    _, commands = after(training(0, 1), *over(0, 1), ready(1, 2), ProcessEnded(0, 0))
+    assert commands == [AdmitPhase(first_of_phase(1, version=2), 2, 0)]
+
+
+def test_the_job_fails_where_fewer_are_left_than_it_may_have() -> None:
+    rules = Rules(RULES.deadlines, budgets=Budgets(failures=0), minimum=2)
+    _, commands = after(training(0, 1, rules=rules), *over(0, 1), ready(1, 2), ProcessEnded(0, -9))
+    (fail,) = commands
+    assert isinstance(fail, Fail)
+    assert "1 peer came to phase 2, fewer than --min 2" in fail.reason
+    assert fail.peer == 0
+
+
+def test_the_loss_of_a_peer_in_the_last_barrier_of_a_phase_does_not_keep_the_others_from_the_next_one() -> None:
+    cluster, _ = after(training(0, 1), *over(0), ready(0, 2))
+    cluster, commands = after(cluster, ProcessEnded(1, -9))
+    (admission,) = of(AdmitPhase, commands)
+    assert isinstance(admission, AdmitPhase)
+    assert (admission.view, admission.target) == (first_of_phase(0, version=2), 2)
+    assert [one.peer for one in of(Spawn, after(cluster, ViewStarted(admission.view))[1])] == [2]
+
+
+def test_one_that_does_not_come_to_the_next_phase_in_time_is_killed_once() -> None:
+    cluster = after(training(0, 1), *over(0, 1), ready(0, 2), now=1.0)[0]
+    assert after(cluster, Tick(), now=100.0)[1] == []
+    cluster, commands = after(cluster, Tick(), Tick(), now=102.0)
+    (kill,) = commands
+    assert isinstance(kill, Kill)
+    assert kill.peer == 1
+    assert "to begin phase 2" in kill.reason
+    assert of(AdmitPhase, after(cluster, ProcessEnded(1, -9))[1])
+
+
+def test_former_members_whose_programs_differ_end_the_job() -> None:
+    cluster, commands = after(training(0, 1), *over(0, 1), ready(0, 2, "epochs 3"), ready(1, 2, "epochs 4"))
+    assert commands == [ComparePrograms((peer(0),), peer(1))]
+    (fail,) = after(cluster, ProgramDiffers(1, "the call of fit"))[1]
+    assert isinstance(fail, Fail)
+    assert fail.code == 2
+
+
+def test_a_joiner_whose_program_differs_is_left_out_and_dismissed() -> None:
+    cluster = after(joining(is_ready=False), *over(0, 1), ready(0, 2), ready(2, 2, "another"))[0]
+    cluster, commands = after(cluster, ready(1, 2))
+    assert commands == [ComparePrograms((peer(0),), peer(2)), AdmitPhase(first_of_phase(0, 1, version=2), 2, 3)]
+    assert [one.peer for one in of(Kill, after(cluster, ProgramDiffers(2, "the model"))[1])] == [2]
+
+
+@pytest.mark.parametrize("dead", [1, 2])
+def test_a_peer_lost_while_the_view_of_a_phase_forms_leaves_it_to_the_others(dead) -> None:
+    cluster, _ = after(joining(is_ready=False), *over(0, 1), ready(0, 2), ready(2, 2), ready(1, 2))
+    cluster, commands = after(cluster, ProcessEnded(dead, -9))
+    smaller = first_of_phase(*({0, 1, 2} - {dead}), version=3)
+    assert isinstance(commands[0], AnnounceFailure)
+    assert commands[0].version == 2
+    assert commands[1] == AdmitPhase(smaller, 2, 3 if dead == 1 else 0)
+    report = PeersLost(0, LossReport(2, 0, True, "lost", (dead,)))
+    assert after(cluster, report)[1] == [], "it was admitted to another view meanwhile"
+    assert after(cluster, ViewStarted(smaller))[0].view == smaller
+
+
+def test_without_the_peer_whose_state_all_take_the_phase_cannot_begin() -> None:
+    cluster, _ = after(training(0, 1), *over(0, 1), ready(0, 2), ready(1, 2))
+    (fail,) = after(cluster, ProcessEnded(0, -9))[1]
+    assert isinstance(fail, Fail)
+    assert "--resume" in fail.reason
+
+
+def test_a_view_that_does_not_begin_ends_those_who_stand_still_and_at_last_the_job() -> None:
+    cluster, _ = after(training(0, 1), *over(0, 1), ready(0, 2), ready(1, 2))
+    late = PeersLost(0, LossReport(2, 0, True, "waited 10 s for peer 1", (1,), late=True))
+    assert [one.peer for one in of(Kill, after(cluster, late)[1])] == [1]
+    (fail,) = after(cluster, Tick(), now=40.0)[1]
+    assert isinstance(fail, Fail)
+    assert fail.late
+
+
+@pytest.mark.parametrize(("kind", "code"), [("usage", 2), ("exception", None)])
+def test_an_error_between_two_phases(kind, code) -> None:
+    cluster = after(training(0, 1), *over(0, 1))[0]
+    error = Exit(kind, 4, "ValueError", "ValueError: of the user's", "train.py:7")
+    cluster, commands = after(cluster, ProgramExiting(0, error))
+    assert [one.code for one in commands if isinstance(one, Fail)] == ([] if code is None else [code])
+    if kind == "exception":
+        (fail,) = after(cluster, ProgramExiting(1, error))[1]
+        assert isinstance(fail, Fail)
+        assert "as peer 0 did before: it would happen to every peer" in fail.reason
+
+
+def test_the_agent_that_takes_over_admits_to_the_phase_again() -> None:
+    cluster, commands = after(training(0, 1), *over(0, 1), ready(0, 2), ready(1, 2))
+    assert after(cluster, LeaderTookOver())[1] == commands
+    waiting = after(training(0, 1), *over(0, 1), ready(0, 2))[0]
+    assert after(waiting, LeaderTookOver())[1] == []
+
+
+def test_a_loss_in_a_later_phase_is_recovered_from_as_in_the_first() -> None:
+    cluster, commands = after(in_second(0, 1), ProcessEnded(0, -9), PeersLost(1, LossReport(2, 40, True, "died", (0,))))
+    assert cluster.regrouping is not None
+    assert cluster.regrouping.formed == View(4, (peer(1),))
+    assert not of(ForwardRequest, commands)
