@@ -117,7 +117,8 @@ def _check(model: Any) -> None:
             f"would be averaged, and no policy would see its steps; {_HOW}"
         )
     # Another model of this program was trained as a job: this one has no line of its own, perhaps by mistake.
-    if attached and "kungfu.keras.attach" in sys.modules and "beside" not in _told:
+    is_other = bool(attached) and not any(one is model for one, _ in attached)
+    if is_other and "kungfu.keras.attach" in sys.modules and "beside" not in _told:
         _told.append("beside")
         print(
             f"kungfu: model.fit() of {getattr(model, 'name', '')!r}, which kf.keras.attach() was not given: each peer "
