@@ -24,9 +24,6 @@ __all__ = ["LOADED", "STANDBY_KEY", "guarded"]
 STANDBY_KEY = "KUNGFU_STANDBY"  # in the environment of a process on standby
 LOADED = b"\n"  # what it says when it has loaded
 
-# Nothing of kungfu: `_check` asks whether the script has loaded it.
-_LOADED_AHEAD = ("tensorflow", "keras", "grpc")
-
 _PYTHON = re.compile(r"python(3(\.\d+)?)?$")
 _HOW = (
     "call kf.keras.attach(model) between model.compile() and model.fit() (docs/keras.md), write the loop with "
@@ -169,11 +166,13 @@ def main() -> None:
 def _stand_by() -> None:
     """Loads what takes long, and waits until standard input, a socket, has told the environment of a peer."""
     import contextlib
-    import importlib
     import json
 
-    for name in _LOADED_AHEAD:
-        importlib.import_module(name)
+    # Here so that the script finds them loaded. Nothing of kungfu: `_check` asks whether the script has loaded it.
+    import grpc  # noqa: F401
+    import keras  # noqa: F401
+    import tensorflow  # noqa: F401  # ruff: isort: skip
+
     # Where the agent has told it already, and so has closed its end, nobody reads this, and the end is a reset.
     told = b""
     with contextlib.suppress(BrokenPipeError):
