@@ -20,6 +20,8 @@ import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
 from tests.jobs.harness import PROGRAMS, ROOT, Ended, ran
+from tests.keras.fitting import float64
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -157,6 +159,30 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     with (tmp_path / "results" / "log.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS)), "one header, each epoch once"
+    # The best of the leader before was in epoch 0, and the next one has not written over it.
+    assert stayed["history"]["loss"][0] == max(stayed["history"]["loss"])
+    with float64():
+        model, _ = program().build()
+    model.optimizer.build(model.trainable_variables)
+    model.load_weights(tmp_path / "results" / "largest.weights.h5")
+    assert int(model.optimizer.iterations) == 8
+
+
+def test_another_list_of_callbacks_on_one_peer_ends_the_job_with_both_lists(tmp_path):
+    words = ["--results", tmp_path / "results", "--odd", 1]
+    ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
+    assert ended.code == 2, ended.output
+    assert "'Raising', 'TerminateOnNaN', 'History'] on this peer, and ['LearningRateScheduler'," in ended.output
+    assert not ended.metrics
+
+
+@SOAK
+def test_a_callback_that_raises_on_one_peer_takes_it_alone_out_of_the_job(tmp_path):
+    ended, found = fitted(tmp_path, "-np", 2, "--min", 1, "--max", 2, epochs=EPOCHS, raises=1)
+    assert ended.sizes[:2] == [2, 1]
+    assert "ZeroDivisionError: of the user's callback" in ended.output
+    assert_told_once(found[0])
+    assert_as_plain(found[0])
 
 
 @pytest.mark.parametrize(("kind", "steps"), [("batches", 8), ("generator", 9)])

@@ -139,6 +139,18 @@ class Told(keras.callbacks.Callback):
         self.found["ended"].append(epoch)
 
 
+class Raising(keras.callbacks.Callback):
+    """Raises at the end of epoch 1, on one peer."""
+
+    def __init__(self, peer: int | None) -> None:
+        super().__init__()
+        self._raises = lambda: own_id() == peer  # a number would be rank 0's
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1 and self._raises():
+            raise ZeroDivisionError("of the user's callback")
+
+
 def awaited(look: Callable[[], bool], *, what: str) -> None:
     """Until it is there."""
     deadline = time.monotonic() + DEADLINE_S
@@ -161,6 +173,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator"])
     parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
+    parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
+    parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
     parser.add_argument("--die-at", type=int, default=4, help="after which step of it")
     return parser.parse_args(words)
@@ -188,6 +202,11 @@ def main() -> None:
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
         Told(counts, found, given.record, wait, (given.die, given.die_at)),
         keras.callbacks.CSVLogger(given.results / "log.csv"),
+        keras.callbacks.ModelCheckpoint(
+            given.results / "largest.weights.h5", "loss", mode="max", save_best_only=True, save_weights_only=True
+        ),
+        Raising(given.raises),
+        *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
     ]
     told = given_data(given.data, own_id() if given.unlike else 5)
     history = model.fit(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import build_symbolically, layer_statistics
-from kungfu.keras.own_step import explored, has_own_step
 
 Record = dict[str, Any]
 
@@ -80,13 +79,9 @@ class _PlainFit:
 
     def __init__(self, model: Any, steps: dict[int, list[Record]], averages: set[int]) -> None:
         self._model, self._steps, self._averages = model, steps, averages
-        batch = tf.nest.map_structure(_symbolic, steps[min(steps)][0]["batch"])
-        if has_own_step(model):
-            explored(model, batch)
-        else:
-            build_symbolically(model, batch)
         optimizers = {id(one): one for one in vars(model).values() if isinstance(one, keras.optimizers.Optimizer)}
         self._optimizers = list(optimizers.values())
+        self._build(steps[min(steps)][0]["batch"])
         self._metrics = _unique(model.metrics_variables)
         statistics = {id(one) for one in layer_statistics(model)}
         self._statistics = [one for one in model.weights if id(one) in statistics and "float" in one.dtype]
@@ -95,6 +90,18 @@ class _PlainFit:
         self._shared = [one for one in _unique([*model.variables, *slots]) if id(one) not in apart]
         self._mean = _values(self._statistics)  # of what layers keep, when it was last averaged
         self._of_peers: dict[int, list[np.ndarray]] = {}
+
+    def _build(self, batch: Any) -> None:
+        """Makes all variables, with the values that they begin with."""
+        model = self._model
+        if type(model).train_step is keras.Model.train_step:
+            build_symbolically(model, tf.nest.map_structure(_symbolic, batch))
+        before = _unique(model.variables)
+        values = _values(before)
+        with _replaced(self._optimizers, _builds):
+            model.train_step(tf.nest.map_structure(tf.convert_to_tensor, batch))
+        _assign(before, values)
+        model.reset_metrics()
 
     def run(self, given: dict[str, Any]) -> Any:
         """Trains, with the callbacks and the validation that ``fit`` was given."""
@@ -115,7 +122,9 @@ class _PlainFit:
                 self._step(number)
                 callbacks.on_train_batch_end(batch, model.get_metrics_result())
             callbacks.on_epoch_end(epoch, self._logs(given, last=numbers[-1]))
-        model.optimizer.finalize_variable_values(model.trainable_weights)
+        for optimizer in self._optimizers:
+            if optimizer is model.optimizer:
+                optimizer.finalize_variable_values(model.trainable_weights)
         callbacks.on_train_end()
         return model.history
 
@@ -133,10 +142,12 @@ class _PlainFit:
     def _step(self, number: int) -> None:
         records = self._steps[number]
         slices = done(records)
-        # Where peers were lost the others have moved their statistics, and did the step again.
+        # Where peers were lost the others have moved their statistics, and nothing else, and did the step again.
+        metrics = _values(self._metrics)
         for one in records:
             if not one["done"]:
-                self._run(one, [], _values(self._shared), _values(self._metrics))
+                self._run(one, [], _values(self._shared), metrics)
+                _assign(self._metrics, metrics)
         if not all(one["empty"] for one in slices):
             self._update([one for one in slices if not one["empty"]])
         if number in self._averages:
@@ -174,11 +185,34 @@ class _PlainFit:
 
 
 @contextmanager
+def _replaced(optimizers: Sequence[Any], apply: Callable[[Any], Callable[..., Any]]) -> Iterator[None]:
+    """Each optimizer applies gradients by what ``apply`` gives for it."""
+    replaced = [apply(optimizer) for optimizer in optimizers]
+    for optimizer, one in zip(optimizers, replaced, strict=True):
+        vars(optimizer)["apply"] = one
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            del vars(optimizer)["apply"]
+
+
+def _builds(optimizer: Any) -> Callable[..., Any]:
+    """Makes its slots, and applies nothing."""
+
+    def apply(gradients: Any, trainable_variables: Any = None) -> None:
+        if not optimizer.built:
+            optimizer.build(trainable_variables)
+
+    return apply
+
+
+@contextmanager
 def _caught(optimizers: Sequence[Any], means: Sequence[Any], caught: list[Any]) -> Iterator[None]:
     """Applications are given ``means``, one after the other; the one after those ends the run, and is caught."""
     left = iter(means)
 
-    def of(optimizer: Any) -> Any:
+    def of(optimizer: Any) -> Callable[..., Any]:
         own = optimizer.apply
 
         def apply(gradients: Any, trainable_variables: Any = None) -> None:
@@ -189,16 +223,8 @@ def _caught(optimizers: Sequence[Any], means: Sequence[Any], caught: list[Any]) 
 
         return apply
 
-    replaced = {id(optimizer): of(optimizer) for optimizer in optimizers}
-    for optimizer in optimizers:
-        vars(optimizer)["apply"] = replaced[id(optimizer)]
-    try:
+    with suppress(_CaughtError), _replaced(optimizers, of):
         yield
-    except _CaughtError:
-        pass
-    finally:
-        for optimizer in optimizers:
-            del vars(optimizer)["apply"]
 
 
 def _mean(gradients: Sequence[Any], samples: Sequence[int]) -> Any:
