@@ -133,9 +133,15 @@ def begun(folder: Path) -> Iterator[tuple[int, str]]:
     for plane in xplane_pb2.XSpace.FromString(file.read_bytes()).planes:
         for line in plane.lines:
             for event in line.events:
-                name, _, kind = plane.event_metadata[event.metadata_id].name.partition(":")
-                if kind == "HorovodAllreduce":
-                    yield line.timestamp_ns * 1000 + event.offset_ps, name.rpartition("/")[2]
+                # Each TensorFlow tells the beginning of a kernel that does not block like this, whatever else it tells.
+                if plane.event_metadata[event.metadata_id].name == "ExecutorState::ProcessAsync::Start":
+                    of = {
+                        plane.stat_metadata[one.metadata_id].name: plane.stat_metadata[one.ref_value].name
+                        for one in event.stats
+                        if one.ref_value
+                    }
+                    if of["kernel_type"] == "HorovodAllreduce":
+                        yield line.timestamp_ns * 1000 + event.offset_ps, of["name"].rpartition("/")[2]
 
 
 def do_normal() -> dict[str, Any]:
