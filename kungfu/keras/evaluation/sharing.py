@@ -30,6 +30,7 @@ class Attached(Protocol):
     """What is known of an attached model."""
 
     is_fitting: bool
+    passes: bool  # through a fit that the others have done
     training: Training | None
 
 
@@ -47,7 +48,7 @@ class _Sharing:
 
     def __init__(self, model: Any, attached: Attached) -> None:
         self._model, self._attached = model, attached
-        self._is_broken = False  # a peer did not come
+        self._broken: Training | None = None  # after whose end a peer did not come
 
     def function(self, name: str) -> Callable[..., Any]:
         """What stands for one of the two on the model."""
@@ -56,6 +57,11 @@ class _Sharing:
         @wraps(own)
         def call(*args: Any, **kwargs: Any) -> Any:
             loop = self._loop()
+            if self._attached.passes and not self._attached.is_fitting:
+                _say(
+                    f"model.{name}() is called by a peer that joins, after a fit that the others have done: it gets "
+                    "their weights in the fit that they are in, so here it finds numbers of its own"
+                )
             if loop is None:
                 return own(self._model, *args, **kwargs)
             bound = inspect.signature(own).bind(self._model, *args, **kwargs)
@@ -70,7 +76,13 @@ class _Sharing:
     def _loop(self) -> JobLoop | None:
         """Of the job whose training is over, as long as all its peers come to each call."""
         training = self._attached.training
-        if training is None or self._attached.is_fitting or self._is_broken or training.size == 1:
+        if (
+            training is None
+            or training is self._broken
+            or self._attached.passes
+            or self._attached.is_fitting
+            or training.size == 1
+        ):
             return None
         loop = JobLoop(training)
         return loop if loop.is_after_training else None
@@ -96,7 +108,7 @@ class _Sharing:
             return not reason
 
         if not shared.attempt(meet):
-            self._is_broken = True
+            self._broken = self._attached.training
             _say(f"{what} is not shared among the peers from here on, and done by this peer alone: {reason}")
             return None
         if shared.differs:
