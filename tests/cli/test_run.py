@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ from kungfu.cli.hosting import Hosting
 from kungfu.cli.run import _new_folder, main
 from kungfu.runtime.hosts import Host
 
+SCREEN_LINES = 40
 HERE = (Host("127.0.0.1", 2, 0), Host("127.0.0.2", 2, 0))
 
 
@@ -45,3 +47,48 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
         assert main(["-np", "1", *words]) == 2
     assert "--grace 0: must be from 1 to 86400 seconds" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("-np", "0"), ("-np 0", "1 <= min <= np <= max")),
+        (("-np", "5", "--max", "4"), ("-np 5", "--max 4")),
+        (("-np", "1", "--policy", "nowhere.py:rule"), ("nowhere.py", "no such file")),
+        (("-np", "1", "--policy", "kungfu.policies:gsn_batch"), ("gsn_batch", "gns_batch")),
+        (("-np", "1", "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
+        (("-np", "1", "--ready-deadline", "0"), ("--ready-deadline", "86400")),
+        (("-np", "1", "--heartbeat", "0"), ("--heartbeat", "86400")),
+        (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
+        (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
+        (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
+    ],
+    ids=[
+        "no-peers",
+        "more-than-max",
+        "no-file",
+        "no-policy",
+        "no-argument",
+        "no-deadline",
+        "no-heartbeat",
+        "no-checkpoint",
+        "keep-none",
+        "report-never",
+    ],
+)
+def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["--logdir", "log", *options, sys.executable, "train.py"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("kungfu-run: ")
+    for word in words:
+        assert word in told
+    assert len(told.splitlines()) <= SCREEN_LINES, told
+    assert [one.name for one in tmp_path.iterdir()] == ["train.py"], "nothing was started, so there is no record"

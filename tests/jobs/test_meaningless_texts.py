@@ -8,32 +8,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from kungfu import native
 from tests.jobs.harness import PROGRAMS, ROOT, Job, started
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # a library is compiled for them
-
-
-@pytest.fixture(scope="module")
-def meaningless() -> Mapping[str, str]:
-    """The environment of such a job."""
-    library = native.build(defines=("KUNGFU_MEANINGLESS_TEXTS",))
-    paths = os.pathsep.join(map(str, (PROGRAMS / "meaningless", ROOT)))
-    return {"KUNGFU_NATIVE_LIBRARY": str(library), "PYTHONPATH": paths}
+pytestmark = pytest.mark.slow
+# The environment of such a job.
+MEANINGLESS = {"PYTHONPATH": os.pathsep.join(map(str, (PROGRAMS / "meaningless", ROOT)))}
 
 
 def signalled(job: Job, peer: int, number: int) -> None:
     os.kill(job.event("spawned", peer=peer)["pid"], number)
 
 
-def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp_path: Path, meaningless) -> None:
+def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp_path: Path) -> None:
     options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
-    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=meaningless)
+    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)
     with running as job:
         job.steps(3)
         signalled(job, 1, signal.SIGKILL)
@@ -49,9 +41,9 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
     assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
 
 
-def test_who_has_notice_leaves_in_good_order(tmp_path: Path, meaningless) -> None:
+def test_who_has_notice_leaves_in_good_order(tmp_path: Path) -> None:
     options = ("-np", 2, "--preemptions", 0)
-    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=meaningless)
+    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)
     with running as job:
         job.steps(3)
         signalled(job, 1, signal.SIGTERM)
@@ -73,9 +65,9 @@ def test_who_has_notice_leaves_in_good_order(tmp_path: Path, meaningless) -> Non
     ids=["a rank leaves its loop alone", "a refusal in the first step", "a refusal before attach"],
 )
 def test_a_job_that_cannot_go_on_ends_with_the_code_of_its_cause(
-    tmp_path: Path, meaningless, how: str, options: tuple[object, ...], code: int
+    tmp_path: Path, how: str, options: tuple[object, ...], code: int
 ) -> None:
-    with started(tmp_path, *options, program="failing.py", arguments=[how], environment=meaningless) as job:
+    with started(tmp_path, *options, program="failing.py", arguments=[how], environment=MEANINGLESS) as job:
         ended = job.end(deadline_s=90)
     assert ended.code == code, ended.output
     (failed,) = ended.all_of("failed")

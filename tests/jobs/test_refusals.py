@@ -20,40 +20,8 @@ def refused(ended: Ended, *words: str) -> None:
     assert len(told.splitlines()) <= SCREEN_LINES, told
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("-np", 0), ("-np 0", "1 <= min <= np <= max")),
-        (("-np", 5, "--max", 4), ("-np 5", "--max 4")),
-        (("-np", 1, "--policy", "nowhere.py:rule"), ("nowhere.py", "no such file")),
-        (("-np", 1, "--policy", "kungfu.policies:gsn_batch"), ("gsn_batch", "gns_batch")),
-        (("-np", 1, "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
-        (("-np", 1, "--ready-deadline", 0), ("--ready-deadline", "86400")),
-        (("-np", 1, "--heartbeat", 0), ("--heartbeat", "86400")),
-        (("-np", 1, "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
-        (("-np", 1, "--keep", 0), ("--keep 0", "from 1 to 1000")),
-        (("-np", 1, "--report-every", 0), ("--report-every 0", "from 0.05 to 3600")),
-    ],
-    ids=[
-        "no-peers",
-        "more-than-max",
-        "no-file",
-        "no-policy",
-        "no-argument",
-        "no-deadline",
-        "no-heartbeat",
-        "no-checkpoint",
-        "keep-none",
-        "report-never",
-    ],
-)
-def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(tmp_path, options, words):
-    ended = ran(tmp_path, *options, program="network.py")
-    refused(ended, *words)
-    assert not ended.folder.exists(), "nothing was started, so there is no record"
-
-
 def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path):
+    """One line as a process of its own; the other ones that cannot work are in tests/cli/test_run.py."""
     ended = ran(tmp_path, "-np", 2, program=tmp_path / "missing.py")
     refused(ended, "missing.py", "no such script")
     assert not ended.folder.exists()

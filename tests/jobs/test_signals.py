@@ -1,4 +1,4 @@
-"""What policies compute, through the whole graph with two real peers."""
+"""What policies compute, through the whole graph with two real peers; see also tests/jobs/test_recording.py."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import pytest
 from tests.jobs.harness import ran
 
 pytestmark = pytest.mark.slow
-
-
-def test_the_noise_scale_of_two_peers_is_that_computed_by_hand(tmp_path):
-    ended = ran(tmp_path, "-np", 2, program="signals.py", arguments=["noise_scale", 8, tmp_path / "calls"])
-    assert ended.code == 0, ended.output
-    assert [row["noise_scale"] for row in ended.metrics] == [pytest.approx(2 / 3, rel=1e-6)] * 8
-    assert json.loads((tmp_path / "calls").read_text()) == [[3, pytest.approx(2 / 3)], [6, pytest.approx(2 / 3)]]
-    assert [row["loss"] for row in ended.metrics] == [1.0] * 8, "inputs of 3, 0, 1 and 0 have the mean 1"
 
 
 def test_two_gates_that_open_in_one_step_exchange_their_messages_in_one_order(tmp_path):

@@ -2,6 +2,7 @@
 #ifndef KUNGFU_NATIVE_FAILURE_H_
 #define KUNGFU_NATIVE_FAILURE_H_
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,14 +22,13 @@ struct Failure {
 // Empty when all went well.
 using MaybeFailure = std::optional<Failure>;
 
+// Set by a test only, to show that nothing is decided by what a text says.
+inline std::atomic<bool> texts_are_meaningless{false};
+
 // A text on its way out of the library.
 inline std::string for_people(const std::string& text) {
-#ifdef KUNGFU_MEANINGLESS_TEXTS
-  // A test compiles this in, to show that nothing is decided by what a text says: it accuses rank 0.
-  return text.empty() ? text : "otter peers differ: waited for peer rank=0 (peer 0), secret";
-#else
-  return text;
-#endif
+  if (text.empty() || !texts_are_meaningless) return text;
+  return "otter peers differ: waited for peer rank=0 (peer 0), secret";  // it accuses rank 0
 }
 
 }  // namespace kungfu

@@ -100,6 +100,9 @@ int kungfu_let_squares_use_avx2(int allowed) {
   return kungfu::squares_use_avx2() ? 1 : 0;
 }
 
+// For tests: whether the texts of failures mislead whoever goes by them.
+void kungfu_make_texts_meaningless(int meaningless) { kungfu::texts_are_meaningless = meaningless != 0; }
+
 // Leaves the group; an op inside it ends with an error, later ones are the identity. Gives 1 if there was a group.
 int kungfu_group_close(int64_t group) { return kungfu::unregister_group(group) ? 1 : 0; }
 

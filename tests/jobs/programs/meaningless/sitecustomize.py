@@ -1,9 +1,11 @@
 """Loaded by every interpreter of a job in which no text means anything: each is drawn anew from words that mislead."""
 
+import ctypes
 import runpy
 from pathlib import Path
 
 import kungfu.errors
+from kungfu.native import builder
 from kungfu.runtime.core import exit as exits
 from kungfu.runtime.core.cluster import state
 
@@ -17,6 +19,15 @@ def _said(_) -> str:
     return " ".join(random.choices(accused, k=4))
 
 
+_typed = builder._typed
+
+
+def _misleading(functions: ctypes.CDLL) -> ctypes.CDLL:
+    functions.kungfu_make_texts_meaningless(1)
+    return _typed(functions)
+
+
+builder._typed = _misleading
 kungfu.errors.KungfuError.__str__ = _said
 for function in (exits.described, state.exit_in_words):  # others have imported them by name
     function.__code__ = _said.__code__
