@@ -141,6 +141,15 @@ def test_tensorflow_gives_the_graph_of_a_function_that_is_called() -> None:
     assert "Cos" in types, "Graph._get_function gives no graph: effects inside of functions would not be found"
 
 
+def test_tensorflow_calls_a_concrete_function_with_its_tensors_as_they_are() -> None:
+    total = tf.Variable(1.0)
+    spec = [tf.TensorSpec([None], tf.float32), tf.TensorSpec([], tf.float32)]
+    traced = tf.function(lambda x, y: [x * y, total.assign_add(y)], input_signature=spec).get_concrete_function()
+    given = [tf.constant([1.0, 2.0]), tf.constant(3.0)]
+    found = internals.call_traced(traced, given, traced.captured_inputs)
+    assert [one.numpy().tolist() for one in found] == [[3.0, 6.0], 4.0], "ConcreteFunction._call_flat: each step"
+
+
 def test_tensorflow_replaces_what_a_function_captures() -> None:
     program, own = tf.Variable(1.0), tf.Variable(2.0)
 

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import call_traced
 from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import LearningRateControl
@@ -77,6 +78,8 @@ class CompiledStep:
         signature = [tf.TensorSpec((len(WHOLE),), tf.int64), *self._signature]
         self._outer = tf.function(self._step, input_signature=signature, autograph=False)
         self._traced = self._outer.get_concrete_function()
+        self._captured = self._traced.captured_inputs
+        self._accepted: list[Any] = []  # dtypes and shapes of the tensors of the last call
 
     @property
     def handles(self) -> list[Any]:
@@ -106,10 +109,20 @@ class CompiledStep:
         undo = self._parts.trace.undo
         before = undo.remembered()
         try:
-            return list(self._outer(_constant(micro), *tensors))
+            return self._run(micro, tensors)
         except BaseException:  # a message after the first one failed, say: what came before it is done
             undo.restore(before)
             raise
+
+    def _run(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
+        # Op by op, as a program asks for to find an error of its own.
+        if tf.config.functions_run_eagerly():
+            return list(self._outer(_constant(micro), *tensors))
+        kinds = [(one.dtype, one.shape) for one in tensors]
+        if kinds != self._accepted:
+            self.refuse_unlike(tensors)
+            self._accepted = kinds
+        return call_traced(self._traced, [_constant(micro), *tensors], self._captured)
 
     def refuse_unlike(self, tensors: Sequence[Any]) -> None:
         """Raises ``UsageError`` where tensors are not of the types and shapes that the step was traced with."""
