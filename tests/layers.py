@@ -20,7 +20,7 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "record", "runtime", "event_log", "schedule", "tune", *CALCULUS, "errors"),
+    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", "schedule", "tune", *CALCULUS, "errors"),
     "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",

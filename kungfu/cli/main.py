@@ -23,6 +23,7 @@ _SHOWN = 40
 
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
 _PLANNING = (
+    ("doctor", "kungfu.cli.doctor.command", "check what this machine has, and what is to be done about the rest"),
     ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),

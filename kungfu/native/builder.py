@@ -140,14 +140,13 @@ def load_state() -> ctypes.CDLL:
         return _loaded_state[0]
 
 
-def build(*folders: Path, defines: Sequence[str] = ()) -> Path:
+def build(*folders: Path) -> Path:
     """The cached library that fits the sources and the installed TensorFlow, compiled if it is not there.
 
     Of several processes that build at once one compiles, under a lock, and the others wait for it.
 
     Args:
         folders: The folders of the sources; those of the ops where none is given.
-        defines: Macros for the compiler, which tests set.
 
     Returns:
         The path of the library.
@@ -157,7 +156,7 @@ def build(*folders: Path, defines: Sequence[str] = ()) -> Path:
     """
     import tensorflow as tf
 
-    flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"', *(f"-D{name}" for name in defines)]
+    flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
     flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
     return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
 

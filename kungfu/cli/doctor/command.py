@@ -1,0 +1,84 @@
+"""``kungfu doctor``: the checks of this machine, and of other hosts that run it at the same time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+
+from kungfu.cli.doctor.finding import Finding, print_findings
+from kungfu.cli.doctor.hosts import HostFacts, compared, exchange
+from kungfu.cli.doctor.machine import check_machine
+from kungfu.cli.doctor.probe import probe
+from kungfu.cli.doctor.software import check_software, installed_libraries
+from kungfu.cli.hosting import Hosting, read_hosting
+from kungfu.cli.hosting import add_arguments as add_hosting_arguments
+from kungfu.errors import UsageError
+from kungfu.runtime.core.program_identity import installed_version
+from kungfu.runtime.hosts import on_one_machine, parse_hosts
+from kungfu.runtime.settings import AttachmentName
+
+__all__ = ["add_arguments", "run"]
+
+_LONGEST_WAIT_S = 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives ``parser`` the options of the command."""
+    parser.epilog = "exit codes: 0 nothing is in the way, 1 there is a problem, 2 the command line is wrong"
+    parser.add_argument("-np", "--peers", type=int, default=2, metavar="N", help="peers that run here, without -H (2)")
+    parser.add_argument(
+        "--attachment", choices=("local", "horovod"), help="what the job is to use (horovod between machines)"
+    )
+    parser.add_argument(
+        "--wait", type=float, default=30.0, metavar="S", help="for the other hosts, which run the same line (30)"
+    )
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    add_hosting_arguments(parser)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Checks everything, and tells what was found.
+
+    Returns:
+        0 where nothing is in the way of a job, 1 where there is a problem.
+
+    Raises:
+        UsageError: The command line cannot be meant, or names hosts that cannot form a job.
+    """
+    if given.peers < 1:
+        raise UsageError(f"-np {given.peers}: takes at least one peer")
+    if not 0 <= given.wait <= _LONGEST_WAIT_S:
+        raise UsageError(f"--wait {given.wait:g}: takes 0 to {_LONGEST_WAIT_S:g} seconds")
+    attachment = given.attachment or _usual_attachment(given)
+    hosting = read_hosting(given, maximum=1, attachment=attachment, environment=os.environ)
+    slots = given.peers if given.hosts is None else hosting.own.slots
+    libraries = installed_libraries()
+    findings = [
+        *check_software(probe(deadline_s=300.0), attachment=attachment, libraries=libraries),
+        *check_machine(slots=slots, attachment=attachment),
+        *_others(hosting, libraries, wait_s=given.wait),
+    ]
+    if given.form == "json":
+        print(json.dumps([asdict(one) for one in findings], indent=2))
+    else:
+        print_findings(findings)
+    return int(any(one.severity == "problem" for one in findings))
+
+
+def _usual_attachment(given: argparse.Namespace) -> AttachmentName:
+    """Shared memory, unless there are several machines."""
+    if given.hosts is None:
+        return "local"
+    hosts = parse_hosts(given.hosts, port=given.port or 1)
+    return "local" if len(hosts) == 1 or on_one_machine(hosts) else "horovod"
+
+
+def _others(hosting: Hosting, libraries: dict[str, str], *, wait_s: float) -> list[Finding]:
+    if len(hosting.hosts) == 1:
+        return []
+    own = HostFacts({"Python": sys.version.split()[0], "kungfu": installed_version(), **libraries})
+    answers = exchange(hosting.hosts, hosting.place, own, secret=hosting.secret, wait_s=wait_s)
+    return list(compared(hosting.hosts, own, answers))

@@ -1,0 +1,53 @@
+"""What a check found, how bad it is, and what is to be done; and how findings are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.report.values import counted
+
+__all__ = ["Finding", "Severity", "print_findings"]
+
+Severity = Literal["fine", "remark", "problem"]
+_STYLES: dict[Severity, str] = {"fine": "green", "remark": "yellow", "problem": "bold red"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check.
+
+    Args:
+        check: Its name.
+        found: What there is, in words.
+        severity: "remark" where kungfu works, but not as well as it could; "problem" where it does not work.
+        advice: What to do; empty where nothing is to be done.
+        host: The host that it is about; empty for this one.
+    """
+
+    check: str
+    found: str
+    severity: Severity = "fine"
+    advice: str = ""
+    host: str = ""
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Prints a row for each finding, and how many problems and remarks there are."""
+    every = list(findings)
+    table = Table(show_lines=False)
+    for name in ("check", "", "found", "what to do"):
+        table.add_column(name, overflow="fold")
+    for one in every:
+        name = f"{one.check} of {one.host}" if one.host else one.check
+        # A version or a path may hold brackets, which rich would take for markup.
+        table.add_row(Text(name), Text(one.severity, style=_STYLES[one.severity]), Text(one.found), Text(one.advice))
+    console = Console(highlight=False)
+    console.print(table)
+    problems, remarks = (sum(one.severity == kind for one in every) for kind in ("problem", "remark"))
+    console.print(f"{counted(problems, 'problem')}, {counted(remarks, 'remark')}")

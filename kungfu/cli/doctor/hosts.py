@@ -1,0 +1,171 @@
+"""The check of several hosts: each doctor answers the others, and asks them, for as long as it may wait.
+
+The message is JSON over the channel that agents use, and not one of theirs: hosts whose versions differ have to
+understand it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from kungfu.cli.doctor.finding import Finding
+from kungfu.errors import KungfuError
+from kungfu.runtime.hosts import Host
+from kungfu.runtime.ipc import rpc
+
+__all__ = ["HostAnswer", "HostFacts", "compared", "exchange"]
+
+_SERVICE, _METHOD = "kungfu.Doctor", "Describe"
+_ASK_S, _PAUSE_S = 3.0, 0.2
+_CLOCK_S = 1.0  # beyond which the records of two hosts cannot be laid side by side
+_MUST_AGREE = ("Python", "kungfu", "tensorflow", "horovod")
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What one host tells the others of itself: versions by name, and seconds since 1970."""
+
+    versions: Mapping[str, str]
+    clock_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class HostAnswer:
+    """What came of asking one host.
+
+    Args:
+        facts: What it told; ``None`` where it was not reached.
+        error: Why not.
+        ahead_s: By how much its clock is ahead of this host's, at least; below 0 where it is behind.
+        has_asked: Whether it has reached this host.
+    """
+
+    facts: HostFacts | None
+    error: str = ""
+    ahead_s: float = 0.0
+    has_asked: bool = True
+
+
+@dataclass
+class _Desk:
+    """Answers the others, and notes who has asked."""
+
+    facts: HostFacts
+    clock: Callable[[], float]
+    asked: set[int] = field(default_factory=set)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def describe(self, request: bytes, context: Any) -> bytes:
+        with self.changed:
+            self.asked.add(int(json.loads(request)["place"]))
+            self.changed.notify_all()
+        return json.dumps({**asdict(self.facts), "clock_s": self.clock()}).encode()
+
+
+def exchange(
+    hosts: Sequence[Host], place: int, facts: HostFacts, *, secret: str, wait_s: float,
+    clock: Callable[[], float] = time.time,
+) -> dict[int, HostAnswer]:  # fmt: skip
+    """What each of the other hosts answers, by its place; they run the same command.
+
+    Args:
+        hosts: All hosts.
+        place: That of this one.
+        facts: What this one answers.
+        secret: That of the hosts.
+        wait_s: For how long the others are waited for.
+        clock: Seconds since 1970.
+
+    Raises:
+        UsageError: Another program listens on this host's port.
+    """
+    desk, until = _Desk(facts, clock), time.monotonic() + wait_s
+    handler = grpc.unary_unary_rpc_method_handler(desk.describe)
+    service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
+    own, others = hosts[place], [number for number in range(len(hosts)) if number != place]
+    server = rpc.serve(
+        lambda grpc_server: grpc_server.add_generic_rpc_handlers((service,)),
+        host=own.name, port=own.port, secret=secret, threads=len(hosts) + 1,
+    )  # fmt: skip
+    try:
+        with ThreadPoolExecutor(max(1, len(others))) as pool:
+            asked = {
+                number: pool.submit(_asked, hosts[number], place, secret=secret, until=until, clock=clock)
+                for number in others
+            }
+            answers = {number: one.result() for number, one in asked.items()}
+        # The others may still be asking this one.
+        with desk.changed:
+            desk.changed.wait_for(lambda: desk.asked >= set(others), timeout=max(0.0, until - time.monotonic()))
+            return {number: replace(one, has_asked=number in desk.asked) for number, one in answers.items()}
+    finally:
+        server.stop()
+
+
+def _asked(host: Host, place: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
+    """Asks one host until it answers."""
+    request = json.dumps({"place": place}).encode()
+    while True:
+        try:
+            with rpc.connect(host.address, secret=secret) as channel:
+                method = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
+                asked = clock()
+                told = json.loads(rpc.call(method, request, deadline_s=_ASK_S, what=f"{host.name} to answer"))
+                return _answer(HostFacts(told["versions"], float(told["clock_s"])), asked=asked, answered=clock())
+        # Its doctor may start later.
+        except KungfuError as error:
+            if time.monotonic() + _PAUSE_S > until:
+                return HostAnswer(None, str(error))
+            time.sleep(_PAUSE_S)
+
+
+def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
+    """Its clock was read between both moments: by so much it is ahead or behind at least."""
+    ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
+    return HostAnswer(facts, ahead_s=ahead_s)
+
+
+def compared(hosts: Sequence[Host], own: HostFacts, answers: Mapping[int, HostAnswer]) -> Iterator[Finding]:
+    """The findings of what the other hosts answered, or did not."""
+    for number, answer in sorted(answers.items()):
+        host = hosts[number]
+        yield _reach(host, answer)
+        if answer.facts is not None:
+            yield _versions(host, own.versions, answer.facts.versions)
+            yield _clock(host, answer.ahead_s)
+
+
+def _reach(host: Host, answer: HostAnswer) -> Finding:
+    if answer.facts is None:
+        advice = f"run this command on it at the same time; let through port {host.port} and those that are free"
+        return Finding("reach", answer.error, "problem", advice, host.name)
+    if not answer.has_asked:
+        advice = "it was reached, and does not reach this host: see what its own doctor says"
+        return Finding("reach", "answers, and has not asked this host", "problem", advice, host.name)
+    return Finding("reach", f"answers at {host.address}, and reaches this host", host=host.name)
+
+
+def _versions(host: Host, here: Mapping[str, str], there: Mapping[str, str]) -> Finding:
+    unlike = [name for name in dict.fromkeys((*here, *there)) if here.get(name) != there.get(name)]
+    if not unlike:
+        return Finding("versions", "the same as here", host=host.name)
+    told = ", ".join(f"{name} {there.get(name, 'missing')} (here {here.get(name, 'missing')})" for name in unlike)
+    must_agree = any(name in _MUST_AGREE for name in unlike)
+    return Finding(
+        "versions", told, "problem" if must_agree else "remark", "install the same versions on all hosts", host.name
+    )
+
+
+def _clock(host: Host, ahead_s: float) -> Finding:
+    found = f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} this one"
+    if abs(ahead_s) > _CLOCK_S:
+        return Finding("clock", found, "remark", "let both follow a time server, so that records agree", host.name)
+    return Finding("clock", "as here", host=host.name)

@@ -1,0 +1,131 @@
+"""The checks of the machine: processors, memory, shared memory, descriptors, folders, ports, its name."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from kungfu.cli.doctor.finding import Finding
+from kungfu.errors import KungfuError
+from kungfu.native import cache_folder
+from kungfu.runtime.agent.supervisor.launch import count_gpus, threads_per_peer
+from kungfu.runtime.agent.supervisor.slots import devices_of
+from kungfu.runtime.hosts import addresses_of
+from kungfu.runtime.ipc import memfd, rpc
+from kungfu.runtime.settings import AttachmentName
+
+__all__ = ["check_machine", "free_memory_bytes"]
+
+_PEER_BYTES = 1 << 30  # about what TensorFlow takes before there is a model
+_DESCRIPTORS = 1024
+_DISK_BYTES = 1 << 30
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding]:
+    """The findings of this machine.
+
+    Args:
+        slots: The peers that it is to have room for.
+        attachment: What the job is to use.
+    """
+    yield _cores(slots)
+    yield _devices(slots)
+    yield _memory(free_memory_bytes(), slots=slots)
+    yield _shared_memory()
+    yield _descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield from (_folder(name, path) for name, path in (("cache", cache_folder()), ("working folder", Path.cwd())))
+    yield _port()
+    yield _name(attachment=attachment)
+
+
+def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
+    """What processes may still take: the least of what the machine has, and of what its container is left."""
+    left = int(psutil.virtual_memory().available)
+    try:
+        limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))
+    # No container limits it, or an older kernel says so elsewhere.
+    except OSError:
+        return left
+    return left if limit == "max" else min(left, max(0, int(limit) - int(used)))
+
+
+def _cores(slots: int) -> Finding:
+    cores, each = len(psutil.Process().cpu_affinity() or [0]), threads_per_peer(slots)
+    found = f"{cores} for {slots} peers: {each} threads each"
+    if cores < slots:
+        return Finding("cores", found, "remark", "peers take turns on a core, and steps take longer: give fewer slots")
+    return Finding("cores", found)
+
+
+def _devices(slots: int) -> Finding:
+    devices = devices_of(os.environ, gpus=count_gpus())
+    if not devices:
+        return Finding("devices", "no GPU: peers train on the cores")
+    found = f"{len(devices)} for {slots} peers: {', '.join(devices)}"
+    if len(devices) < slots:
+        return Finding("devices", found, "remark", "several peers share a device: give as many slots as devices")
+    return Finding("devices", found)
+
+
+def _memory(free_bytes: int, *, slots: int) -> Finding:
+    found = f"{free_bytes / 2**30:.1f} GiB free for {slots} peers"
+    if free_bytes < slots * _PEER_BYTES:
+        return Finding(
+            "memory", found, "remark", "a peer takes about 1 GiB before it has a model: give fewer slots, or free some"
+        )
+    return Finding("memory", found)
+
+
+def _shared_memory() -> Finding:
+    try:
+        os.close(memfd.make(1 << 20))
+    except OSError as error:
+        return Finding(
+            "shared memory", f"cannot be made: {error}", "problem",
+            "the peers of a machine need memfd_create: Linux 3.17, and a container that allows it",
+        )  # fmt: skip
+    return Finding("shared memory", "can be made (memfd, no part of /dev/shm)")
+
+
+def _descriptors(soft: int) -> Finding:
+    found = f"{soft} open files and sockets per process"
+    if soft != resource.RLIM_INFINITY and soft < _DESCRIPTORS:
+        return Finding("descriptors", found, "remark", f"`ulimit -n {_DESCRIPTORS}` before kungfu-run")
+    return Finding("descriptors", "any number per process" if soft == resource.RLIM_INFINITY else found)
+
+
+def _folder(name: str, path: Path) -> Finding:
+    # A folder that is made when it is needed: its nearest parent says whether that can be.
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(name, f"{path} cannot be written", "problem", f"make it writable: ls -ld {existing}")
+    free_bytes = psutil.disk_usage(str(existing)).free
+    found = f"{path}, {free_bytes / 2**30:.1f} GiB free"
+    if free_bytes < _DISK_BYTES:
+        return Finding(name, found, "remark", "records and checkpoints need room: free some, or take another folder")
+    return Finding(name, found)
+
+
+def _port() -> Finding:
+    try:
+        rpc.serve(lambda server: None, host="127.0.0.1", secret="", threads=1).stop()
+    except KungfuError as error:
+        return Finding("ports", str(error), "problem", "peers and agents listen on free ports of 127.0.0.1")
+    return Finding("ports", "a free one of 127.0.0.1 can be listened on")
+
+
+def _name(*, attachment: AttachmentName) -> Finding:
+    name = socket.gethostname()
+    addresses = sorted(addresses_of(name))
+    found = f"{name} is {', '.join(addresses) or 'no address'}"
+    # Horovod has the peers of other hosts look for this machine where its own name says.
+    if attachment == "horovod" and all(one.startswith("127.") for one in addresses):
+        advice = f"write 'ADDRESS {name}' with its address on the network into /etc/hosts, if there are other hosts"
+        return Finding("name", found, "remark", advice)
+    return Finding("name", found)

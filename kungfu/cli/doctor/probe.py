@@ -1,0 +1,115 @@
+"""Tries in a process of its own what may end a process: TensorFlow, the native op, Horovod.
+
+``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each, as soon as it is known. A processor that lacks
+TensorFlow's instructions ends it with SIGILL, a library of another version with an error or a crash; the lines before
+tell how far it came.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Probe", "probe"]
+
+_STEPS = ("tensorflow", "native op", "horovod")
+_ERROR_LINES = 3
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How far a process came that tried all of it.
+
+    Args:
+        known: What each step that came to an end told: an "error", or what it is.
+        missing: The step in which the process ended; empty where it came to its end.
+        ended: How it ended, in words.
+    """
+
+    known: Mapping[str, Mapping[str, Any]]
+    missing: str = ""
+    ended: str = ""
+
+
+def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", __spec__.name)) -> Probe:
+    """Runs a process that tries each step.
+
+    Args:
+        deadline_s: Seconds for the whole process; a first use compiles the native op.
+        command: What is run; tests run another program.
+    """
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            list(command), env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+        return _read(output, f"was not done within {deadline_s:g} s")
+    return _read(done.stdout, _end(done.returncode, done.stderr))
+
+
+def _read(output: str, ended: str) -> Probe:
+    known: dict[str, Mapping[str, Any]] = {}
+    # What a library prints of its own is passed over.
+    for line in output.splitlines():
+        if line.startswith('{"step": '):
+            told = json.loads(line)
+            known[told.pop("step")] = told
+    missing = next((step for step in _STEPS if step not in known), "")
+    return Probe(known, missing, ended if missing else "")
+
+
+def _end(code: int, stderr: str) -> str:
+    if code < 0:
+        return f"ended the process with {signal.Signals(-code).name}"
+    tail = " / ".join(line.strip() for line in stderr.splitlines()[-_ERROR_LINES:])
+    return f"ended the process with exit code {code}" + (f": {tail}" if tail else "")
+
+
+# ---- in the process ------------------------------------------------------------------------------------------------
+
+
+def _tensorflow() -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
+
+
+def _native_op() -> dict[str, Any]:
+    from kungfu.native import load, load_state
+
+    started = time.monotonic()
+    load_state()
+    return {"path": str(load().path), "seconds": round(time.monotonic() - started, 1)}
+
+
+def _horovod() -> dict[str, Any]:
+    from importlib.metadata import version
+
+    from kungfu.runtime.attachment.horovod.engine import load
+
+    load()
+    return {"version": version("horovod")}
+
+
+def main() -> None:
+    """Tries each step, and prints what it came to."""
+    steps: tuple[Callable[[], dict[str, Any]], ...] = (_tensorflow, _native_op, _horovod)
+    for name, step in zip(_STEPS, steps, strict=True):
+        try:
+            told = step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, is what the doctor tells
+            told = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"step": name, **told}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

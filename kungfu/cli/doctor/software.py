@@ -1,0 +1,96 @@
+"""The checks of what is installed: Python, TensorFlow and the libraries beside it, the compiler, the op, Horovod."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+from kungfu.cli.doctor.finding import Finding, Severity
+from kungfu.cli.doctor.probe import Probe
+from kungfu.runtime.core.program_identity import installed_version
+from kungfu.runtime.settings import AttachmentName
+
+__all__ = ["LIBRARIES", "check_software", "installed_libraries"]
+
+LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
+_NEEDED = LIBRARIES[:-1]
+_INSTALL = "install kungfu-training with pip, which brings it"
+_NO_HOROVOD = "No module named"
+
+
+def installed_libraries() -> dict[str, str]:
+    """The versions of the libraries that are installed, by name."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def check_software(probe: Probe, *, attachment: AttachmentName, libraries: dict[str, str]) -> Iterator[Finding]:
+    """The findings of what is installed.
+
+    Args:
+        probe: What came of loading TensorFlow, the op and Horovod.
+        attachment: What the job is to use; Horovod is a problem only where it is that.
+        libraries: The installed versions by name.
+    """
+    yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
+    missing = [name for name in _NEEDED if name not in libraries]
+    shown = ", ".join(f"{name} {libraries[name]}" for name in _NEEDED if name in libraries)
+    if missing:
+        yield Finding("libraries", f"{shown}; missing: {', '.join(missing)}", "problem", _INSTALL)
+    else:
+        yield Finding("libraries", shown)
+    yield _tensorflow(probe)
+    yield _compiler(has_op="path" in probe.known.get("native op", {}))
+    yield _native_op(probe)
+    yield _horovod(probe, wanted=attachment == "horovod")
+
+
+def _tensorflow(probe: Probe) -> Finding:
+    told = probe.known.get("tensorflow", {})
+    if "version" in told:
+        return Finding("TensorFlow", f"{told['version']} loads, and finds {told['gpus']} GPUs")
+    if "error" in told:
+        return Finding("TensorFlow", f"does not load: {told['error']}", "problem", _INSTALL)
+    advice = "try `python -c 'import tensorflow'`"
+    # The only signal with one usual cause.
+    if "SIGILL" in probe.ended:
+        advice = "its binaries need a processor with AVX: use another machine, or a TensorFlow compiled for this one"
+    return Finding("TensorFlow", probe.ended, "problem", advice)
+
+
+def _compiler(*, has_op: bool) -> Finding:
+    path = shutil.which("g++")
+    if path is not None:
+        first = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.splitlines()
+        return Finding("compiler", first[0] if first else path)
+    # Where the op was compiled before, none is needed until a version changes.
+    severity: Severity = "remark" if has_op else "problem"
+    return Finding("compiler", "no g++ on PATH", severity, "Debian, Ubuntu: apt-get install g++")
+
+
+def _native_op(probe: Probe) -> Finding:
+    told = probe.known.get("native op", {})
+    if "path" in told:
+        return Finding("native op", f"loads ({told['seconds']:g} s) from {told['path']}")
+    found = told.get("error") or (probe.ended if probe.missing == "native op" else "not tried without TensorFlow")
+    return Finding("native op", found, "problem", "run `python -m kungfu.native` once the above is mended")
+
+
+def _horovod(probe: Probe, *, wanted: bool) -> Finding:
+    told = probe.known.get("horovod", {})
+    if "version" in told:
+        return Finding("Horovod", f"{told['version']} loads")
+    if not wanted:
+        return Finding("Horovod", "not needed on one machine" + ("" if "error" in told else ", and not tried"))
+    found = told.get("error") or (probe.ended if probe.missing == "horovod" else "not tried without TensorFlow")
+    return Finding(
+        "Horovod", found, "problem", "between hosts it is needed: pip install 'kungfu-training[horovod]', see README"
+    )

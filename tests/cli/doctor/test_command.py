@@ -1,0 +1,38 @@
+"""``kungfu doctor`` from its command line to its exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kungfu.cli.main import main
+
+
+@pytest.mark.slow
+def test_here_nothing_is_in_the_way_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "-np", "1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["check"] for one in found][:3] == ["kungfu", "libraries", "TensorFlow"]
+    assert all(one.keys() == {"check", "found", "severity", "advice", "host"} for one in found)
+    assert "problem" not in {one["severity"] for one in found}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["-np", "0"], "-np 0: takes at least one peer"),
+        (["--wait", "-1"], "--wait -1: takes 0 to 3600 seconds"),
+        (["--wait", "nan"], "--wait nan: takes 0 to 3600 seconds"),
+        (["-H", "127.0.0.1:1,127.0.0.2:1"], "--self HOST"),
+        (["-H", "127.0.0.1:1,127.0.0.2:1", "--self", "127.0.0.1"], "several hosts need a secret"),
+        (["--port", "28100"], "--port 28100: is about the hosts of a job"),
+        (["-H", "one"], "is no HOST:SLOTS"),
+    ],
+)
+def test_a_line_that_cannot_be_meant_is_refused(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUNGFU_SECRET", raising=False)
+    assert main(["doctor", *words]) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""What the doctor makes of what it finds, and what it advises."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.doctor.finding import Finding, print_findings
+from kungfu.cli.doctor.machine import _descriptors, _folder, _memory, check_machine, free_memory_bytes
+from kungfu.cli.doctor.probe import Probe
+from kungfu.cli.doctor.software import check_software
+
+WELL = {
+    "tensorflow": {"version": "2.18.1", "gpus": 0},
+    "native op": {"path": "/cache/op.so", "seconds": 0.2},
+    "horovod": {"version": "0.28.1"},
+}
+LIBRARIES = dict.fromkeys(("tensorflow", "keras", "numpy", "grpcio", "protobuf"), "1.2")
+NO_HOROVOD = {"error": "UsageError: the attachment 'horovod' cannot be loaded (No module named 'horovod')"}
+
+
+def software(probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES) -> dict[str, Finding]:
+    return {one.check: one for one in check_software(probe, attachment=attachment, libraries=libraries)}  # type: ignore[arg-type]
+
+
+def test_where_all_is_there_nothing_is_advised() -> None:
+    found = software(Probe(WELL))
+    assert {one.severity for name, one in found.items() if name != "compiler"} == {"fine"}
+    assert {one.advice for name, one in found.items() if name != "compiler"} == {""}
+
+
+def test_a_process_that_tensorflow_ends_is_told_with_the_way_out_and_what_was_not_tried() -> None:
+    found = software(Probe({}, "tensorflow", "ended the process with SIGILL"))
+    assert found["TensorFlow"].severity == "problem"
+    assert "AVX" in found["TensorFlow"].advice
+    assert found["native op"].found == "not tried without TensorFlow"
+
+
+def test_without_a_compiler_the_op_is_a_problem_unless_it_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert software(Probe(WELL))["compiler"].severity == "remark"
+    failed = Probe({**WELL, "native op": {"error": "UsageError: no g++ is on PATH"}})
+    found = software(failed)
+    assert (found["compiler"].severity, found["native op"].severity) == ("problem", "problem")
+    assert found["compiler"].advice == "Debian, Ubuntu: apt-get install g++"
+    assert "python -m kungfu.native" in found["native op"].advice
+
+
+@pytest.mark.parametrize(("attachment", "severity"), [("local", "fine"), ("horovod", "problem")])
+def test_horovod_is_missed_only_where_the_job_is_to_use_it(attachment: str, severity: str) -> None:
+    found = software(Probe({**WELL, "horovod": NO_HOROVOD}), attachment=attachment)["Horovod"]
+    assert found.severity == severity
+
+
+def test_a_library_that_is_missing_is_named() -> None:
+    found = software(Probe(WELL), libraries={"tensorflow": "2.18.1"})["libraries"]
+    assert found.severity == "problem"
+    assert found.found == "tensorflow 2.18.1; missing: keras, numpy, grpcio, protobuf"
+
+
+def test_of_a_container_what_it_has_left_counts(tmp_path: Path) -> None:
+    (tmp_path / "memory.current").write_text("1000\n")
+    (tmp_path / "memory.max").write_text("3000\n")
+    assert free_memory_bytes(tmp_path) == 2000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_memory_bytes(tmp_path) == pytest.approx(free_memory_bytes(tmp_path / "nothing"), rel=0.5)
+
+
+def test_what_is_scarce_is_a_remark_with_the_figure(tmp_path: Path) -> None:
+    assert _memory(3 << 30, slots=4).severity == "remark"
+    assert (_memory(3 << 30, slots=2).severity, _memory(3 << 30, slots=2).found) == ("fine", "3.0 GiB free for 2 peers")
+    assert _descriptors(256).advice == "`ulimit -n 1024` before kungfu-run"
+    assert {_descriptors(one).severity for one in (1024, resource.RLIM_INFINITY)} == {"fine"}
+    assert _folder("cache", tmp_path / "not" / "there").severity == "fine", "it is made when it is needed"
+
+
+def test_here_peers_can_run() -> None:
+    found = {one.check: one for one in check_machine(slots=1, attachment="local")}
+    assert [name for name, one in found.items() if one.severity == "problem"] == []
+    assert found.keys() == {
+        "cores", "devices", "memory", "shared memory", "descriptors", "cache", "working folder", "ports", "name"
+    }  # fmt: skip
+
+
+def test_the_table_shows_what_is_found_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_findings([Finding("cache", "[bold]/a[/bold]"), Finding("reach", "late", "problem", "start it", "10.0.0.2")])
+    told = capsys.readouterr().out
+    assert "[bold]/a[/bold]" in told
+    assert "reach of 10.0.0.2" in told
+    assert told.splitlines()[-1] == "1 problem, 0 remarks"
