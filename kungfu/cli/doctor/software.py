@@ -91,6 +91,4 @@ def _horovod(probe: Probe, *, wanted: bool) -> Finding:
     if not wanted:
         return Finding("Horovod", "not needed on one machine" + ("" if "error" in told else ", and not tried"))
     found = told.get("error") or (probe.ended if probe.missing == "horovod" else "not tried without TensorFlow")
-    return Finding(
-        "Horovod", found, "problem", "between hosts it is needed: pip install 'kungfu-training[horovod]', see README"
-    )
+    return Finding("Horovod", found, "problem", "between hosts it is needed: run `python -m kungfu.native.horovod`")
