@@ -1,5 +1,6 @@
 """Data in files, for ``training.batches`` and for Keras' ``fit`` alike: samples that peers share by their index."""
 
+from kungfu.data.partitioned_files import PartitionedFiles, partitions
 from kungfu.data.tfrecord_files import TFRecords, tfrecords
 
-__all__ = ["TFRecords", "tfrecords"]
+__all__ = ["PartitionedFiles", "TFRecords", "partitions", "tfrecords"]

@@ -224,9 +224,16 @@ class JobLoop:
     def batches(self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool]) -> Iterator[Any]:
         """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run."""
         runner, limits = self._runner, self._training._averaging.limits
-        runner.takes(plan, described=described, accumulation=None)
+        runner.takes(plan, described=described, accumulation=None, most_peers=limits.maximum)
         return batches(
-            plan, runner.position, runner.stamps, over=over, calls=lambda: runner.calls, most_peers=limits.maximum
+            plan,
+            runner.position,
+            runner.stamps,
+            over=over,
+            calls=lambda: runner.calls,
+            most_peers=limits.maximum,
+            members=lambda: runner.barrier.context.membership.view.ids,
+            settle=lambda: runner.meet(lambda peers: None),
         )
 
     def meet(self, together: Callable[[Meeting], None]) -> bool:

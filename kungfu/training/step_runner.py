@@ -17,6 +17,7 @@ from kungfu.runtime.api import ExitReport, ShadowAsk, StandaloneMembership, Term
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, is_stale
+from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step import (
@@ -114,7 +115,9 @@ class StepRunner:
             return read_position(self.graph_state)
         return self._position
 
-    def takes(self, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None) -> None:
+    def takes(
+        self, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None, most_peers: int
+    ) -> None:
         """The batches of this run come from the loader.
 
         Args:
@@ -122,10 +125,16 @@ class StepRunner:
             described: What has to be the same on all peers and in a run that is resumed: the seed of the order, and the
                 checksum of the first batch of data that each peer reads.
             accumulation: Adds up micro-batches, where there are any.
+            most_peers: Those that the job may have.
         """
         self._batch, self.accumulation = plan.batch_size, accumulation
         self.barrier.between_steps.data = {"samples": plan.samples, **described}
         self.graph_state.progress.samples.assign(plan.samples)
+        if isinstance(plan.sampler, PartitionSampler):  # which peer reads what goes along with the state
+            held = plan.sampler.make_variable(most_peers=most_peers)
+            self.barrier.between_steps.registry.register(
+                "data/partitions", held, None, kind="shared", room_bytes=held.dtype.size * held.shape[0]
+            )
         self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
 

@@ -301,7 +301,9 @@ class Training:
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
         self._plan = plan
-        self._runner.takes(plan, described={"seed": int(seed)}, accumulation=accumulation)
+        self._runner.takes(
+            plan, described={"seed": int(seed)}, accumulation=accumulation, most_peers=self._averaging.limits.maximum
+        )
         return self._walk(plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
@@ -460,6 +462,8 @@ class Training:
                 over=lambda: self.left or self.stopped,
                 calls=lambda: self._runner.calls,
                 most_peers=self._averaging.limits.maximum,
+                members=lambda: self._runner.barrier.context.membership.view.ids,
+                settle=lambda: self._runner.meet(lambda peers: None),
             )
         except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
             self._runner.abandon()

@@ -185,7 +185,7 @@ def test_a_callback_that_raises_on_one_peer_takes_it_alone_out_of_the_job(tmp_pa
     assert_as_plain(found[0])
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("batches", 8), ("generator", 9)])
+@pytest.mark.parametrize(("kind", "steps"), [("batches", 8), ("generator", 9), ("partitions", 8)])
 def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_path, kind, steps):
     ended, found = fitted(
         tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3, "21": 1},
@@ -194,7 +194,8 @@ def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_p
     assert ended.sizes == [2, 3, 2, 3, 1], "one joins, one of them is killed, another one comes for it, and two leave"
     (stayed,) = [one for one in found.values() if not one["left"]]
     assert_told_once(stayed, steps=steps)
-    assert_as_plain(stayed, kind=kind)
+    if kind != "partitions":  # their order follows from who was there
+        assert_as_plain(stayed, kind=kind)
     if kind == "generator":
         said = r"this peer read (\d+) batches of the generator that model\.fit\(\) was given in \d+\.\d s"
         assert re.search(said, ended.output), "the price of joining"

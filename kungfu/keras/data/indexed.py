@@ -37,7 +37,13 @@ def of_source(source: SampleSource, batch: Any, given: Mapping[str, Any], *, see
     """
     samples, order = source.samples, seed if given["shuffle"] else None
     batch_size = _batch_size(given, samples)
-    sampler = _sampler(samples, order, batch_size=batch_size, steps=given["steps_per_epoch"])
+    make_sampler = getattr(source, "make_sampler", None)  # of a source that is not read in any order
+    if make_sampler is None:
+        sampler = _sampler(samples, order, batch_size=batch_size, steps=given["steps_per_epoch"])
+    elif given["steps_per_epoch"]:
+        raise UsageError("model.fit(steps_per_epoch=...) with kf.data.partitions: an epoch is a pass over all of them")
+    else:
+        sampler = make_sampler(order, "keep")
     epochs = max(0, given["epochs"] - given["initial_epoch"])
     plan = BatchPlan(source, sampler, batch_size, epochs)
     return FitData(plan, {"seed": -1 if order is None else order}, tf.nest.map_structure(symbolic, batch))

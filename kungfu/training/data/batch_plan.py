@@ -147,5 +147,8 @@ def make_batch_plan(
         raise UsageError(f"training.batches(batch_size={batch_size}): the data has only {source.samples} samples")
     if remainder not in get_args(Remainder):
         raise UsageError(f"training.batches(remainder={remainder!r}): must be one of {', '.join(get_args(Remainder))}")
-    sampler = SerialSampler(source.samples, int(seed), remainder)
+    make_sampler = getattr(source, "make_sampler", None)  # of a source that is not read in any order
+    sampler = (
+        SerialSampler(source.samples, int(seed), remainder) if make_sampler is None else make_sampler(seed, remainder)
+    )
     return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size)

@@ -14,6 +14,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Position, Stamp
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch
+from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.prefetch import Prefetch
 from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
@@ -66,6 +67,8 @@ def batches(
     over: Callable[[], bool],
     calls: Callable[[], int],
     most_peers: int,
+    members: Callable[[], Sequence[int]],
+    settle: Callable[[], bool],
 ) -> Iterator[Any]:
     """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
 
@@ -77,16 +80,25 @@ def batches(
         calls: Counts the calls of the step: a batch that was not given to it would come back for ever.
         most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with so
             many peers.
+        members: Gives the ids of the peers of the view, by rank.
+        settle: Brings registered values to those of a new view, with all its peers; False where some were lost over it.
     """
     before, last = -1, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
         while not over():
             here = position()
+            # Which peer reads what is a value of the job, and a joiner is given it with the registered ones.
+            if isinstance(plan.sampler, PartitionSampler) and here.version not in (0, plan.sampler.version):
+                if not settle():
+                    continue  # peers were lost over it: another view
+                here = position()
             step_slice = _step_slice(plan, here, most_peers=most_peers)
             if step_slice.position.epoch >= plan.epochs:
                 return
             if isinstance(plan.source, Stream):
                 plan.source.reach(step_slice.position)
+            if isinstance(plan.sampler, PartitionSampler):
+                plan.sampler.reach(step_slice, members() if here.version else range(step_slice.size))
             # The batch before was not given to the step: the position stands still, and so would this loop.
             if calls() == before:
                 raise UsageError(

@@ -23,6 +23,7 @@ import tensorflow as tf
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
+PARTITION = 15
 RATE, DECAY = 0.02, 0.9
 DEADLINE_S = 200.0
 
@@ -68,11 +69,23 @@ def generator(seed: int = 5) -> Iterator[Any]:
             yield x[rows], {name: one[rows] for name, one in y.items()}
 
 
+def rows_from(first: str) -> Iterator[Any]:
+    """The samples of a partition, which is called like its first one."""
+    x, y = data()
+    for row in range(int(first), int(first) + PARTITION):
+        yield x[row], {name: one[row] for name, one in y.items()}
+
+
 def given_data(kind: str, seed: int = 5) -> dict[str, Any]:
     """Arguments of ``fit``."""
     if kind == "arrays":
         x, y = data()
         return {"x": x, "y": y, "batch_size": BATCH}
+    if kind == "partitions":
+        import kungfu as kf
+
+        names = [str(first) for first in range(0, SAMPLES, PARTITION)]
+        return {"x": kf.data.partitions(names, rows_from, counts=[PARTITION] * len(names)), "batch_size": BATCH}
     if kind == "generator":
         return {"x": generator(seed), "steps_per_epoch": SAMPLES // GIVEN}
     return {"x": dataset(seed) if kind == "dataset" else Batches(seed)}
@@ -171,7 +184,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--wait", type=json.loads, default={}, help="kinds of events by step")
     parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator"])
+    parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator", "partitions"])
     parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
     parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
     parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")

@@ -1,0 +1,147 @@
+"""Files that are read from their start, such as lines of text: partitions that peers take one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kungfu.data.file_index import Files, kept_arrays, paths_of
+from kungfu.errors import UsageError
+from kungfu.training.data.partition_sampler import PartitionSampler
+from kungfu.training.data.sample_source import SampleSource, stacked
+from kungfu.training.data.sampler import Remainder
+
+__all__ = ["PartitionedFiles", "partitions"]
+
+# Files that are being read: one that this peer is in, and some that it may come back to after a rescale.
+_MOST_READING = 4
+
+
+def partitions(
+    files: Files,
+    read: Callable[[str], Iterable[Any]],
+    *,
+    index: str | os.PathLike[str] | None = None,
+    counts: Sequence[int] | None = None,
+) -> PartitionedFiles:
+    """The samples of files that are read in sequence, for ``training.batches`` and for Keras' ``fit``.
+
+    Files whose samples cannot be found by their number (lines, CSV, compressed TFRecords) are partitions, handed out on
+    demand: each peer reads one from its start, and takes the next when it has used it up, in an order of the files that
+    follows from ``seed``. What a peer that leaves or is killed has not trained on is handed out to another. Over an
+    epoch each sample comes once, whatever happens to the peers. Within a file samples come in its order, so files
+    should be many more than peers, and shuffled within.
+
+    Args:
+        files: A file, a pattern, or a list of them; several times as many as there are peers.
+        read: Given the name of a file, gives its samples from the start, each a nest of arrays: a generator, or a
+            ``tf.data.Dataset``. It gives the same ones each time.
+        index: The folder where the number of samples in each file is kept, where that cannot stand beside the files.
+        counts: The samples of each file, where they are known; then none are counted.
+
+    Returns:
+        The samples.
+
+    Raises:
+        UsageError: A file is missing, or the numbers of samples cannot be kept; later, a file gives another number.
+
+    Cost:
+        The first process that asks reads each file once, to count, while others wait. A peer that takes over a
+        partition in its middle reads it from the start to there.
+
+    On rescale:
+        A peer goes on with the file that it reads; a joiner takes the next one.
+
+    Reference:
+        Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, section 5.3.
+
+    >>> import kungfu as kf
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for name, numbers in {"a.txt": "1 2 3", "b.txt": "4 5"}.items():
+    ...         _ = Path(folder, name).write_text(numbers)
+    ...     len(kf.data.partitions(f"{folder}/*.txt", lambda name: map(float, Path(name).read_text().split())))
+    5
+    """
+    paths = paths_of(files, "partitions")
+    if counts is None:
+        folder = None if index is None else Path(index)
+        counts = [_count_of(path, folder, read) for path in paths]
+    if len(counts) != len(paths) or not all(isinstance(one, int | np.integer) and one >= 0 for one in counts):
+        raise UsageError(f"kf.data.partitions(counts=...): {len(paths)} files, so as many numbers, none below 0")
+    if not sum(counts):
+        raise UsageError(f"kf.data.partitions(): the {len(paths)} files hold no sample")
+    return PartitionedFiles(paths, [int(one) for one in counts], read)
+
+
+def _count_of(path: Path, folder: Path | None, read: Callable[[str], Iterable[Any]]) -> int:
+    found = kept_arrays(path, folder, "count", lambda: {"count": np.array([sum(1 for _ in read(str(path)))])})
+    return int(found["count"][0])
+
+
+class PartitionedFiles(SampleSource):
+    """The samples of files that are read in sequence; see `partitions`."""
+
+    def __init__(self, paths: Sequence[Path], counts: Sequence[int], read: Callable[[str], Iterable[Any]]) -> None:
+        self._paths, self._counts, self._read = list(paths), list(counts), read
+        self._ends = np.cumsum(self._counts)
+        self._reading: dict[int, _Reading] = {}  # by the number of the file, the one used last at the end
+
+    def __len__(self) -> int:
+        return self.samples
+
+    @property
+    def samples(self) -> int:
+        """Those of all files."""
+        return int(self._ends[-1])
+
+    def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
+        """The order that suits these samples: each peer has runs of a few files."""
+        return PartitionSampler(self._counts, seed, remainder)
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """The samples with these numbers, stacked; runs of them are read one after the other."""
+        files = np.searchsorted(self._ends, indices, side="right")
+        rows = indices - np.concatenate([[0], self._ends])[files]
+        return stacked([self._row(file, row) for file, row in zip(files.tolist(), rows.tolist(), strict=True)])
+
+    def _row(self, file: int, row: int) -> Any:
+        reading = self._reading.pop(file, None)
+        # It is not being read, or is past that row.
+        if reading is None or reading.at > row:
+            reading = _Reading(iter(self._read(str(self._paths[file]))))
+        self._reading[file] = reading
+        if len(self._reading) > _MOST_READING:
+            self._reading.pop(next(iter(self._reading)))
+        sample = reading.row(row)
+        if sample is None or (row + 1 == self._counts[file] and reading.row(row + 1) is not None):
+            raise UsageError(
+                f"kf.data.partitions(): {self._paths[file]} gave {'fewer' if sample is None else 'more'} samples than "
+                f"the {self._counts[file]} that were counted: read= has to give the same ones each time; if it is "
+                "another function now, remove the hidden file in which their number is kept"
+            )
+        return sample[0]
+
+
+@dataclass
+class _Reading:
+    """A file that is being read, and the row that comes next."""
+
+    rows: Iterator[Any]
+    at: int = 0
+
+    def row(self, row: int) -> tuple[Any] | None:
+        """That row, which is not before the next one; ``None`` after the end."""
+        while self.at <= row:
+            found = next(self.rows, self)
+            if found is self:
+                return None
+            self.at += 1
+        return (found,)
