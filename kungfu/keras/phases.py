@@ -49,9 +49,7 @@ class FitCall:
     def told(self) -> list[str]:
         """The call in words: what has to be the same on all peers."""
         arguments, plan = self.arguments, self.data.plan
-        validates = (
-            "no validation" if self.data.validation is None else f"validation_freq={arguments['validation_freq']}"
-        )
+        validates = "" if self.data.validation is None else f", validation_freq={arguments['validation_freq']}"
         return [
             f"number {self.connection.phase} of the program",
             f"epochs={arguments['epochs']}",
@@ -160,7 +158,7 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
 
 def _variables(model: Any) -> list[tf.Variable]:
     """The weights; of the optimizer what is a single number. Its slots come with the state of a fit that goes on."""
-    own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not one.shape]
+    own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not len(one.shape)]
     return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]
 
 
