@@ -8,7 +8,9 @@ this module loads neither of them: ``script_runner`` runs its source in a proces
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 __all__ = [
@@ -20,7 +22,6 @@ __all__ = [
     "flat_metrics",
     "function_graph",
     "handle_shape_and_type",
-    "has_mask",
     "is_eager_function",
     "is_in_xla_context",
     "is_keras_model",
@@ -30,7 +31,9 @@ __all__ = [
     "loss_tracker",
     "make_eager_function",
     "make_resource_variable",
+    "output_loss_trackers",
     "python_function",
+    "reductions_by",
     "replace_capture",
     "replace_python_functions",
     "resources_written",
@@ -70,6 +73,11 @@ def loss_tracker(model: Any) -> Any | None:
     return model._loss_tracker
 
 
+def output_loss_trackers(model: Any) -> list[Any]:
+    """The metrics in which a compiled and built model keeps the losses of several outputs, a number per step each."""
+    return [] if model._compile_loss is None else list(model._compile_loss.metrics)
+
+
 def build_symbolically(model: Any, batch: Any) -> None:
     """Builds a compiled model, its metrics and its optimizer for batches like this one, without running anything.
 
@@ -91,9 +99,31 @@ def flat_metrics(model: Any, logs: dict[str, Any]) -> Any:
     return model._flatten_metrics_in_order(logs)
 
 
-def has_mask(output: Any) -> bool:
-    """Whether a layer left a mask on its output, by which a loss leaves positions out."""
-    return getattr(output, "_keras_mask", None) is not None
+@contextmanager
+def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
+    """Within it the losses of ``compile`` are reduced by a function: only there values, weights and mask are together.
+
+    Args:
+        reduce: Is called with Keras' own function, and then with what that is called with: values, and by name
+            ``sample_weight``, ``mask``, ``reduction`` and ``dtype``.
+    """
+    from keras.src.losses import loss
+    from keras.src.trainers.compile_utils import CompileLoss
+
+    own, call = loss.reduce_weighted_values, CompileLoss.call
+
+    def calling(*args: Any, **kwargs: Any) -> Any:
+        loss.reduce_weighted_values = partial(reduce, own)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            loss.reduce_weighted_values = own
+
+    CompileLoss.call = calling
+    try:
+        yield
+    finally:
+        CompileLoss.call = call
 
 
 # ---- TensorFlow: graphs under construction -------------------------------------------------------------------------

@@ -86,6 +86,22 @@ def test_keras_has_a_metric_of_the_loss_beside_those_that_a_model_shows() -> Non
     assert tracker.name == "loss"
 
 
+def test_keras_keeps_the_loss_of_each_output_as_a_mean_over_steps() -> None:
+    given = keras.Input((2,))
+    built = keras.Model(given, [keras.layers.Dense(1, name="one")(given), keras.layers.Dense(1, name="two")(given)])
+    built.compile("sgd", ["mse", "mse"])
+    assert internals.output_loss_trackers(model()) == []
+    x, y = keras.KerasTensor((None, 2)), keras.KerasTensor((None, 1))
+    internals.build_symbolically(built, (x, [y, y]))
+    found = internals.output_loss_trackers(built)
+    told = "the losses of several outputs in a job would be means over its peers, not over steps"
+    assert [one.name for one in found] == ["one_loss", "two_loss"], told
+    assert all(isinstance(one, keras.metrics.Mean) for one in found), told
+    data = tf.data.Dataset.from_tensor_slices((np.ones((5, 2)), ([[1.0]] * 5, [[1.0]] * 5))).batch(3)
+    built.fit(data, shuffle=False, verbose=0)
+    assert float(found[0].count) == 2, told
+
+
 def test_keras_builds_a_model_for_a_batch_without_running_it() -> None:
     class Running(keras.layers.Layer):
         def call(self, x: Any) -> Any:
@@ -101,11 +117,33 @@ def test_keras_builds_a_model_for_a_batch_without_running_it() -> None:
     assert [one.name for one in built.metrics[1].metrics] == ["mae"], told
 
 
-def test_keras_leaves_a_mask_on_the_output_of_a_layer() -> None:
-    masked = keras.layers.Embedding(3, 2, mask_zero=True)(tf.constant([[0, 1]]))
-    told = "Tensor._keras_mask is not there: kungfu would weight gradients by samples where Keras counts positions"
-    assert internals.has_mask(masked), told
-    assert not internals.has_mask(tf.constant([1.0]))
+def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_mask() -> None:
+    told = "losses.loss.reduce_weighted_values is another: losses of a job would be divided by what a slice has"
+    seen: list[Any] = []
+
+    def reduce(own: Any, values: Any, **given: Any) -> Any:
+        seen.append((tuple(values.shape), given))
+        return own(values, **given)
+
+    def losses_of(kind: str, weights: Any = None) -> Any:
+        built = model()
+        built.compile("sgd", keras.losses.MeanSquaredError(kind))
+        return built.compute_loss(y=tf.zeros((3, 2, 1)), y_pred=masked, sample_weight=weights)
+
+    masked = tf.ones((3, 2, 1))
+    masked._keras_mask = tf.constant([[True, False]] * 3)
+    weights = tf.constant([[1.0], [2.0], [3.0]])
+    with internals.reductions_by(reduce):
+        assert float(losses_of("sum", weights)) == 6.0, told
+        assert float(losses_of("mean", weights)) == 2.0, told
+        keras.losses.MeanSquaredError()(tf.zeros((3, 2)), tf.zeros((3, 2)))
+    ((shape, given), _) = seen
+    assert shape == (3, 2), told
+    assert given["reduction"] == "sum", told
+    assert given["mask"] is masked._keras_mask, told
+    assert given["sample_weight"] is weights, told
+    losses_of("sum")
+    assert len(seen) == 2, told
 
 
 @pytest.mark.parametrize("compiled", [True, False])

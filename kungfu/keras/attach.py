@@ -13,8 +13,9 @@ from __future__ import annotations
 import atexit
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -23,13 +24,13 @@ import tensorflow as tf
 from kungfu.compiler import compile_policies
 from kungfu.control import Budget
 from kungfu.errors import UsageError
-from kungfu.framework_internals import build_symbolically, is_keras_model
+from kungfu.framework_internals import build_symbolically, is_keras_model, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.handle import FitHandle
 from kungfu.keras.loop import FitParts, FitRun
-from kungfu.keras.metrics import SummedMetrics, metrics_of
+from kungfu.keras.metrics import ModelMetrics, metrics_of
 from kungfu.keras.own_step import (
     OwnMetrics,
     OwnStep,
@@ -46,6 +47,7 @@ from kungfu.policy_definition import Policy
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training
 from kungfu.training.attach import attach_built, attach_run
+from kungfu.training.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.job_loop import JobLoop
@@ -53,7 +55,14 @@ from kungfu.training.job_loop import JobLoop
 __all__ = ["attach"]
 
 
-def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None) -> FitHandle:
+def attach(
+    model: Any,
+    *,
+    policies: Sequence[Policy] = (),
+    seed: int = 0,
+    budget: Budget | None = None,
+    combine: Mapping[str, Combination] = MappingProxyType({}),
+) -> FitHandle:
     """Makes ``model.fit`` the training of a job: call it between ``compile`` and ``fit``, and change nothing else.
 
     Under ``kungfu-run`` each ``fit`` of the model that follows trains with all peers of the job. ``batch_size`` is that
@@ -66,6 +75,13 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
         seed: From it follow the order of the samples under ``shuffle=True``, which is another one than Keras', and what
             each peer draws (dropout's masks). Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
+        combine: How the states of metrics are combined over the peers, by the name of the metric. Those of Keras' own
+            that keep sums need none. In each step every peer's metric starts from the job's state, sees the peer's
+            slice, and the job's state becomes the "mean" over the peers weighted by samples, the elementwise "max" or
+            "min", or what a function makes of it: it is called with two lists, in the order of ``metric.variables``,
+            the job's states before the step, and those after it of all peers that had samples, stacked along a new
+            first axis, and gives the list of the job's new states. With "sum" the metric starts each step from zeros,
+            and the sum of its states is added to the job's.
 
     Returns:
         A handle: what goes along with training is registered there, and the program can end the fit by it.
@@ -98,7 +114,7 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
     if before is not None and before.is_fitting:
         raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
     compile_policies(policies, budget=budget)
-    attached = _Attached(model, tuple(policies), seed, budget)
+    attached = _Attached(model, tuple(policies), seed, budget, dict(combine))
     model.fit = attached.fit_function()
     share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
@@ -111,8 +127,16 @@ def attach(model: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget
 class _Attached:
     """What ``attach`` was called with, and what became of it."""
 
-    def __init__(self, model: Any, policies: tuple[Policy, ...], seed: int, budget: Budget | None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        policies: tuple[Policy, ...],
+        seed: int,
+        budget: Budget | None,
+        combine: Mapping[str, Combination],
+    ) -> None:
         self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
+        self._combine = combine
         self._optimizer = model.optimizer
         self.is_fitting = self.passes = False
         self.training: Training | None = None  # of the fit under way, or of the last one
@@ -201,11 +225,14 @@ class _Attached:
 
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
         model, data = self._model, call.data
-        metrics = SummedMetrics(metrics_of(model)) if own is None else OwnMetrics(model, own)
+        per_step = output_loss_trackers(model)
+        job_metrics = CombinedMetrics(metrics_of(model), self._combine, per_step=per_step)
+        metrics = ModelMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
         self.training = training = self._attach(call.connection, own)
         loop = JobLoop(training)
         loop.describe(call.told)
-        asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
+        with tf.device("/CPU:0"):  # the host reads it in every step
+            asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
         step: Callable[[Any], Any]
         if isinstance(metrics, OwnMetrics):
             assert own is not None

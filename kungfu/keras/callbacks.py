@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -120,10 +120,26 @@ class JobCallbacks:
         self._running.on_epoch_end(epoch, dict(logs))
 
     def batch_begins(self, batch: int) -> None:
-        self._running.on_train_batch_begin(batch)
+        for one in self._hearing("on_train_batch_begin", "on_batch_begin"):
+            one.on_train_batch_begin(batch, logs={})
 
-    def batch_ends(self, batch: int, logs: dict[str, Any]) -> None:
-        self._running.on_train_batch_end(batch, logs)
+    def batch_ends(self, batch: int, logs: Callable[[], dict[str, Any]]) -> None:
+        """Tells those who listen; ``logs`` is called if there is one."""
+        hearing = self._hearing("on_train_batch_end", "on_batch_end")
+        if not hearing:
+            return
+        given = logs()
+        for one in hearing:
+            one.on_train_batch_end(batch, logs=given)
+
+    def _hearing(self, *hooks: str) -> list[Any]:
+        """The running callbacks that have one of these methods of their own; most have none for a batch."""
+        base = keras.callbacks.Callback
+        return [
+            one
+            for one in self._running.callbacks
+            if any(getattr(getattr(one, hook), "__func__", None) is not getattr(base, hook) for hook in hooks)
+        ]
 
     def end(self, logs: dict[str, Any]) -> None:
         """Training is over."""

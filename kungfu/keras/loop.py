@@ -29,9 +29,8 @@ import tensorflow as tf
 from kungfu.framework_internals import restored_epoch
 from kungfu.keras.data import FitData
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
-from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, plain_number
-from kungfu.keras.metrics import SummedMetrics
-from kungfu.keras.own_step import OwnMetrics
+from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
+from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
 from kungfu.keras.phases import FitCall
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.data.stream import DataEndedError
@@ -62,7 +61,7 @@ class FitParts:
     data: FitData
     training: Training
     step: Callable[[Any], Any]
-    metrics: SummedMetrics | OwnMetrics
+    metrics: FitMetrics
     asks_to_stop: tf.Variable
 
 
@@ -73,6 +72,7 @@ class _Progress:
     Args:
         ended: The epochs that were concluded; all peers hold the same number, and a joiner is given it.
         batch: The steps of the epoch under way that are done.
+        begun: Whether callbacks were told that an execution begins, of which they were not told the end.
         called: The last epoch whose end the callbacks of this peer were told, and with which numbers.
         stops: Whether rank 0 wants training to end after the step that was done last.
         concluded: After how many epochs it was decided that no further one begins; -1 as long as it was not.
@@ -82,6 +82,7 @@ class _Progress:
 
     ended: int = 0
     batch: int = 0
+    begun: bool = False
     called: int = -1
     logs: dict[str, Any] = field(default_factory=dict)
     stops: bool = False
@@ -110,6 +111,7 @@ class FitRun:
         self._begins = int(parts.arguments["initial_epoch"])
         self._callbacks = call.callbacks
         loop.keep_in_checkpoints(_CALLBACKS, self._kept)
+        self._logs, self._execution = JobLogs(parts.metrics), int(parts.model.steps_per_execution)
 
     def run(self) -> Any:
         """Trains to the end.
@@ -143,7 +145,7 @@ class FitRun:
                     self._attend()
                     if self._is_over():
                         break
-                    self._callbacks.batch_begins(self._progress.batch)
+                    self._begin_execution()
                 self._do_step(batch)
         except DataEndedError as error:
             # On all peers, at the same step: they have read the same. Training ends with the data, as by Keras.
@@ -156,13 +158,27 @@ class FitRun:
         parts, progress = self._parts, self._progress
         if parts.model.stop_training:  # by a callback, after the step before; training ends with this one
             parts.asks_to_stop.assign(1.0)
-        result = parts.step(batch)
+        stops = parts.step(batch)
         # It was cut for another view, or peers were lost over it: the loader cuts it anew.
-        if result is parts.training.SKIPPED:
+        if stops is parts.training.SKIPPED:
             return
-        self._callbacks.batch_ends(progress.batch, result["logs"])
         progress.batch += 1
-        progress.stops = bool(result["stops"].numpy() > 0)
+        progress.stops = bool(stops.numpy() > 0)
+        if progress.batch % self._execution == 0:
+            self._end_execution()
+
+    def _begin_execution(self) -> None:
+        """Callbacks are called per ``steps_per_execution`` steps: before the first of them, also where it is redone."""
+        progress = self._progress
+        if not progress.begun and progress.batch % self._execution == 0:
+            progress.begun = True
+            self._callbacks.batch_begins(progress.batch)
+
+    def _end_execution(self) -> None:
+        """They are called after the last of them, or where the epoch ends before."""
+        if self._progress.begun:
+            self._progress.begun = False
+            self._callbacks.batch_ends(self._progress.batch - 1, self._logs.so_far)
 
     # ---- between two steps -----------------------------------------------------------------------------------------
 
@@ -175,6 +191,7 @@ class FitRun:
                 if self._loop.meet(self._enter):
                     progress.version = here.version
             elif self._epoch_is_over():
+                self._end_execution()
                 self._end_epoch()
             else:
                 return
@@ -196,10 +213,12 @@ class FitRun:
             self._call.append_logs()
         self._callbacks.enter(leads=meeting.leads, epoch=None)
         first_batch = self._parts.data.first_batch_of(progress.ended)
-        own = {"batch": progress.batch, "stops": progress.stops, "begins": self._begins_with(), "first": first_batch}
+        place = {"batch": progress.batch, "begun": progress.begun, "stops": progress.stops}
+        own = {**place, "begins": self._begins_with(), "first": first_batch}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
         self._parts.data.refuse_other(progress.ended, leaders=agreed["first"])
-        progress.batch, progress.stops, self._begins = agreed["batch"], agreed["stops"], agreed["begins"]
+        progress.batch, progress.begun, progress.stops = (agreed[name] for name in place)
+        self._begins = agreed["begins"]
         # Where peers were lost over the end of an epoch, one of those who live may know that it was the last one.
         if meeting.any_of([progress.is_concluded])[0]:
             progress.concluded = progress.ended
@@ -287,7 +306,7 @@ class FitRun:
     def _numbers(self) -> dict[str, Any] | None:
         """The metrics of the epoch and of a validation, over all peers; ``None`` where peers were lost over it."""
         model, arguments, progress = self._parts.model, self._parts.arguments, self._progress
-        logs = {name: plain_number(value) for name, value in self._parts.metrics.logs(model).items()}
+        logs = dict(self._logs.so_far())  # the metrics hold them from here
         validation = self._parts.data.validation
         if validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs

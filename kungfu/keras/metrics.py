@@ -1,43 +1,19 @@
-"""Metrics of the whole job: the states of Keras' metrics, added up over the peers in every step.
-
-A metric that keeps totals and counts forgets nothing when they are added: that of the job is the sum over its peers.
-So in a step each metric starts from zeros and sees this peer's slice; its state rides on the message of the gradients;
-and the sum is added to the *totals* of the epoch, which are equal on all peers. A peer that joins is given them with
-the state, what a peer that leaves has seen is in them, and a step that fails leaves them as they were.
-"""
+"""The metrics of a model in a job, and the numbers that callbacks are given of them: computed when one looks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from kungfu.errors import UsageError
 from kungfu.framework_internals import loss_tracker
+from kungfu.training.combined_metrics import CombinedMetrics
 
-__all__ = ["SummedMetrics", "adds_up", "metrics_of"]
-
-# What they keep are sums over samples, whatever they make of them in the end.
-_ADDITIVE = (
-    keras.metrics.Mean,
-    keras.metrics.Sum,
-    keras.metrics.TruePositives,
-    keras.metrics.TrueNegatives,
-    keras.metrics.FalsePositives,
-    keras.metrics.FalseNegatives,
-    keras.metrics.Precision,
-    keras.metrics.Recall,
-    keras.metrics.SensitivityAtSpecificity,
-    keras.metrics.SpecificityAtSensitivity,
-    keras.metrics.PrecisionAtRecall,
-    keras.metrics.RecallAtPrecision,
-    keras.metrics.AUC,
-    keras.metrics.FBetaScore,
-    keras.metrics.IoU,
-    keras.metrics.R2Score,
-)
+__all__ = ["FitMetrics", "JobLogs", "ModelMetrics", "metrics_of", "plain_number"]
 
 
 def metrics_of(model: Any) -> list[Any]:
@@ -61,77 +37,92 @@ def _parts(metric: Any) -> Iterator[Any]:
             yield from _parts(one)
 
 
-class SummedMetrics:
-    """The totals of an epoch, and how a step adds to them.
+class FitMetrics(Protocol):
+    """The metrics of a ``fit`` in a job."""
+
+    @property
+    def totals(self) -> list[tf.Variable]:
+        """They go along with training, and are equal on all peers."""
+
+    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
+        """What callbacks are told at these totals, by name; the metrics hold them afterwards."""
+
+
+class ModelMetrics:
+    """Those of a model that is trained by Keras' own step.
 
     Args:
-        metrics: Built ones.
-
-    Raises:
-        UsageError: The state of a metric cannot be added up; it names the metric.
+        model: Has the metrics.
+        job: Combines them over the peers.
     """
 
-    def __init__(self, metrics: Sequence[Any]) -> None:
-        for metric in metrics:
-            _refuse_unless_additive(metric)
-        self._states = [variable.value for metric in metrics for variable in metric.variables]
-        self.totals = [
-            tf.Variable(tf.zeros_like(state), trainable=False, name=f"kungfu/fit_total_{place}")
-            for place, state in enumerate(self._states)
-        ]
+    def __init__(self, model: Any, job: CombinedMetrics) -> None:
+        self._model, self.job = model, job
 
-    def begin(self) -> None:
-        """Graph: the metrics see this step only."""
-        for state in self._states:
-            state.assign(tf.zeros_like(state))
+    @property
+    def totals(self) -> list[tf.Variable]:
+        """See `FitMetrics`."""
+        return self.job.totals
 
-    def seen(self) -> list[Any]:
-        """Graph: what they have seen of this step on this peer."""
-        return [state.read_value() for state in self._states]
+    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
+        """See `FitMetrics`."""
+        self.job.show(totals)
+        return dict(self._model.get_metrics_result())
 
-    def add(self, sums: Sequence[Any], *, anew: Any) -> None:
-        """Graph: the totals go on by what all peers have seen, or begin ``anew`` with an epoch; the metrics hold them.
 
-        Args:
-            sums: Of ``seen()`` over the peers.
-            anew: Bool scalar, agreed.
+class JobLogs:
+    """The numbers of an epoch so far, of all peers."""
+
+    def __init__(self, metrics: FitMetrics) -> None:
+        self._metrics = metrics
+        self._numbers = tf.function(metrics.numbers, autograph=False)
+
+    def so_far(self) -> dict[str, Any]:
+        """Those after the step that was done last: a dictionary that computes them when it is first looked into.
+
+        Cost:
+            A read of the totals; nothing waits for a device until somebody looks.
         """
-        for state, total, more in zip(self._states, self.totals, sums, strict=True):
-            total.assign(tf.where(anew, tf.zeros_like(more), total.read_value()) + more)
-            state.assign(total.read_value())
+        return _Logs(partial(self._computed, [total.read_value() for total in self._metrics.totals]))
 
-    def logs(self, model: Any) -> dict[str, Any]:
-        """Host: the numbers of the epoch, whatever a validation has left in the metrics of the model."""
-        self.show()
-        return dict(model.get_metrics_result())
-
-    def show(self) -> None:
-        """Host: the metrics hold the totals of the epoch."""
-        for state, total in zip(self._states, self.totals, strict=True):
-            state.assign(total)
+    def _computed(self, totals: list[Any]) -> dict[str, Any]:
+        return {name: plain_number(value) for name, value in self._numbers(totals).items()}
 
 
-def adds_up(metric: Any) -> bool:
-    """Whether the state of a metric is known to be a sum over samples."""
-    kind = type(metric)
-    return isinstance(metric, _ADDITIVE) and all(_is_of_keras(kind, name) for name in ("update_state", "reset_state"))
+class _Logs(dict[str, Any]):
+    """A dictionary that is filled when it is first looked into; `_FILLS` are the ways of looking."""
+
+    def __init__(self, compute: Callable[[], dict[str, Any]]) -> None:
+        super().__init__()
+        self._compute: Callable[[], dict[str, Any]] | None = compute
+
+    def fill(self) -> None:
+        """Once."""
+        compute, self._compute = self._compute, None
+        if compute is not None:
+            dict.update(self, compute())
 
 
-def _refuse_unless_additive(metric: Any) -> None:
-    if adds_up(metric):
-        return
-    kind = type(metric)
-    allowed = ", ".join(one.__name__ for one in _ADDITIVE)
-    raise UsageError(
-        f"the metric {metric.name!r} ({kind.__name__}) was given to a fit under kungfu-run: kungfu does not know that "
-        "its state adds up over the peers, so the job's value would be one peer's; use one of Keras' own that keeps "
-        f"sums ({allowed}, and what is built on them, such as a function, which becomes a mean), or compute it in "
-        "model.evaluate() after the training"
-    )
+# What there is to be done with it before it is filled.
+_EMPTY_TOO = frozenset(vars(object)) - {"__eq__", "__ne__", "__repr__"} | {"__class_getitem__", "fromkeys"}
 
 
-def _is_of_keras(kind: type, method: str) -> bool:
-    """Whether a metric has this method from Keras: one of the user's own may keep something else than sums."""
-    owner = next(one for one in kind.__mro__ if method in vars(one))
-    is_public = getattr(keras.metrics, owner.__name__, None) is owner
-    return is_public or any(issubclass(one, owner) for one in _ADDITIVE)
+def _filling(own: Callable[..., Any]) -> Callable[..., Any]:
+    def method(logs: _Logs, *args: Any, **kwargs: Any) -> Any:
+        logs.fill()
+        return own(logs, *args, **kwargs)
+
+    return method
+
+
+_FILLS = [name for name in vars(dict) if callable(getattr(dict, name)) and name not in _EMPTY_TOO]
+for _name in _FILLS:
+    setattr(_Logs, _name, _filling(getattr(dict, _name)))
+
+
+def plain_number(value: Any) -> Any:
+    """As Keras gives numbers to callbacks."""
+    if isinstance(value, dict):
+        return {name: plain_number(one) for name, one in value.items()}
+    array = np.asarray(keras.ops.convert_to_numpy(value))
+    return float(array) if array.size == 1 else array

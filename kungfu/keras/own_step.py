@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.keras.applications import Applications, optimizers_of
-from kungfu.keras.metrics import SummedMetrics, metrics_of
+from kungfu.keras.losses import WholeBatchLosses
+from kungfu.keras.metrics import metrics_of
+from kungfu.training.combined_metrics import CombinedMetrics, PeerPlace
 from kungfu.training.job_loop import JobLoop
 
 __all__ = [
@@ -150,19 +152,17 @@ class _MetricResults:
 class OwnMetrics:
     """Metrics of the whole job, and the other numbers that such a step returns.
 
-    A metric's state is added up over the peers. Of any other number that the step returns, the mean over the samples is
+    A metric's state is combined over the peers. Of any other number that the step returns, the mean over the samples is
     taken; of a whole number that of rank 0.
 
     Args:
         model: The model, with all its metrics built.
         found: What the trace of its step has shown.
-
-    Raises:
-        UsageError: The state of a metric cannot be added up.
+        job: Combines the metrics over the peers.
     """
 
-    def __init__(self, model: Any, found: OwnStep) -> None:
-        self._model, self._summed = model, SummedMetrics(metrics_of(model))
+    def __init__(self, model: Any, found: OwnStep, job: CombinedMetrics) -> None:
+        self._model, self._job = model, job
         self._last = {
             name: tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, name=f"kungfu/fit_{name}")
             for name, one in found.numbers.items()
@@ -173,56 +173,42 @@ class OwnMetrics:
     @property
     def totals(self) -> list[tf.Variable]:
         """What a peer that joins is given."""
-        return [*self._summed.totals, *self._last.values()]
+        return [*self._job.totals, *self._last.values()]
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Graph: around the user's step; the metrics see this step only."""
-        self._summed.begin()
+    def noted(self, *, anew: Any) -> Iterator[None]:
+        """Graph: around the user's step; the metrics start from the job's states, ``anew`` (agreed) with an epoch."""
+        self._job.assign(self._job.start(anew))
         self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
-    def seen(self, returned: Any, *, samples: Any, rank: Any) -> list[Any]:
-        """Graph: what is to be added up over the peers, of which this one has so many ``samples``."""
+    def seen(self, returned: Any, place: PeerPlace) -> list[Any]:
+        """Graph: what is to be added up over the peers, of this one's part in the step."""
         self._returned = _numbers(self._model, returned, self._results)
+        numbers = [_share(self._returned[name], samples=place.samples, rank=place.rank) for name in self._last]
         # Without samples a peer ran on another's: what comes of that is not counted.
-        states = [tf.where(samples > 0, state, tf.zeros_like(state)) for state in self._summed.seen()]
-        numbers = [_share(self._returned[name], samples=samples, rank=rank) for name in self._last]
-        return [samples, *states, *numbers]
+        states = self._job.outgoing(self._job.read(), place)
+        return [place.samples, *numbers, *(tf.where(place.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
-    def add(self, sums: Sequence[Any], *, anew: Any) -> None:
-        """Graph: the totals go on by what all peers have seen, or begin ``anew`` with an epoch; the metrics hold them.
-
-        Args:
-            sums: Of ``seen()`` over the peers.
-            anew: Bool scalar, agreed.
-        """
+    def add(self, sums: Sequence[Any]) -> None:
+        """Graph: the totals go on by what all peers have seen: the sums of ``seen()`` over the peers."""
         samples, *rest = sums
-        states, numbers = rest[: len(rest) - len(self._last)], rest[len(rest) - len(self._last) :]
-        self._summed.add(states, anew=anew)
-        for variable, number in zip(self._last.values(), numbers, strict=True):
+        for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
             variable.assign(tf.math.divide_no_nan(number, tf.cast(samples, number.dtype)) if is_mean else number)
-
-    def shown(self) -> dict[str, Any]:
-        """Graph, after ``add``: what the step returns, over all peers."""
-        return {
-            name: self._last[name].read_value() if name in self._last else one.result()
-            for name, one in self._returned.items()
-        }
+        self._job.conclude(rest[len(self._last) :])
 
     # ---- between steps ---------------------------------------------------------------------------------------------
 
-    def logs(self, model: Any) -> dict[str, Any]:
-        """Host: the numbers of the epoch, whatever a validation has left in the metrics."""
-        self._summed.show()
-        return {
-            name: self._last[name].numpy() if name in self._last else one.result()
-            for name, one in self._returned.items()
-        }
+    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
+        """What the step returns, over all peers, at these totals."""
+        count = len(self._job.totals)
+        self._job.show(totals[:count])
+        last = dict(zip(self._last, totals[count:], strict=True))
+        return {name: last[name] if name in last else one.result() for name, one in self._returned.items()}
 
 
 def _share(number: Any, *, samples: Any, rank: Any) -> Any:
@@ -264,7 +250,7 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
 
-def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Step:
+def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
     """The step of a peer of a job; gives what `job_step` gives.
 
     Args:
@@ -273,17 +259,17 @@ def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop
         metrics: Those of the job.
         asks_to_stop: 1.0 where this peer's callbacks want training to stop; rank 0's counts.
     """
+    losses = WholeBatchLosses(loop)
 
     @tf.autograph.experimental.do_not_convert
-    def step(data: Any) -> dict[str, Any]:
+    def step(data: Any) -> Any:
         anew = tf.equal(loop.progress.offset.read_value(), 0)
         stops = tf.where(tf.equal(loop.rank_variable, 0), asks_to_stop.read_value(), 0.0)
-        with _applications(model, loop).taken(), metrics.noted():
+        with _applications(model, loop).taken(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
-        seen = metrics.seen(returned, samples=loop.samples.read_value(), rank=loop.rank_variable)
-        *sums, stops = loop.conclude([*seen, stops])
-        metrics.add(sums, anew=anew)
-        return {"logs": metrics.shown(), "stops": stops}
+        *sums, stops = loop.conclude([*metrics.seen(returned, loop.place), stops])
+        metrics.add(sums)
+        return stops
 
     return step
 

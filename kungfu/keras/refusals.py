@@ -16,7 +16,6 @@ from kungfu.errors import UsageError
 __all__ = ["refuse_in_job", "refuse_step"]
 
 _LOOP = "write the loop with kf.attach() and training.step (README), or run the script without kungfu-run"
-_MEAN = ("sum_over_batch_size", "mean")
 
 
 def refuse_step(model: Any) -> None:
@@ -45,18 +44,11 @@ def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
         raise UsageError(
             f"{type(model).__name__}.fit() is the program's own: under kungfu-run the loop is kungfu's; {_LOOP}"
         )
-    if model.steps_per_execution != 1:
-        raise UsageError(
-            f"model.compile(steps_per_execution={model.steps_per_execution}) under kungfu-run: a job does one step per "
-            "execution so far; leave it out"
-        )
     for loss in tf.nest.flatten(model.loss):
-        reduction = getattr(loss, "reduction", "mean") if not isinstance(loss, str) else "mean"
-        if reduction not in _MEAN:
+        if not isinstance(loss, str) and getattr(loss, "reduction", "mean") in (None, "none"):
             raise UsageError(
-                f"the loss {loss.name!r} has the reduction {reduction!r} under kungfu-run: gradients are weighted by "
-                "samples, which is right for a mean over the batch; give reduction='sum_over_batch_size', or run the "
-                "script without kungfu-run"
+                f"the loss {loss.name!r} has the reduction {loss.reduction!r} under kungfu-run: it does not say what "
+                "the sum over the batch is divided by; give reduction='sum_over_batch_size', or 'sum'"
             )
     for name in ("epochs", "initial_epoch"):
         if not isinstance(arguments[name], int) or arguments[name] < 0:

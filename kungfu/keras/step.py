@@ -8,47 +8,62 @@ they are updated first, so that what they have seen rides on the message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kungfu.errors import UsageError
-from kungfu.framework_internals import has_mask, loss_tracker
-from kungfu.keras.metrics import SummedMetrics
+from kungfu.framework_internals import loss_tracker
+from kungfu.keras.losses import NeedsMessageError, WholeBatchLosses
+from kungfu.keras.metrics import ModelMetrics
 from kungfu.training.job_loop import JobLoop
 
 __all__ = ["job_step", "step_alone"]
 
 Step = Callable[[Any], dict[str, Any]]
+# Of a batch, and of the states that metrics start with: gradients, loss, and the states after it.
+Forward = Callable[[Any, Sequence[Any]], tuple[list[Any], Any, list[Any]]]
+
+_UNCOMPILED = (
+    "kungfu: the loss of this model is not divided by the number of samples, so the peers add up what it is divided by "
+    "before the backward pass: forward and backward pass run without XLA (jit_compile)"
+)
 
 
-def job_step(model: Any, loop: JobLoop, metrics: SummedMetrics, *, asks_to_stop: tf.Variable) -> Step:
+def job_step(model: Any, loop: JobLoop, metrics: ModelMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
     """The step of a peer of a job.
 
     Args:
         model: Compiled and built.
         loop: Averages over the peers.
-        metrics: Adds up what the model's metrics see.
+        metrics: Combines over the peers what the model's metrics see.
         asks_to_stop: 1.0 where this peer's callbacks want training to stop; rank 0's counts.
 
     Returns:
-        A function of a batch in the structure of ``fit``. It gives ``logs``, the metrics of the epoch so far, equal on
-        all peers, and ``stops``, above 0 where rank 0 asked to stop before this step.
+        A function of a batch in the structure of ``fit``. It gives a number above 0 where rank 0 asked to stop before
+        this step.
     """
-    forward = _compiled(model, _gradients)
+    losses, job = WholeBatchLosses(loop), metrics.job
+
+    def gradients_and_metrics(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
+        with job.watched(start) as watched:
+            gradients, loss = _gradients(model, data, around_loss=losses.scaled)
+        return gradients, loss, watched.after()
+
+    forward = _compiled(model, gradients_and_metrics)
 
     @tf.autograph.experimental.do_not_convert
-    def step(data: Any) -> dict[str, Any]:
-        anew = tf.equal(loop.progress.offset.read_value(), 0)
-        metrics.begin()
-        gradients, loss = forward(model, data)
+    def step(data: Any) -> Any:
+        start = job.start(anew=tf.equal(loop.progress.offset.read_value(), 0))
+        gradients, loss, after = forward(data, start)
         stops = tf.where(tf.equal(loop.rank_variable, 0), asks_to_stop.read_value(), 0.0)
-        means, (*sums, stops) = loop.average_and_sum(gradients, [*metrics.seen(), stops], loss=loss)
+        means, (*sums, stops) = loop.average_and_sum(gradients, [*job.outgoing(after, loop.place), stops], loss=loss)
         _apply(model, means)
-        metrics.add(sums, anew=anew)
-        return {"logs": model.get_metrics_result(), "stops": stops}
+        job.conclude(sums)
+        return stops
 
     return step
 
@@ -60,25 +75,27 @@ def step_alone(model: Any, average: Callable[..., Any]) -> Step:
         model: Compiled and built.
         average: ``Training.average``.
     """
-    forward = _compiled(model, _gradients)
+    forward = _compiled(model, lambda data, _: (*_gradients(model, data), []))
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
-        gradients, loss = forward(model, data)
+        gradients, loss, _ = forward(data, [])
         _apply(model, average(gradients, loss=loss))
         return dict(model.get_metrics_result())
 
     return step
 
 
-def _gradients(model: Any, data: Any) -> tuple[list[Any], Any]:
+def _gradients(
+    model: Any, data: Any, *, around_loss: Callable[[], AbstractContextManager[Any]] = nullcontext
+) -> tuple[list[Any], Any]:
     """Graph: one gradient for each trainable weight, and the loss; the metrics have seen the batch."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weights = model.trainable_weights
     with tf.GradientTape() as tape:
         predicted = model(x, training=True) if _takes_training(model.call) else model(x)
-        _refuse_masks(predicted)
-        loss = _loss(model, x, y, predicted, sample_weight)
+        with around_loss():
+            loss = _loss(model, x, y, predicted, sample_weight)
         scaled = model.optimizer.scale_loss(loss)  # in half precision
     gradients = tape.gradient(scaled, weights)
     samples = tf.shape(next(one for one in tf.nest.flatten(x) if one is not None))[0]
@@ -102,17 +119,7 @@ def _takes_training(function: Callable[..., Any]) -> bool:
     return "training" in inspect.signature(function).parameters
 
 
-def _refuse_masks(predicted: Any) -> None:
-    if any(has_mask(one) for one in tf.nest.flatten(predicted)):
-        raise UsageError(
-            "the output of the model has a mask, so its loss is a mean over the positions that are not masked, of "
-            "which the peers have different numbers; kungfu weights gradients by samples, so the result would differ "
-            "from that of the whole batch: end the mask before the output (a layer with supports_masking = False), or "
-            "run the script without kungfu-run"
-        )
-
-
-def _compiled(model: Any, forward: Callable[[Any, Any], tuple[list[Any], Any]]) -> Callable[..., Any]:
+def _compiled(model: Any, forward: Forward) -> Forward:
     """Forward and backward pass in a function of their own, for XLA, where the model was compiled for it."""
     if not model.jit_compile:
         return forward
@@ -120,14 +127,18 @@ def _compiled(model: Any, forward: Callable[[Any, Any], tuple[list[Any], Any]]) 
     there: list[bool] = []  # which of the gradients are, as the trace finds out; a compiled function gives no ``None``
 
     @tf.function(jit_compile=True, autograph=False, reduce_retracing=True)
-    def within(data: Any) -> tuple[list[Any], Any]:
-        gradients, loss = forward(model, data)
+    def within(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
+        gradients, loss, after = forward(data, start)
         there[:] = [one is not None for one in gradients]
-        return [tf.convert_to_tensor(one) for one in gradients if one is not None], loss
+        return [tf.convert_to_tensor(one) for one in gradients if one is not None], loss, after
 
-    def compiled(_: Any, data: Any) -> tuple[list[Any], Any]:
-        given, loss = within(data)
+    def compiled(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
+        try:
+            given, loss, after = within(data, start)
+        except NeedsMessageError:  # said once, as the step is traced once
+            print(_UNCOMPILED, file=sys.stderr)
+            return forward(data, start)
         found = iter(given)
-        return [next(found) if is_there else None for is_there in there], loss
+        return [next(found) if is_there else None for is_there in there], loss, after
 
     return compiled

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import StandaloneMembership
+from kungfu.training.combined_metrics import PeerPlace
 from kungfu.training.data import BatchPlan, batches
 from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
 from kungfu.training.graph.graph_state import ProgressVariables
@@ -166,9 +167,8 @@ class JobLoop:
         Cost:
             A message; none without values.
         """
-        averaging = self._training._averaging
         with self._runner.trace.ours():
-            sums = add_up(averaging.attachment, values, order=averaging.graph_state.order) if values else []
+            sums = self._added(values, tag="metrics") if values else []
             if self._conclude is not None:  # else the step has not averaged, which its runner refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
@@ -179,10 +179,30 @@ class JobLoop:
         """Whether a policy reads the loss."""
         return bool({"loss", "mean_loss"} & self._training._averaging.program.plan.sources)
 
+    def sum_before(self, *values: Any, tag: str) -> list[Any]:
+        """Graph: sums over the peers, in a message of their own before that of the gradients; the step goes on with it.
+
+        Args:
+            values: Tensors of the same types and shapes on all peers.
+            tag: Names the message.
+        """
+        with self._runner.trace.ours():
+            return self._added(values, tag=tag)
+
+    def _added(self, values: Sequence[Any], *, tag: str) -> list[Any]:
+        averaging = self._training._averaging
+        return add_up(averaging.attachment, values, order=averaging.graph_state.order, tag=tag)
+
     @property
-    def samples(self) -> tf.Variable:
-        """The samples of this peer in the step, float32."""
-        return self._runner.graph_state.metrics.samples
+    def samples(self) -> Any:
+        """Graph: the samples of this peer in this step, float32; 0 where its slice is empty."""
+        return self._runner.graph_state.metrics.samples.read_value()
+
+    @property
+    def place(self) -> PeerPlace:
+        """Graph: this peer's part in the step."""
+        view = self._runner.graph_state.view
+        return PeerPlace(self.samples, view.rank.read_value(), view.size.read_value())
 
     @property
     def progress(self) -> ProgressVariables:

@@ -31,6 +31,7 @@ from kungfu.training.graph.step import (
 )
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
 from kungfu.training.graph.variable_io import read_variable, write_variable
+from kungfu.training.loop_metrics import LoopMetrics
 from kungfu.training.recovery import Recovery
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
@@ -81,6 +82,7 @@ class StepRunner:
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
+        self.metrics: LoopMetrics | None = None  # of the program's loop
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False

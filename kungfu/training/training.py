@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import update_wrapper
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 
 import tensorflow as tf
@@ -13,11 +14,13 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.checkpoint.manager import CheckpointRequest
+from kungfu.training.combined_metrics import Combination
 from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average, average_before_last
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.published import publish
+from kungfu.training.loop_metrics import LoopMetrics
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
 from kungfu.training.step_runner import SKIPPED, Skipped, StepRunner
@@ -171,7 +174,12 @@ class Training:
                 return cast("Nest", means)
             published.refuse_missing(trace.published, trace.captured())
             means = average(
-                self._averaging, gradients, loss=loss, accumulation=self._runner.accumulation, waited=trace.waited
+                self._averaging,
+                gradients,
+                loss=loss,
+                accumulation=self._runner.accumulation,
+                riders=self._runner.metrics,
+                waited=trace.waited,
             )
         trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
         return cast("Nest", means)
@@ -243,6 +251,51 @@ class Training:
         """
         self._runner.feed(name, value)
 
+    def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
+        """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
+
+        Call it between ``attach`` and the first step, once, with all metrics. In the step call ``update_state`` of each
+        before ``training.average()``; after a step ``result()`` gives the job's value on every peer. With
+        ``training.batches()`` they begin anew with each epoch; else they go on over the run. What they are made to see
+        outside of the step, they forget with the next one.
+
+        Args:
+            metrics: Keras metrics that have their state. Of Keras' own those that keep sums add up over the peers.
+            combine: How the states of others are combined, by the name of the metric; as in ``kf.keras.attach``.
+
+        Raises:
+            UsageError: A metric has no state yet, or it is not known how its state is combined; in the step, where it
+                is updated after ``training.average()``, or in a branch. It names the metric.
+
+        Cost:
+            The state rides on the message of the gradients; float64 and whole numbers take a message of their own.
+
+        On rescale:
+            A joiner takes the states over, and what a peer that is gone has seen stays in them.
+
+        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> training, error = kf.attach(model, optimizer), keras.metrics.MeanAbsoluteError()
+        >>> training.metrics(error)
+        >>> @training.step
+        ... def train_step(x, y):
+        ...     with tf.GradientTape() as tape:
+        ...         predicted = model(x)
+        ...         loss = tf.reduce_mean((predicted - y) ** 2)
+        ...     error.update_state(y, predicted)
+        ...     grads = tape.gradient(loss, model.trainable_variables)
+        ...     grads = training.average(grads, loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        """
+        runner = self._runner
+        if runner.metrics is not None:
+            raise UsageError("training.metrics() was called twice: call it once, with all metrics")
+        given = LoopMetrics(metrics, combine, runner.graph_state, runner.trace)
+        _refuse_accumulated(given, runner.accumulation)
+        for place, total in enumerate(given.totals):
+            self.register(f"metrics/{place}", total)
+        runner.metrics, runner.trace.around = given, given.traced
+
     def batches(
         self,
         data: Any,
@@ -300,6 +353,7 @@ class Training:
             )
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
+        _refuse_accumulated(self._runner.metrics, accumulation)
         self._plan = plan
         self._runner.takes(
             plan, described={"seed": int(seed)}, accumulation=accumulation, most_peers=self._averaging.limits.maximum
@@ -469,3 +523,11 @@ class Training:
             self._runner.abandon()
             raise
         self.finish()
+
+
+def _refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
+    if metrics is not None and accumulation is not None and not metrics.only_adds:
+        raise UsageError(
+            "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
+            "sums are accumulated; leave one of them out"
+        )

@@ -28,6 +28,7 @@ def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epoch
     assert max(row["step"] for row in ended.metrics) == steps, "as many steps as without faults"
     assert {one["steps"] for one in last} == {steps}, "a registered variable counts them"
     assert [one["told"] for one in last] == [{"steps": steps, "samples": SAMPLES * epochs}] * len(last)
+    assert all(one["numbers"] == [SAMPLES, (SAMPLES - 1) / 2] for one in last), "of the last epoch"
     mean = (SHIFT + data(SAMPLES)[0].mean(axis=0)) * (1 - MOMENTUM**steps)
     assert np.abs(np.array(last[0]["mean"]) - mean).max() < 0.08, "BatchNorm's mean is that of so many steps"
 

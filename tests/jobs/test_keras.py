@@ -20,6 +20,7 @@ import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
 from tests.jobs.harness import PROGRAMS, ROOT, Ended, ran
+from tests.jobs.programs import keras_losses
 from tests.keras.fitting import float64
 from tests.soak import SOAK
 
@@ -53,8 +54,9 @@ def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, di
 def orders(kind: str, epochs: int) -> list[np.ndarray]:
     """The samples of each epoch, in the order in which a job of this kind of data trains on them."""
     module = program()
-    if kind == "arrays":
-        return [shuffled(module.SAMPLES, seed=3, epoch=epoch) for epoch in range(epochs)]
+    if kind in ("arrays", "losses"):
+        samples = module.SAMPLES if kind == "arrays" else keras_losses.UNEVEN
+        return [shuffled(samples, seed=3, epoch=epoch) for epoch in range(epochs)]
     if kind == "dataset":
         read = module.dataset()
         assert len(list(read)) == 8, "each peer looks it through once before it begins"
@@ -79,18 +81,21 @@ def plain(epochs: int, *, kind: str = "arrays") -> tuple[dict[str, list[float]],
     before = keras.config.floatx(), keras.config.dtype_policy()
     try:
         module = program()
-        (x, y), (model, _) = module.data(), module.build()
+        (x, y), more, (model, _), _ = module.parts(kind == "losses")
+        weights = more.get("sample_weight")
         history: dict[str, list[float]] = {}
         batch_size = module.GIVEN if kind == "generator" else module.BATCH
         for order in orders(kind, epochs):
             model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
             found = model.fit(
                 x[order], {name: one[order] for name, one in y.items()}, batch_size=batch_size, shuffle=False,
+                sample_weight=weights and {name: one[order] for name, one in weights.items()},
                 verbose=0, validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
             )  # fmt: skip
             for name, values in found.history.items():
                 history.setdefault(name, []).extend(values)
-        return history, [np.asarray(one).ravel() for one in model.weights]
+        compared = model.trainable_variables if kind == "losses" else model.weights
+        return history, [np.asarray(one).ravel() for one in compared]
     finally:
         keras.config.set_floatx(before[0])
         keras.config.set_dtype_policy(before[1])
@@ -199,6 +204,25 @@ def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_p
     if kind == "generator":
         said = r"this peer read (\d+) batches of the generator that model\.fit\(\) was given in \d+\.\d s"
         assert re.search(said, ended.output), "the price of joining"
+
+
+def test_losses_of_every_denominator_and_metrics_that_do_not_add_up_are_those_of_the_whole_batch(tmp_path):
+    """Over a rescale, a kill, a step that is done again, and steps with a slice that is empty."""
+    epochs = 3
+    ended, found = fitted(
+        tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "5": 3}, wait={"6": "offered"}, epochs=epochs,
+        losses=1, die=1, die_at=3,
+    )  # fmt: skip
+    assert ended.sizes[:3] == [2, 3, 2]
+    assert ended.all_of("rescale")[0]["step"] == 7, "in the middle of an execution"
+    stayed = found[0]
+    assert stayed["seen"] == [[1.0] * keras_losses.UNEVEN] * epochs
+    assert stayed["batches"] == [[2, 5, 7]] * epochs, "callbacks are called per execution"
+    assert stayed["traces"] == 1
+    assert stayed["finite"]
+    assert_as_plain(stayed, epochs, kind="losses")
+    assert found[2]["history"] == stayed["history"]
+    assert found[2]["batches"] == stayed["batches"]
 
 
 def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):

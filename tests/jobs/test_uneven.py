@@ -20,6 +20,7 @@ def test_a_step_with_fewer_samples_than_peers_loses_nobody_and_counts_each_sampl
     found = [json.loads((results / f"{peer}.json").read_text()) for peer in range(2)]
     assert [sum(counts) for counts in zip(*(one["seen"] for one in found), strict=True)] == [2] * 25
     assert [one["counted"] for one in found] == [26.0, 24.0], "the metric of a peer counts its own samples"
+    assert [one["of_job"] for one in found] == [[25.0, 12.0]] * 2, "that of the job counts those of the last epoch"
     assert found[0]["drawn"] != found[1]["drawn"], "what a step draws is the peer's own"
     assert found[0]["between"] == found[1]["between"], "what is drawn beside the steps is equal"
     for one in found:

@@ -130,7 +130,7 @@ def test_a_peer_that_does_not_lead_writes_nothing_and_the_next_leader_goes_on(tm
     assert not list(tmp_path.iterdir())
     one.enter(leads=True, epoch=1)
     one.batch_begins(0)
-    one.batch_ends(0, {"loss": 0.5})
+    one.batch_ends(0, lambda: {"loss": 0.5})
     one.epoch_ends(1, {"loss": 0.5})
     one.end({})
     assert list((tmp_path / "board" / "train").iterdir())

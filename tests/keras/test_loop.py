@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.errors import UsageError
 from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
 
 pytestmark = pytest.mark.slow
@@ -303,10 +302,51 @@ def test_no_epochs_at_all_leave_the_model_as_it_is():
         np.testing.assert_array_equal(np.asarray(one), other)
 
 
-def test_a_mask_on_the_output_is_refused_before_any_step():
-    model = keras.Sequential(
-        [keras.Input((4,), dtype="int32"), keras.layers.Embedding(5, 2, mask_zero=True), keras.layers.Dense(1)]
-    )
-    model.compile("sgd", "mse")
-    with pytest.raises(UsageError, match="output of the model has a mask"):
-        in_job(model, np.ones((8, 4), np.int32), np.ones((8, 4, 1)), batch_size=4)
+@pytest.mark.parametrize("per_execution", [1, 3])
+def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(per_execution):
+    x, y = points()
+
+    class Told(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.ended = [], []
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self.begun.append(batch)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.ended.append((batch, dict(logs)))
+
+    with float64():
+        each, told = Told(), Told()
+        plain, mine = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        mine.steps_per_execution = per_execution
+        plainly(plain, x, y, batch_size=7, epochs=2, callbacks=[each])
+        in_job(mine, x, y, batch_size=7, epochs=2, callbacks=[told])
+        assert_same(mine, plain)
+    ends = [at for at, (batch, _) in enumerate(each.ended) if batch in (2, 5, 7)] if per_execution > 1 else range(16)
+    assert told.begun == [batch for batch in each.begun if batch % per_execution == 0]
+    assert [batch for batch, _ in told.ended] == [each.ended[at][0] for at in ends]
+    for (_, logs), at in zip(told.ended, ends, strict=True):
+        assert logs == pytest.approx(each.ended[at][1], rel=1e-8)
+
+
+def test_logs_are_computed_when_a_callback_looks_and_are_those_of_their_step():
+    x, y = points()
+
+    class Keeping(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kept: list[Any] = []
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.kept.append(logs)
+
+    keeping = Keeping()
+    history = in_job(compiled(network(), metrics=["mae"]), x, y, batch_size=10, callbacks=[keeping])
+    first, *_, last = keeping.kept
+    assert all(isinstance(one, dict) for one in keeping.kept)
+    assert last.get("loss") == pytest.approx(history.history["loss"][0])
+    assert {**first} == dict(first)
+    assert len(first) == 2
+    assert first["loss"] != last["loss"]

@@ -18,9 +18,10 @@ import keras
 import numpy as np
 
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches
-from kungfu.keras.metrics import adds_up, metrics_of
+from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
+from kungfu.training.combined_metrics import adds_up
 from kungfu.training.job_loop import Meeting
 
 __all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction"]
@@ -268,11 +269,3 @@ def _united(meeting: Meeting, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, An
     pieces = [meeting.sums([padded[start : start + step]])[0] for start in range(0, len(padded), step)]
     bits = np.concatenate(pieces).tobytes()[: len(content)] if pieces else b""
     return np.frombuffer(bits, whole.dtype).reshape(whole.shape).copy()
-
-
-def plain_number(value: Any) -> Any:
-    """As Keras gives numbers to callbacks."""
-    if isinstance(value, dict):
-        return {name: plain_number(one) for name, one in value.items()}
-    array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array) if array.size == 1 else array

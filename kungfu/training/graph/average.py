@@ -6,7 +6,7 @@ A step that averages several times has a message for each, and what the policies
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -21,12 +21,23 @@ __all__ = ["average", "average_and_sum", "average_before_last", "average_to_conc
 DENSE_LIMIT_BYTES = 256 << 20
 
 
+class Riders(Protocol):
+    """What the step adds up over the peers on the message of its gradients."""
+
+    def outgoing(self) -> list[Any]:
+        """Graph: what is summed."""
+
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: takes the sums."""
+
+
 def average(
     averaging: Averaging,
     gradients: Any,
     *,
     loss: Any,
     accumulation: Accumulation | None = None,
+    riders: Riders | None = None,
     waited: Sequence[Any] = (),
 ) -> Any:
     """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
@@ -39,6 +50,7 @@ def average(
         loss: This peer's mean loss, a scalar.
         accumulation: Where a share is cut into micro-batches: all but the last are kept, and only the last is averaged,
             together with them.
+        riders: Their sums over the peers are known when the means are.
         waited: The seconds that the messages before this one took in this step, as `average_before_last` gives them.
 
     Returns:
@@ -55,16 +67,25 @@ def average(
     own, metrics = _scalar(loss), averaging.graph_state.metrics
     if accumulation is not None:
         metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
-    published = metrics.published.floats()
+    published, riding = metrics.published.floats(), [] if riders is None else riders.outgoing()
+    first, end = len(dense), len(dense) + len(published)
 
-    def exchange(share: Sequence[Any], mean_loss: Any) -> list[Any]:
-        own_values = list(share[len(dense) :])
-        sent = send(averaging, share[: len(dense)], mean_loss, own_values, waited=waited)
-        return [*_concluded(averaging, sent), *own_values]
+    def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
+        sent = send(averaging, share[:first], mean_loss, list(share[first:end]), totals=totals, waited=waited)
+        if riders is not None:
+            riders.conclude(sent.sums)
+        return [*_concluded(averaging, sent), *share[first:]]
 
-    # What is published is averaged over micro-batches as gradients are.
-    share = [*dense, *published]
-    means = exchange(share, own) if accumulation is None else accumulation.exchanged(share, own, exchange)
+    if accumulation is None:
+        return _packed_like(gradients, exchange([*dense, *published], own, riding))
+
+    def exchange_share(share: Sequence[Any], mean_loss: Any) -> list[Any]:
+        totals = [_of_share(one, like, metrics.samples) for one, like in zip(share[end:], riding, strict=True)]
+        return exchange(share, mean_loss, totals)
+
+    # What is published is averaged over micro-batches as gradients are; what is added up goes along per sample.
+    share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in riding)]
+    means = accumulation.exchanged(share, own, exchange_share)
     return _packed_like(gradients, means)
 
 
@@ -148,6 +169,17 @@ def _concluded(averaging: Averaging, sent: GradientMessage) -> list[Any]:
         return list(sent.means)
     with tf.control_dependencies(list(outcome)):  # a peer lost in those messages must not leave an update half done
         return [tf.identity(mean) for mean in sent.means]
+
+
+def _per_sample(total: Any, samples: tf.Variable) -> Any:
+    """A total of this peer as a mean over its samples, in float64, where whole numbers stay what they are."""
+    return tf.math.divide_no_nan(tf.cast(total, tf.float64), tf.cast(samples.read_value(), tf.float64))
+
+
+def _of_share(mean: Any, total: Any, samples: tf.Variable) -> Any:
+    """The total over the share of this peer, of the type of that of a micro-batch."""
+    whole = mean * tf.cast(samples.read_value(), tf.float64)
+    return tf.cast(whole if total.dtype.is_floating else tf.round(whole), total.dtype)
 
 
 def _dense_leaves(gradients: Any) -> list[Any]:

@@ -19,13 +19,14 @@ from kungfu.runtime.api import Attachment
 __all__ = ["SentTotals", "add_up"]
 
 
-def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable) -> list[Any]:
-    """Graph: the sums of tensors over the peers, by a message of its own: those that a step knows only at its end.
+def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable, tag: str) -> list[Any]:
+    """Graph: the sums of tensors over the peers, by a message of its own.
 
     Args:
         attachment: Sums over the peers.
         values: Tensors of the same types and shapes on all peers.
         order: The variable by which the messages of a step are ordered.
+        tag: Names the message.
     """
     given = [tf.convert_to_tensor(one) for one in values]
     floats = [one for one in given if one.dtype == tf.float32]
@@ -34,10 +35,9 @@ def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable)
         [*others, tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)],
         prescale=tf.constant(1.0, tf.float64),
         order=order,
-        tag="metrics",
+        tag=tag,
     )
-    pieces = tf.split(vector, [math.prod(one.shape.as_list()) for one in floats]) if floats else []
-    added = iter([tf.reshape(one, like.shape) for one, like in zip(pieces, floats, strict=True)])
+    added = iter(_cut(vector, [_shape(one) for one in floats]))
     rest = iter(sums)
     return [next(added) if one.dtype == tf.float32 else next(rest) for one in given]
 
@@ -48,7 +48,7 @@ class SentTotals:
 
     Args:
         floats: The vector that is to ride on the message of the gradients, at its end.
-        shapes: Of the totals in that vector, in their order.
+        shapes: Of the totals in that vector, in their order; tensors where they are open.
         others: The sums of those of another type, which have come.
         rides: For each total, whether it is in the vector.
     """
@@ -76,14 +76,30 @@ class SentTotals:
             whole, last = tf.constant(1.0, tf.float64), tf.zeros([0], tf.float32)
             others = list(attachment.all_reduce([*others, last], prescale=whole, order=order, tag="totals"))[:-1]
         vector = tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)
-        return cls(vector, [one.shape.as_list() for one in floats], others, rides)
+        return cls(vector, [_shape(one) for one in floats], others, rides)
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
         """Graph: what came with the gradients, without the totals at its end; and the sums, in their order."""
-        counts = [math.prod(shape) for shape in self.shapes]
-        if not sum(counts):
+        if not self.shapes:
             return extras, list(self.others)
-        pieces = tf.split(extras[-sum(counts) :], counts)
-        floats = iter([tf.reshape(one, shape) for one, shape in zip(pieces, self.shapes, strict=True)])
-        others = iter(self.others)
-        return extras[: -sum(counts)], [next(floats) if does else next(others) for does in self.rides]
+        elements = sum(map(_elements, self.shapes))
+        at = tf.size(extras) - elements
+        floats, others = iter(_cut(extras[at:], self.shapes)), iter(self.others)
+        return extras[:at], [next(floats) if does else next(others) for does in self.rides]
+
+
+def _cut(vector: Any, shapes: Sequence[Any]) -> list[Any]:
+    """The tensors of these shapes that were laid out in a vector."""
+    if not shapes:
+        return []
+    pieces = tf.split(vector, tf.stack([_elements(shape) for shape in shapes]), num=len(shapes))
+    return [tf.reshape(one, shape) for one, shape in zip(pieces, shapes, strict=True)]
+
+
+def _elements(shape: Any) -> Any:
+    return math.prod(shape) if isinstance(shape, list) else tf.reduce_prod(shape)
+
+
+def _shape(tensor: Any) -> Any:
+    """As a list where it is known; else as a tensor: rows per peer are as many as the view has peers."""
+    return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -28,6 +28,7 @@ class StepTrace:
 
     def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
         self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
+        self.around: Callable[[], AbstractContextManager[None]] | None = None  # around each trace
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
         self.declared_averages = 1  # as the program says
@@ -137,6 +138,9 @@ class StepTrace:
             self._around.enter_context(self._gate.around())
         if self.random_streams is not None and not tf.executing_eagerly():
             self.random_streams.seed(tf.compat.v1.get_default_graph())
+        if self.around is not None:
+            with self.ours():
+                self._around.enter_context(self.around())
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:

@@ -1,7 +1,8 @@
 """Linear regression in float64 that counts in its shared state how often the job trained on each sample.
 
 Beside the model it counts steps in a registered variable, and steps and samples in a registered dictionary; BatchNorm's
-moving mean forgets so slowly that its value tells how often it was updated. Each peer leaves DIR/PEER.json.
+moving mean forgets so slowly that its value tells how often it was updated; a metric of the job sees the numbers of the
+samples of an epoch. Each peer leaves DIR/PEER.json.
 
 While the file DIR/hurry is not there, a step takes some milliseconds more, and a second in the last quarter of the
 training: the faults of a schedule must find a job, however long the machine takes for them. The number in DIR/size is
@@ -104,6 +105,8 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
     steps, told = tf.Variable(0, dtype=tf.int64, trainable=False), {"steps": 0, "samples": 0}
     training.register("steps", steps)
     training.register("told", lambda: told, told.update)
+    numbers = keras.metrics.Mean()
+    training.metrics(numbers)
     place = tf.one_hot(training.peer, PEERS, dtype=tf.float64)
 
     @training.step
@@ -112,6 +115,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
             norm(x + SHIFT, training=True)
             loss = tf.reduce_mean(tf.square(tf.matmul(x, slope) - y))
         (gradient,) = tape.gradient(loss, [slope.value])
+        numbers.update_state(index)
         here = 1.0 / tf.maximum(tf.cast(tf.size(index), tf.float64), 1.0)
         mine = tf.math.unsorted_segment_sum(tf.ones_like(index, tf.float64), index, given.samples)
         gradient, averaged, places = training.average([gradient, mine * here, place * here], loss=loss)
@@ -140,6 +144,7 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
         "skipped": skipped,
         "steps": int(steps),
         "told": told,
+        "numbers": [float(numbers.count), float(numbers.result())],
         "mean": np.asarray(norm.moving_mean).tolist(),
         "seen": dict(zip(map(str, counts.tolist()), times.tolist(), strict=True)),
         "slope": np.asarray(slope).ravel().tolist(),

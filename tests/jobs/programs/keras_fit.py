@@ -188,9 +188,25 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
     parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
     parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")
+    parser.add_argument("--losses", type=int, default=0, help="1: of every kind, see keras_losses.py")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
     parser.add_argument("--die-at", type=int, default=4, help="after which step of it")
     return parser.parse_args(words)
+
+
+def own_seed(given: argparse.Namespace) -> int:
+    """Of the data of this peer."""
+    return own_id() if given.unlike else 5
+
+
+def parts(losses: int) -> tuple[Any, dict[str, Any], Any, Any]:
+    """Inputs and targets, further arguments of ``fit``, the model with its counts, and ``combine`` of ``attach``."""
+    if not losses:
+        return data(), {}, build(), {}
+    from tests.jobs.programs import keras_losses  # which imports this module
+
+    *points, weights = keras_losses.data_of_losses()
+    return points, {"sample_weight": weights}, keras_losses.build_losses(), keras_losses.COMBINE
 
 
 def main() -> None:
@@ -198,15 +214,18 @@ def main() -> None:
 
     given = arguments()
     given.results.mkdir(exist_ok=True)
-    (x, y), (model, counts) = data(), build()
+    (x, y), more, (model, counts), combine = parts(given.losses)
     sizes = {int(step): size for step, size in given.schedule.items()}
     policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
     found: dict[str, Any] = {"seen": [], "batches": [], "ended": [], "left": True}
 
-    kf.keras.attach(model, policies=policies, seed=3)
+    kf.keras.attach(model, policies=policies, seed=3, combine=combine)
 
     def write() -> None:
-        found["weights"] = [np.asarray(one).ravel().tolist() for one in model.weights]
+        # BatchNorm, of which there is one with the losses, sees slices.
+        compared = model.trainable_variables if given.losses else model.weights
+        found["weights"] = [np.asarray(one).ravel().tolist() for one in compared]
+        found["finite"] = all(np.all(np.isfinite(np.asarray(one))) for one in model.weights)
         (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 
     atexit.register(write)  # a peer that is let go ends inside of fit
@@ -221,7 +240,7 @@ def main() -> None:
         Raising(given.raises),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
     ]
-    told = given_data(given.data, own_id() if given.unlike else 5)
+    told = {"x": x, "y": y, "batch_size": BATCH, **more} if given.losses else given_data(given.data, own_seed(given))
     history = model.fit(
         **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
         validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),

@@ -28,10 +28,11 @@ def main() -> None:
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Conv2D(2, 3, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((4, 4, 1)), *layers, keras.layers.Dense(1)])
-    optimizer, metric = keras.optimizers.SGD(0.1), keras.metrics.Mean()
+    optimizer, metric, of_job = keras.optimizers.SGD(0.1), keras.metrics.Mean(), keras.metrics.Mean()
     seen, counter = tf.Variable(tf.zeros([SAMPLES], tf.int64)), tf.Variable(0)
     training = kf.attach(model, optimizer)
     training.register("counter", counter)
+    training.metrics(of_job)
     called: list[int] = []
     drawn = tf.Variable(0.0)
 
@@ -40,6 +41,7 @@ def main() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(model(x, training=True)))
         metric.update_state(tf.ones_like(index))
+        of_job.update_state(index)
         tf.py_function(lambda: called.append(1), [], [])
         drawn.assign(tf.random.uniform([]))
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
@@ -56,6 +58,7 @@ def main() -> None:
     found = {
         "seen": seen.numpy().tolist(),
         "counted": float(metric.count),
+        "of_job": [float(of_job.count), float(of_job.result())],
         "counter": int(counter),
         "called": len(called),
         "drawn": float(drawn),

@@ -1,0 +1,144 @@
+"""Losses of the whole batch, put together from slices: of every denominator, also where slices have nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.keras.losses import WholeBatchLosses
+from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly, points
+
+SAMPLES, WORDS = 7, 4
+SLICES = [[3, 4], [7, 0], [1, 1, 5], [0, 0, 7]]
+
+
+class OnePeer:
+    """Stands for the loop of one of several peers: it is told the sums, once it has told what it adds to them."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = tf.constant(float(samples))
+        self.added: list[Any] = []
+        self.sums: list[Any] | None = None
+
+    def sum_before(self, value: Any, *, tag: str) -> list[Any]:
+        self.added.append(value)
+        return [value if self.sums is None else self.sums[len(self.added) - 1]]
+
+
+def given(loss: Any) -> Any:
+    """A loss as ``compile`` is given it: a function of targets, predictions and weights."""
+    model = compiled(network(), loss)
+    return lambda y, predicted, weights=None: model.compute_loss(y=y, y_pred=predicted, sample_weight=weights)
+
+
+def whole(loss: Any, slices: Sequence[int], y: Any, predicted: Any, weights: Any, mask: Any) -> Any:
+    """The mean of the slices' losses, weighted by samples; an empty slice stands for another peer's sample."""
+    loops = [OnePeer(count) for count in slices]
+    starts = np.cumsum([0, *slices])
+
+    def of(loop: OnePeer, first: int, count: int) -> Any:
+        rows = slice(first, first + count) if count else slice(0, 1)
+        part = tf.constant(predicted[rows])
+        if mask is not None:
+            part._keras_mask = tf.constant(mask[rows])
+        loop.added = []
+        with WholeBatchLosses(loop).scaled():
+            return loss(tf.constant(y[rows]), part, None if weights is None else tf.constant(weights[rows]))
+
+    told = list(zip(loops, starts[:-1].tolist(), slices, strict=True))
+    for one in told:
+        of(*one)
+    sums = [sum(values) for values in zip(*(loop.added for loop in loops), strict=True)]
+    for loop in loops:
+        loop.sums = sums
+    return sum(float(of(*one)) * one[2] for one in told) / sum(slices)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("masked", [None, "some", "all", "none of a slice"])
+@pytest.mark.parametrize("weighted", [None, "samples", "positions", "zeros"])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight", "sum"])
+def test_the_mean_of_the_slices_is_the_loss_of_the_whole_batch(reduction, weighted, masked, slices):
+    draw = np.random.default_rng(0)
+    y, predicted = draw.normal(size=(2, SAMPLES, WORDS, 2))
+    weights = {
+        None: None,
+        "samples": draw.uniform(size=(SAMPLES, 1)),
+        "positions": draw.uniform(size=(SAMPLES, WORDS)),
+        "zeros": np.zeros((SAMPLES, 1)),
+    }[weighted]
+    mask = {
+        None: None,
+        "some": draw.uniform(size=(SAMPLES, WORDS)) > 0.4,
+        "all": np.zeros((SAMPLES, WORDS), bool),
+        "none of a slice": np.repeat(np.arange(SAMPLES)[:, None] > 2, WORDS, axis=1),
+    }[masked]
+    everything = tf.constant(predicted)
+    if mask is not None:
+        everything._keras_mask = tf.constant(mask)
+    with float64():
+        loss = given(keras.losses.MeanSquaredError(reduction))
+        expected = float(loss(tf.constant(y), everything, weights))
+        found = whole(loss, slices, y, predicted, weights, mask)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+
+
+def test_nothing_is_sent_for_a_mean_over_samples_nor_for_a_loss_that_compile_was_not_given():
+    loop, kind = OnePeer(3), keras.losses.MeanSquaredError
+    mean, weighted, added = (given(kind(one)) for one in ("mean", "mean_with_sample_weight", "sum"))
+    y, predicted = tf.ones((3, 2)), tf.zeros((3, 2))
+    with WholeBatchLosses(loop).scaled():
+        mean(y, predicted, tf.ones(3))
+        weighted(y, predicted)
+        kind("sum")(y, predicted)
+        assert loop.added == []
+        added(y, predicted)
+        added(y, predicted)
+        assert len(loop.added) == 1, "the samples of all peers are known now"
+
+
+def test_a_loss_that_ignores_a_class_is_divided_by_the_others():
+    draw = np.random.default_rng(1)
+    y, predicted = draw.integers(0, 3, SAMPLES), draw.normal(size=(SAMPLES, 3))
+    with float64():
+        loss = given(keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=1))
+        expected = float(loss(tf.constant(y), tf.constant(predicted)))
+        np.testing.assert_allclose(whole(loss, [2, 5], y, predicted, None, None), expected, rtol=1e-12)
+
+
+def masked_network() -> Any:
+    keras.utils.set_random_seed(3)
+    return keras.Sequential(
+        [keras.Input((WORDS,), dtype="int32"), keras.layers.Embedding(5, 2, mask_zero=True), keras.layers.Dense(1)]
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_a_job_of_one_trains_on_masked_outputs_as_keras_does(jit_compile, capsys):
+    draw = np.random.default_rng(2)
+    x, y = draw.integers(0, 5, (20, WORDS)), draw.normal(size=(20, WORDS, 1))
+    with float64():
+        # By Keras' Adam the rows of an embedding's sparse gradient are squared one by one; in a job it is dense.
+        given = {"metrics": ["mae"], "jit_compile": jit_compile}
+        mine, plain = (compiled(masked_network(), optimizer=keras.optimizers.SGD(0.1), **given) for _ in range(2))
+        in_job(mine, x, y, batch_size=8, epochs=2)
+        plainly(plain, x, y, batch_size=8, epochs=2)
+        assert_same(mine, plain)
+    assert ("run without XLA" in capsys.readouterr().err) == jit_compile
+    assert mine.fit.attached.training.traces() == 1
+
+
+@pytest.mark.slow
+def test_a_job_of_one_adds_up_a_sum_as_keras_does():
+    x, y = points()
+    with float64():
+        mine, plain = (compiled(network(), keras.losses.MeanSquaredError("sum")) for _ in range(2))
+        in_job(mine, x, y, batch_size=16, epochs=2)
+        plainly(plain, x, y, batch_size=16, epochs=2)
+        assert_same(mine, plain)
