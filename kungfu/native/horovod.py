@@ -101,7 +101,7 @@ def _compile(place: Path, environment: Mapping[str, str]) -> Path:
         archive.extractall(place, filter="data")
     sources = place / f"horovod-{VERSION}"
     _run("change", ["patch", "--forward", "--batch", "--strip=1", "--directory", str(sources), f"--input={_PATCH}"])
-    _run("compile", _pip("wheel", "--wheel-dir", place / "wheel", sources), environment)
+    _run("compile", _pip("wheel", "--no-cache-dir", "--wheel-dir", place / "wheel", sources), environment)
     return place / "wheel"
 
 
