@@ -116,7 +116,7 @@ class Beside:
     attachment: Any
     name: str
 
-    def join(self, state: Any, *, description: Any, machine: str) -> Any:
+    def join(self, state: Any, *, description: Any, machine: str, opening_terms: Any) -> Any:
         from kungfu.runtime.core.terms import Terms
         from kungfu.runtime.core.view import Peer, View
         from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState

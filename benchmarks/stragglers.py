@@ -94,12 +94,12 @@ def seconds_for(samples: float, *, factor: float = 1.0) -> float:
     return high
 
 
-def task(factor: float, *, samples: int) -> Task:
+def task(factor: float, *, samples: int, standby: int = STANDBY) -> Task:
     """A run with the policy."""
     told = f"seconds={JOIN_EVERY_S}, max_peers={PEERS}, every={EVERY}"
     policy = f"benchmarks.emulation.policies:grown_without_stragglers({told})"
     work = Work(curve(), samples, LOCAL_BATCH, "local_batch_size")
-    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS, standby=STANDBY)
+    return Task(work, 1, PEERS, policy=policy, slow=Slow(SLOW_EVERY, (factor,)), hosts=HOSTS, standby=standby)
 
 
 def on_model(factor: float, *, samples: int, joining_s: float) -> float:
@@ -210,7 +210,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=100.0, help="device time without stragglers (100)")
-    parser.add_argument("--quick", action="store_true", help="one factor only, and no short job beside")
+    parser.add_argument("--quick", action="store_true", help="one factor, no short job, nothing on standby")
     given = parser.parse_args(words)
     if not 1 <= given.seconds <= 3600:
         parser.error(f"--seconds {given.seconds:g}: takes 1 to 3600 seconds")
@@ -229,7 +229,7 @@ def main(words: Sequence[str] | None = None) -> int:
     runs = {}
     for name, factor in list(FACTORS.items())[: 1 if given.quick else None]:
         console.print(f"stragglers slowed {factor:.3g} times", highlight=False)
-        runs[name] = run_job(task(factor, samples=samples))
+        runs[name] = run_job(task(factor, samples=samples, standby=0 if given.quick else STANDBY))
     console.print(table(runs, samples=samples))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     save(drawn(runs, samples=samples), path=PICTURE)

@@ -197,6 +197,6 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
 def _classes() -> dict[str, type]:
     """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
     packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.plan")
-    modules = [module for name, module in sys.modules.items() if name.startswith(packages)]
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]
     found = [one for module in modules for one in vars(module).values() if isinstance(one, type)]
     return {one.__name__: one for one in found if dataclasses.is_dataclass(one)}

@@ -454,7 +454,7 @@ class Training:
         Cost:
             A barrier.
 
-        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> import keras, kungfu as kf, numpy as np, tensorflow as tf
         >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
         >>> training = kf.attach(model, optimizer)
         >>> @training.step
@@ -463,7 +463,7 @@ class Training:
         ...         loss = tf.reduce_mean(model(x) ** 2)
         ...     grads = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
-        >>> for x in training.batches([[1.0]] * 8, batch_size=2, epochs=100, seed=0):
+        >>> for x in training.batches(np.ones((8, 1), np.float32), batch_size=2, epochs=100, seed=0):
         ...     train_step(x)
         ...     if training.step_number == 5:
         ...         training.stop("the budget is spent")

@@ -14,8 +14,8 @@ DOOR = "kungfu.runtime.api"
 
 
 def taken_from_the_runtime() -> Iterator[tuple[Path, str, str]]:
-    """File, module and name of every import of the runtime in training."""
-    for path in sorted((ROOT / "training").rglob("*.py")):
+    """File, module and name of every import of the runtime in training, and in what trains by Keras' fit."""
+    for path in sorted(path for folder in ("training", "keras") for path in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kungfu.runtime"):
                 yield from ((path, node.module or "", one.name) for one in node.names)
