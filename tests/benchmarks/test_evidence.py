@@ -150,7 +150,7 @@ def test_bad_arguments_are_refused(module, words: list[str], capsys: pytest.Capt
     ("words", "figure"),
     [
         pytest.param(["autoscaling", "--quick", "--seconds", "3"], "worst_distance_from_best", marks=SOAK),
-        (["stragglers", "--quick", "--seconds", "3"], "within_no_stragglers"),
+        pytest.param(["stragglers", "--quick", "--seconds", "3"], "within_no_stragglers", marks=SOAK),
         pytest.param(["utility", "--quick"], "linear_low_ratio", marks=SOAK),
     ],
 )

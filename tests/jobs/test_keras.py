@@ -122,7 +122,7 @@ def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int 
     assert found["traces"] == 1
 
 
-@pytest.mark.parametrize("kind", ["arrays", "dataset"])
+@pytest.mark.parametrize("kind", ["arrays", pytest.param("dataset", marks=SOAK)])
 def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, kind):
     ended, found = fitted(
         tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS,
@@ -190,7 +190,11 @@ def test_a_callback_that_raises_on_one_peer_takes_it_alone_out_of_the_job(tmp_pa
     assert_as_plain(found[0])
 
 
-@pytest.mark.parametrize(("kind", "steps"), [("batches", 8), ("generator", 9), ("partitions", 8)])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [
+        pytest.param("batches", 8, marks=SOAK), ("generator", 9), pytest.param("partitions", 8, marks=SOAK)
+    ],
+)  # fmt: skip
 def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_path, kind, steps):
     ended, found = fitted(
         tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3, "21": 1},

@@ -106,6 +106,7 @@ def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_
     assert_as_plain(tmp_path, script, words)
 
 
+@SOAK
 def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
     words = ["--epochs", "2", "--batch-size", "240"]
     ended = as_job(tmp_path, "digits.py", words, "-np", 3, "--min", 1, "--max", 3, schedule={0: 3, 3: 2})
