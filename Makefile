@@ -32,7 +32,7 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, jobs u
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs/test_unlike.py tests/jobs/test_keeping.py tests/jobs/test_failures.py \
 		tests/jobs/test_exports.py tests/jobs/test_keras.py tests/jobs/test_keras_examples.py \
-		tests/jobs/test_several_averages.py tests/benchmarks \
+		tests/jobs/test_several_averages.py tests/jobs/test_keras_phases.py tests/jobs/test_naming.py tests/benchmarks \
 		tests/test_distribution.py tests/test_versions.py
 
 lint: setup  ## style and types only

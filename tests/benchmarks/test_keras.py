@@ -81,6 +81,7 @@ def test_bad_arguments_are_refused(words: list[str], capsys: pytest.CaptureFixtu
     ("ways", "figure"),
     [(["plain_fit", "fit"], None), pytest.param([*bench.WAYS], "fit_cost", marks=SOAK)],
 )
+@SOAK
 def test_it_gives_its_figures(ways: list[str], figure: str | None) -> None:
     command = [sys.executable, "-m", "benchmarks.keras", "--rounds", "2", "--steps", "20", "--ways", *ways]
     root = Path(__file__).parents[2]

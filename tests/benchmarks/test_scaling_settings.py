@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks import scaling_settings as bench
+from tests.soak import SOAK
 
 
 def result(size: int, unit: int = 1, late: int = 0, jitter: float = 0.0) -> bench.Result:
@@ -44,6 +45,7 @@ def test_each_bound_is_told_to_hold_or_not(results: list[bench.Result], missed: 
 
 
 @pytest.mark.slow
+@SOAK
 def test_it_gives_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench.main(["--quick", "--jobs", "1", "--each"]) == 0
     lines = capsys.readouterr().out.splitlines()

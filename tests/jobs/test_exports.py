@@ -45,6 +45,7 @@ def served(job: Job) -> dict[tuple[str, str], float]:
     return {(one.name, ",".join(one.labels.values())): one.value for family in families for one in family.samples}
 
 
+@SOAK
 def test_a_job_that_grows_and_loses_rank_0_is_seen_by_prometheus_and_tensorboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

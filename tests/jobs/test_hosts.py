@@ -37,6 +37,7 @@ def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> A
     return json.loads(capsys.readouterr().out)
 
 
+@SOAK
 def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
         pytest.param(signal.SIGTERM, 143, 0, marks=SOAK),
     ],
 )
+@SOAK
 def test_an_interrupt_or_a_second_notice_to_any_host_ends_the_job(
     tmp_path: Path, number: signal.Signals, code: int, host: int
 ) -> None:

@@ -238,6 +238,7 @@ def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("peers", [0, 2])
+@SOAK
 def test_the_example_trains_alone_and_as_a_job(tmp_path, peers):
     script, words = ROOT / "examples" / "keras" / "digits.py", ["--epochs", "3", "--save", str(tmp_path / "best.keras")]
     if peers:

@@ -116,6 +116,7 @@ def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
     assert_as_plain(tmp_path, "digits.py", words)
 
 
+@SOAK
 def test_a_step_with_two_optimizers_is_undone_where_rank_0_is_killed_between_their_applications(tmp_path):
     words = ["--epochs", "2", "--batch-size", "300"]  # of 6 steps each
     ended = as_job(

@@ -14,6 +14,7 @@ import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
 from tests.jobs.harness import PROGRAMS, Ended, ran
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -86,6 +87,7 @@ def assert_as_plain(found: dict[str, Any]) -> None:
         np.testing.assert_allclose(one, value, rtol=RELATIVE)
 
 
+@SOAK
 def test_the_job_grows_in_the_first_fit_and_in_the_second_and_shrinks(tmp_path):
     ended, found = fitted(
         tmp_path, "-np", 1, "--max", 3, schedule={"0": 1, "3": 2, "12": 3, "17": 2}, wait={"5": 1, "13": 2},

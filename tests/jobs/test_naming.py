@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.jobs.harness import ran
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,7 @@ def test_the_lowest_rank_is_replaced_and_the_next_one_evicted_while_the_others_t
     assert {one["traces"] for one in found.values()} == {1}
 
 
+@SOAK
 def test_a_replacement_that_is_asked_for_while_the_job_grows_comes_with_the_same_wave(tmp_path):
     results = tmp_path / "results"
     ended = ran(tmp_path, "-np", 2, "--max", 3, program="naming.py", arguments=[results, "growing"], deadline_s=180.0)
