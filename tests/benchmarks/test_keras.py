@@ -79,7 +79,7 @@ def test_bad_arguments_are_refused(words: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ways", "figure"),
-    [(["plain_fit", "fit"], None), pytest.param([*bench.WAYS], "fit_cost", marks=SOAK)],
+    [(["plain_fit", "fit"], None), ([*bench.WAYS], "fit_cost")],
 )
 @SOAK
 def test_it_gives_its_figures(ways: list[str], figure: str | None) -> None:

@@ -156,9 +156,9 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
     ("number", "code", "host"),
     [
         (signal.SIGINT, 130, 1),
-        pytest.param(signal.SIGTERM, 143, 1, marks=SOAK),
-        pytest.param(signal.SIGINT, 130, 0, marks=SOAK),
-        pytest.param(signal.SIGTERM, 143, 0, marks=SOAK),
+        (signal.SIGTERM, 143, 1),
+        (signal.SIGINT, 130, 0),
+        (signal.SIGTERM, 143, 0),
     ],
 )
 @SOAK

@@ -191,14 +191,18 @@ class Agent:
         """Records how the devices of this host are divided, where there is not one for each slot."""
         supervisor = self._context.supervisor
         if supervisor.devices and len(supervisor.devices) != supervisor.slots:
-            host = self._context.job.own_host if len(self._context.job.hosts) > 1 else None
-            devices = DevicesEvent(host=host, devices=tuple(supervisor.devices), slots=supervisor.slots)
+            devices = DevicesEvent(host=self._recorded_host, devices=tuple(supervisor.devices), slots=supervisor.slots)
             self._context.recorder.event(devices, shown=True)
 
     def _keep_standby(self) -> None:
         if why := self._context.supervisor.keep_standby():
-            host = self._context.job.own_host if len(self._context.job.hosts) > 1 else None
-            self._context.recorder.event(StandbyEvent(why=why, host=host), shown=True)
+            self._context.recorder.event(StandbyEvent(why=why, host=self._recorded_host), shown=True)
+
+    @property
+    def _recorded_host(self) -> int | None:
+        """The number of this host in events of its own; ``None`` where the job has one host only."""
+        job = self._context.job
+        return job.own_host if len(job.hosts) > 1 else None
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""

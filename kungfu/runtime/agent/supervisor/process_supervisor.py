@@ -123,15 +123,17 @@ class ProcessSupervisor:
             Why there are none from now on, the first time that this is known; else an empty text.
         """
         pool, page = self._standby, self.joiners
-        is_short, failure = pool.is_short(), pool.failure
-        pool.failure = ""
+        # None are wanted, or what there is to say was said.
+        if not pool.size:
+            return ""
+        is_short = pool.is_short()
         if page is not None and not pool.is_loading:
             page.remove([_STANDBY])
         if is_short and (self._joined_s is None or self._clock() - self._joined_s >= CALM_S):
             pool.add(self._environment_of(0), folder=self._temporary_folder())
             if page is not None:
                 page.add(_STANDBY)
-        return failure
+        return pool.failure
 
     @property
     def on_standby(self) -> int:

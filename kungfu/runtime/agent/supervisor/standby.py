@@ -66,19 +66,21 @@ class StandbyPool:
     Args:
         command: The user's program.
         size: How many there are to be; none for 0.
+
+    Attributes:
+        size: The same; 0 from when one has failed to load.
+        failure: How it has failed.
     """
 
     def __init__(self, command: Sequence[str], *, size: int) -> None:
-        self._command, self._size = list(command), size
+        self._command, self.size = list(command), size
         self._waiting: list[_Standby] = []
         self.failure = ""
 
     @property
     def is_loading(self) -> bool:
         """Whether one of them takes processor time still."""
-        for one in self._waiting:
-            one.look()
-        return any(not one.has_loaded for one in self._waiting)
+        return self.ready < len(self._waiting)
 
     @property
     def ready(self) -> int:
@@ -98,10 +100,10 @@ class StandbyPool:
             self._waiting.remove(one)
             code = one.process.child.wait()
             if not one.has_loaded:
-                self._size = 0
+                self.size = 0
                 self.failure = f"a process on standby ended with exit code {code} while it loaded it"
             one.end()
-        return not loading and len(self._waiting) < self._size
+        return not loading and len(self._waiting) < self.size
 
     def add(self, environment: Mapping[str, str], *, folder: str) -> None:
         """Starts one.
