@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from kungfu.cli.draw import draw_run
+from kungfu.cli.draw.picture import draw_run
 from kungfu.cli.report import decisions_table, read_events
 
 EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900

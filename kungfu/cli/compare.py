@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.draw import Series, fit_axis, smoothed
+from kungfu.cli.draw.panels import fit_axis, smoothed
+from kungfu.cli.draw.recorded_run import Series
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_metrics
 from kungfu.cli.report.changes import changes, stopped_s

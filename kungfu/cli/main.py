@@ -89,7 +89,7 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_explain(commands.add_parser("explain", help="show what a policy computes, when, and what it costs"))
     _add_why(commands.add_parser("why", help="tell what was decided in a run, and why"))
-    _add_draw(commands.add_parser("draw", help="draw a run: size, noise scale, loss, samples/s over steps"))
+    _add_draw(commands.add_parser("draw", help="draw a run: size, batch, loss, samples/s and signals over steps"))
     for name, module, what in _PLANNING:
         if importlib.util.find_spec(module) is not None:
             brought = commands.add_parser(name, help=what, description=what)
@@ -126,7 +126,18 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
 def _add_draw(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
     parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (DIR/run.png)")
+    parser.add_argument(
+        "--signals",
+        type=_names,
+        metavar="NAME,NAME",
+        help="the policies' signals to draw, each in a panel (up to 4 that change; '' for none)",
+    )
     parser.set_defaults(act=_draw, name="draw")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _add_module(parser: argparse.ArgumentParser, *, name: str, module: str) -> None:
@@ -183,10 +194,9 @@ def _why(given: argparse.Namespace) -> int:
 
 
 def _draw(given: argparse.Namespace) -> int:
-    from kungfu.cli.draw import draw_run
+    from kungfu.cli.draw.picture import draw_command
 
-    print(draw_run(given.folder, given.to or given.folder / "run.png"))
-    return 0
+    return draw_command(given.folder, given.to, signals=given.signals)
 
 
 if __name__ == "__main__":

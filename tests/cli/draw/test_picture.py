@@ -1,4 +1,4 @@
-"""The picture of a run."""
+"""The picture of a run: what becomes one, and what is said beside it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
-from kungfu.cli.draw import _draw_loss, _read, _Run, _title, _typical, draw_run, smoothed
+from kungfu.cli.draw.picture import _title, draw_run
+from kungfu.cli.draw.recorded_run import read_run
+from kungfu.cli.main import main
 from kungfu.errors import UsageError
 from tests.cli.recorded import GROWN, Events, measured, written
 from tests.event_log.made import made
@@ -67,31 +67,43 @@ def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Pa
         draw_run(run, tmp_path / "none" / "a.png")
 
 
-def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size() -> None:
-    speed = np.array([1.0, np.nan, 3.0, 10.0, 20.0, 900.0, np.nan])
-    size = np.array([2.0, 2.0, 2.0, 3.0, 3.0, 3.0, 2.0])
-    np.testing.assert_array_equal(smoothed(speed, size), [2.0, 2.0, 2.0, 20.0, 20.0, 20.0, np.nan])
-
-
-def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
-    batch = np.array([32.0] * 6 + [29.0] + [32.0] * 5 + [48.0] * 6 + [5.0])
-    np.testing.assert_array_equal(_typical(batch, among=9), [32.0] * 12 + [48.0] * 7)
-
-
 def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Path) -> None:
     lost = made(**{"event": "recovered", "step": 200, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8})
     metrics = [measured(step) for step in range(1, 300)]
-    run = _read(written(tmp_path, [*GROWN, lost], metrics=metrics))
+    run = read_run(written(tmp_path, [*GROWN, lost], metrics=metrics))
     assert _title(run, tmp_path / "a") == (
         "a: 299 steps, 2 rescales and 1 recovery, for which training stood still for 12.0 s"
     )
     assert drawn(tmp_path, metrics, events=[*GROWN, lost]) == drawn(tmp_path, metrics)
 
 
-def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
-    rows = tuple(measured(step, loss="NaN" if step > 40 else 1.0) for step in range(1, 61))
-    panel = Figure().subplots()
-    _draw_loss(panel, _Run(np.arange(1.0, 61.0), rows, ()))
-    (marks,) = panel.collections
-    assert marks.get_label() == "NaN, first at step 41"
-    assert marks.get_offsets()[:, 0].tolist() == list(range(41, 61))
+def test_each_signal_that_changes_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    without = drawn(tmp_path, [measured(step) for step in range(1, 30)])
+    with_two = drawn(
+        tmp_path, [measured(step, gain=1.0 / step, rescales_left=step % 3, cap=4) for step in range(1, 30)]
+    )
+    assert with_two[0] == without[0]
+    assert with_two[1] - without[1] == 2 * round(1.9 * 120)
+
+
+def test_the_command_says_what_is_not_in_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [measured(step, **{f"s{nth}": 1.0 * nth * step for nth in range(1, 7)}) for step in range(1, 9)]
+    run = str(written(tmp_path, GROWN, metrics=rows))
+    assert main(["draw", run]) == 0
+    note = "note: not drawn: s5, s6 (--signals NAME,NAME draws up to 12)"
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "run.png"), note]
+    assert main(["draw", run, "--signals", "s5, s6", "--to", str(tmp_path / "two.png")]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(tmp_path / "two.png")]
+    assert main(["draw", run, "--signals", ""]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_run_without_signals_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"step": step, "size": 2, "batch": 8, "loss": 1.0, "samples_per_s": 9.0} for step in range(1, 9)]
+    run = str(written(tmp_path, GROWN, metrics=rows))
+    assert main(["draw", run]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s"
+    )
+    assert main(["draw", run, "--signals", "gain"]) == 2
+    assert "--signals gain: no signal of this name is in the record; it has none" in capsys.readouterr().err

@@ -1,0 +1,1 @@
+"""``kungfu draw DIR``: a run in one picture, over its steps."""

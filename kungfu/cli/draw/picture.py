@@ -1,0 +1,77 @@
+"""The picture of a run: its panels one below the other, over the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from kungfu.cli.draw.panels import CHANGES, draw_changes, draw_loss, draw_noise, draw_size, draw_speed
+from kungfu.cli.draw.recorded_run import RecordedRun, read_run
+from kungfu.cli.draw.signal_panels import MOST_SIGNALS, changing_signals, chosen_signals, draw_signal
+from kungfu.cli.png import blank_figure, write_png
+from kungfu.cli.report.changes import changes, stopped_s
+from kungfu.cli.report.values import counted, duration
+
+__all__ = ["draw_command", "draw_run"]
+
+Paint = Callable[[Any, RecordedRun], None]
+
+# Inches: of a picture without signals, and of each panel of one.
+_WIDTH, _HEIGHT, _SIGNAL_HEIGHT = 9.0, 9.5, 1.9
+
+
+def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | None) -> int:
+    """Draws a run, and prints where the picture is and what is not in it; returns the exit code."""
+    run = read_run(folder)
+    chosen = chosen_signals(run, signals)
+    print(_draw(run, chosen, folder, target or folder / "run.png"))
+    left_out = [name for name in changing_signals(run) if name not in chosen]
+    if not run.signals:
+        print("note: no signal of a policy is in the record: the picture shows size, batch, loss and samples/s")
+    elif signals is None and left_out:
+        print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {MOST_SIGNALS})")
+    return 0
+
+
+def draw_run(folder: Path, target: Path, *, signals: Sequence[str] | None = None) -> Path:
+    """Draws the run that `folder` records as a PNG, and gives its path.
+
+    The panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
+    loss, samples/s, and one for each signal.
+
+    Args:
+        folder: The folder that kungfu-run wrote to.
+        target: The file to write.
+        signals: The names of the signals that are drawn; without it those that change, up to a few.
+
+    Raises:
+        UsageError: There is no record, no step or no such signal in it, or `target` cannot be written.
+    """
+    run = read_run(folder)
+    return _draw(run, chosen_signals(run, signals), folder, target)
+
+
+def _draw(run: RecordedRun, signals: Sequence[str], folder: Path, target: Path) -> Path:
+    paints: list[Paint] = [draw_size, draw_noise, draw_loss, draw_speed]
+    paints += [partial(draw_signal, name=name) for name in signals]
+    canvas = blank_figure(_WIDTH, _HEIGHT + _SIGNAL_HEIGHT * len(signals))
+    heights = (1.0, 1.15, 1.15, 1.0, *[0.85] * len(signals))
+    panels = canvas.subplots(len(paints), 1, sharex=True, gridspec_kw={"height_ratios": heights})
+    for panel, paint in zip(panels, paints, strict=True):
+        paint(panel, run)
+        draw_changes(panel, run)
+        panel.grid(axis="y", color="#e6e8eb", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("step")
+    panels[-1].set_xlim(float(run.steps[0]), max(float(run.steps[-1]), float(run.steps[0]) + 1))
+    canvas.suptitle(_title(run, folder), fontsize=12)
+    return write_png(canvas, target)
+
+
+def _title(run: RecordedRun, folder: Path) -> str:
+    changed = any(isinstance(event, (*CHANGES,)) for event in run.events)
+    stood = f", for which training stood still for {duration(stopped_s(run.events))}" if changed else ""
+    return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(run.events)}{stood}"

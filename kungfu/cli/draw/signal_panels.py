@@ -1,0 +1,112 @@
+"""Panels of the policies' own signals, with the values that their decisions saw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kungfu.cli.draw.panels import fit_axis
+from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
+from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
+from kungfu.cli.report.values import finite_number, label
+from kungfu.errors import UsageError
+from kungfu.event_log.events import DecisionEvent, RuleEvent, SetEvent
+
+__all__ = ["MOST_SIGNALS", "changing_signals", "chosen_signals", "draw_signal"]
+
+MOST_SIGNALS = 12  # that a picture may have
+_USUAL = 4  # at most, where nobody says which
+_PURPLE = "#6f42c1"
+_PEERS = (BLUE, ORANGE, GREEN, _PURPLE, "#0b7285", "#a61e4d", GREY, RED)
+# Of more peers a legend would hide the lines.
+_MOST_NAMED = 8
+# Marks at what a rule saw when it asked for a size, and when it set something.
+_MARK_SIZES = {"D": 34, "o": 14}
+_MEANINGS = {"D": "size asked for by", "o": "set by"}
+# It has a panel beside the batch anyway.
+_ELSEWHERE = "noise_scale"
+
+
+def changing_signals(run: RecordedRun) -> tuple[str, ...]:
+    """The signals that have more than one value in the run, first those that decisions saw."""
+    seen = {name for event in run.events if isinstance(event, DecisionEvent | SetEvent) for name in event.saw}
+    changing = [name for name in run.signals if name != _ELSEWHERE and _changes(run, name)]
+    return tuple(sorted(changing, key=lambda name: name not in seen))
+
+
+def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
+    """The signals that are drawn: those that were asked for, else the first few of `changing_signals`.
+
+    Raises:
+        UsageError: The record has no such signal, or there are too many.
+    """
+    if asked is None:
+        return changing_signals(run)[:_USUAL]
+    names = tuple(dict.fromkeys(asked))
+    for name in names:
+        if name not in run.signals:
+            known = f"it has {', '.join(run.signals)}" if run.signals else "it has none"
+            raise UsageError(f"--signals {name}: no signal of this name is in the record; {known}")
+    if len(names) > MOST_SIGNALS:
+        raise UsageError(f"--signals: {len(names)} signals are too many for a picture; give up to {MOST_SIGNALS}")
+    return names
+
+
+def _changes(run: RecordedRun, name: str) -> bool:
+    if name == FRACTIONS:
+        return True
+    values = run.series(name)
+    known = values[np.isfinite(values)]
+    return bool(known.size) and known.min() != known.max()
+
+
+def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
+    """A signal over the steps; marks are the values that a rule saw when it asked for a size, or set something."""
+    panel.set_ylabel(_escaped(label(name)))
+    if name == FRACTIONS:
+        _draw_fractions(panel, run)
+        return
+    values = run.series(name)
+    panel.plot(run.steps, values, color=_PURPLE, linewidth=1.5)
+    marked = [
+        *_mark(panel, run.happened(SetEvent), name, marker="o", colour=GREY),
+        *_mark(panel, run.happened(DecisionEvent), name, marker="D", colour=RED),
+    ]
+    if marked:
+        panel.legend(loc="upper left", frameon=False, fontsize=9)
+    fit_axis(panel, np.concatenate([values, marked]))
+    if not np.isfinite(values).any():
+        panel.text(0.5, 0.5, "no number in any step", transform=panel.transAxes, ha="center", color=GREY)
+
+
+def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, colour: str) -> list[float]:
+    """Marks what the rules of events saw of a signal; gives these values."""
+    seen = [(event, finite_number(event.saw.get(name))) for event in events]
+    points = [(event.step, value) for event, value in seen if value is not None]
+    if not points:
+        return []
+    rules = list(dict.fromkeys(event.rule for event, value in seen if value is not None))
+    named = ", ".join([*rules[:2], "..."] if len(rules) > 2 else rules)
+    panel.scatter(
+        *zip(*points, strict=True), marker=marker, s=_MARK_SIZES[marker], facecolor="white", edgecolor=colour,
+        linewidth=1.5, zorder=3, label=_escaped(f"{_MEANINGS[marker]} {named}"),
+    )  # fmt: skip
+    return [value for _, value in points]
+
+
+def _draw_fractions(panel: Any, run: RecordedRun) -> None:
+    """A line per peer."""
+    of_peers = run.fractions()
+    for nth, (peer, values) in enumerate(of_peers.items()):
+        panel.plot(run.steps, values, color=_PEERS[nth % len(_PEERS)], linewidth=1.3, label=_escaped(f"peer {peer}"))
+    panel.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
+    if len(of_peers) <= _MOST_NAMED:
+        panel.legend(loc="lower left", frameon=False, fontsize=8, ncols=4)
+    fit_axis(panel, np.concatenate([*of_peers.values(), [0.0, 1.2]]))
+
+
+def _escaped(text: str) -> str:
+    """Text that is no formula, whatever a policy has named its signal."""
+    return text.replace("$", r"\$")
