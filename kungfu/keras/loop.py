@@ -219,6 +219,8 @@ class FitRun:
         self._parts.data.refuse_other(progress.ended, leaders=agreed["first"])
         progress.batch, progress.begun, progress.stops = (agreed[name] for name in place)
         self._begins = agreed["begins"]
+        epochs, number = self._parts.arguments["epochs"], self._call.connection.phase
+        self._loop.count_epochs(done_before=self._begins, epochs=max(0, epochs - self._begins), fit=number)
         # Where peers were lost over the end of an epoch, one of those who live may know that it was the last one.
         if meeting.any_of([progress.is_concluded])[0]:
             progress.concluded = progress.ended

@@ -256,6 +256,10 @@ class JobLoop:
             settle=lambda: runner.meet(lambda peers: None),
         )
 
+    def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
+        """How the program counts its epochs, for the record: before this run, in it, and which fit it is."""
+        self._runner.count_epochs(done_before=done_before, epochs=epochs, fit=fit)
+
     def meet(self, together: Callable[[Meeting], None]) -> bool:
         """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
         return self._runner.meet(lambda peers: together(Meeting(peers)))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import cached_property, partial
 from typing import Any, Final
@@ -18,6 +19,7 @@ from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, is_stale
 from kungfu.training.data.partition_sampler import PartitionSampler
+from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step import (
@@ -81,6 +83,7 @@ class StepRunner:
         self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
+        self._planned: PlannedEpochs | None = None  # likewise
         self.accumulation: Accumulation | None = None
         self.metrics: LoopMetrics | None = None  # of the program's loop
         self._compiled: CompiledStep | None = None
@@ -130,6 +133,7 @@ class StepRunner:
             most_peers: Those that the job may have.
         """
         self._batch, self.accumulation = plan.batch_size, accumulation
+        self._planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
         self.barrier.between_steps.data = {"samples": plan.samples, **described}
         self.graph_state.progress.samples.assign(plan.samples)
         if isinstance(plan.sampler, PartitionSampler):  # which peer reads what goes along with the state
@@ -139,6 +143,11 @@ class StepRunner:
             )
         self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
+
+    def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
+        """Tells the record how the program counts its epochs; see `PlannedEpochs`."""
+        assert self._planned is not None
+        self._planned = replace(self._planned, done_before=done_before, epochs=epochs, fit=fit)
 
     def traces(self) -> int:
         """How often the step was traced."""
@@ -422,6 +431,15 @@ class StepRunner:
     def _steps(self) -> int:
         return self.graph_state.progress.steps()
 
+    def _metrics(self, report: StepReport, peers: Sequence[int], planned: PlannedEpochs | None) -> dict[str, Any]:
+        """The line of a step in the metrics; made later, in another thread."""
+        step_record, row = self.graph_state.metrics.step_record, report.row
+        line = step_record.metrics(row, peers=peers)
+        progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
+        # A signal of a policy may have that name.
+        line.setdefault("progress", {"samples": step_record.samples_trained(row), **progress})
+        return line
+
     def _log_step(self, report: StepReport) -> None:
         """Tells of the step as it was: its view may have been ended by the barrier after it."""
         leads, event_log = self.barrier.rank == 0, self.barrier.event_log
@@ -439,7 +457,7 @@ class StepRunner:
             # Who was in the view of the step is known while it lasts.
             same = leads and step_record.view(row) == report.position.version
             peers = self.barrier.context.membership.view.ids if same else ()
-            event_log.stepped(partial(step_record.metrics, row, peers=peers))
+            event_log.stepped(partial(self._metrics, report, peers, self._planned))
         # Rules that only say what they would do: peers compare that at the next barrier, and the leader writes it.
         if self._in_shadow and step_record.fired(row) & self._in_shadow:
             shadows = fired_rules(

@@ -54,6 +54,9 @@ def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_
     counts = Counter(sample for samples in [*before, *(samples for _, samples in after)] for sample in samples)
     assert counts == Counter(range(SAMPLES)), "each sample exactly once"
     assert {row["batch"] for row in ended.metrics} == {20}, "the batch goes on, with any number of peers"
+    assert ended.metrics[0]["progress"] == {
+        "samples": 240, "epoch": 1, "epochs": 1, "samples_left": SAMPLES - 240, "steps_left": 188
+    }  # fmt: skip
     found = endings(second / "told")
     assert len({one["weights"] for one in found}) == 1
     assert [one["counted"] for one in found] == [{"steps": 200}] * 3

@@ -114,3 +114,9 @@ def test_rank_0_is_killed_in_the_second_fit_and_the_one_in_its_place_passes_thro
         assert_as_plain(found[peer])
     assert found[2]["ranks"] == [None, 1]
     assert found[1]["ranks"] == [1, 0]
+    # The record tells how far each fit was, whoever led.
+    told = {row["step"]: row["progress"] for row in ended.metrics}
+    assert {step: one["fit"] for step, one in told.items()} == {step: 1 + (step > STEPS // 2) for step in told}
+    assert {one["epochs"] for one in told.values()} == {program().EPOCHS}
+    assert {step: one["steps_left"] for step, one in told.items()} == {step: -step % (STEPS // 2) for step in told}
+    assert (told[STEPS]["samples_left"], told[STEPS]["samples"]) == (0, 2 * program().EPOCHS * program().SAMPLES)

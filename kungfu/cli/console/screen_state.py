@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, not_finite
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, not_finite, rough_duration
 from kungfu.event_log.events import (
     DecisionEvent,
     LoggedEvent,
@@ -24,6 +24,7 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.event_log.numbers import as_float
+from kungfu.runtime.job_api.progress import ProgressSoFar, TrainingProgress
 
 __all__ = [
     "KUNGFU",
@@ -118,16 +119,19 @@ class Status:
         decision: the last decision, in words.
         step: the measurements of the last step.
         since: the first of the steps in a row, up to the last one, whose loss is no number.
+        progress: how far the job is.
     """
 
     phase: str = "starting"
     decision: str = "none yet"
     step: Mapping[str, Any] = field(default_factory=dict)
     since: object = None
+    progress: ProgressSoFar = field(default_factory=ProgressSoFar)
 
 
 def after_event(status: Status, event: LoggedEvent) -> Status:
     """The status once `event` has happened."""
+    status = replace(status, progress=status.progress.after_event(event))
     match event:
         case StartedEvent():
             return replace(status, phase=f"{counted(event.size, 'peer')} getting ready")
@@ -159,7 +163,8 @@ def after_step(status: Status, figures: Mapping[str, Any]) -> Status:
     kept = status.step.get("samples_per_s") if speed is None else speed
     # The first step of a row without a finite loss stays remembered until the loss is a number again.
     since = (status.since or figures.get("step")) if not_finite(figures.get("loss")) else None
-    return replace(status, step={**figures, "samples_per_s": kept}, since=since)
+    progress = status.progress.after_step(figures)
+    return replace(status, step={**figures, "samples_per_s": kept}, since=since, progress=progress)
 
 
 def status_words(status: Status) -> tuple[tuple[str, str], ...]:
@@ -168,10 +173,12 @@ def status_words(status: Status) -> tuple[tuple[str, str], ...]:
     >>> status_words(Status(step={"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
     (('step', '7'), ('samples/s', '690'))
     """
-    step = status.step
-    monitors = {"noise_scale": None, **{name: value for name, value in step.items() if name not in _OWN}}
+    step, progress = status.step, status.progress.progress
+    named = {name: value for name, value in step.items() if name not in _OWN and not isinstance(value, Mapping)}
+    monitors = {"noise_scale": None, **named}
     return (
-        ("step", figure(step.get("step"))),
+        ("step", figure(step.get("step")) + _last_step(step.get("step"), progress)),
+        *_progress_words(progress),
         ("samples/s", figure(step.get("samples_per_s"))),
         ("peers", figure(step.get("size"))),
         ("batch", figure(step.get("batch"))),
@@ -179,6 +186,25 @@ def status_words(status: Status) -> tuple[tuple[str, str], ...]:
         *((label(str(name)), figure(value)) for name, value in monitors.items()),
         *_slowest(step.get("straggler_fractions")),
     )
+
+
+def _last_step(step: object, progress: TrainingProgress) -> str:
+    """The last step that is planned, as long as the batch stays."""
+    if not isinstance(step, int) or progress.steps_left is None:
+        return ""
+    return f" of {figure(step + progress.steps_left)}"
+
+
+def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
+    """How far the job is, as far as that is known."""
+    if progress.fit is not None and progress.fit > 1:
+        yield "fit", figure(progress.fit)
+    if progress.epoch is not None and progress.epochs is not None:
+        yield "epoch", f"{figure(progress.epoch)} of {figure(progress.epochs)}"
+    if progress.samples is not None:
+        yield "samples", figure(progress.samples)
+    if progress.seconds_left is not None:
+        yield "time left", f"about {rough_duration(progress.seconds_left)}"
 
 
 def _slowest(fractions: object) -> Iterator[tuple[str, str]]:

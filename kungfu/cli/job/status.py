@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, rough_duration
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 
 __all__ = ["print_status"]
@@ -42,13 +43,31 @@ def _lines(status: JobStatus) -> Iterator[str]:
     bounds = f"from {where.minimum} to {where.maximum}, {status.scaling}"
     yield f"view {where.version or UNKNOWN}: {counted(where.size, 'peer')}{going} ({bounds})"
     batch = counted(figures.global_batch_size, "sample")
-    yield f"step {figure(figures.step)} of epoch {figure(figures.epoch)}, batch {batch}, loss {figure(figures.loss)}"
-    yield f"{figure(figures.samples_per_s)} samples/s"
+    yield f"{_position(status)}, batch {batch}, loss {figure(figures.loss)}"
+    yield ", ".join([f"{figure(figures.samples_per_s)} samples/s", *_seen(status.progress)])
     if status.request is not None:
         asked = status.request
         yield f"under way: {asked.words} ({asked.id}), since {duration(asked.seconds)}"
     for trouble in status.troubles:
         yield f"{time.strftime('%H:%M:%S', time.localtime(trouble.time))} {trouble.text}"
+
+
+def _position(status: JobStatus) -> str:
+    """The step and the epoch of the job; of how many, where that is known."""
+    step, progress = status.figures.step, status.progress
+    if step is None or progress.epochs is None or progress.steps_left is None:
+        return f"step {figure(step)} of epoch {figure(status.figures.epoch)}"
+    fit = f" of fit {figure(progress.fit)}" if (progress.fit or 0) > 1 else ""
+    epoch = f"epoch {figure(progress.epoch)} of {figure(progress.epochs)}{fit}"
+    return f"step {figure(step)} of {figure(step + progress.steps_left)}, {epoch}"
+
+
+def _seen(progress: TrainingProgress) -> Iterator[str]:
+    """The samples so far, and the time left, as far as they are known."""
+    if progress.samples is not None:
+        yield f"{counted(progress.samples, 'sample')} so far"
+    if progress.seconds_left is not None:
+        yield f"about {rough_duration(progress.seconds_left)} left"
 
 
 def _table(status: JobStatus) -> Table:

@@ -16,6 +16,7 @@ __all__ = [
     "label",
     "not_finite",
     "peers_named",
+    "rough_duration",
 ]
 
 UNKNOWN = "-"
@@ -76,6 +77,24 @@ def duration(value: object) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60:,} h {minutes % 60} min"
+
+
+def rough_duration(seconds: float) -> str:
+    """Seconds as an estimate: in the digits that one may believe.
+
+    >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
+    ['1 s', '40 s', '90 s', '12 min', '2 h 15 min', '28 h', '12 days']
+    """
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s" if seconds < 10 else f"{5 * round(seconds / 5)} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    if minutes < 600:
+        hours, rest = divmod(5 * round(minutes / 5), 60)
+        return f"{hours} h {rest} min"
+    hours = round(seconds / 3600)
+    return f"{hours} h" if hours < 72 else f"{round(hours / 24):,} days"
 
 
 def counted(value: object, noun: str) -> str:

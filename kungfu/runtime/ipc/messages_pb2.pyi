@@ -866,7 +866,7 @@ class Empty(_message.Message):
     def __init__(self) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("job", "scaling", "membership", "peers", "figures", "request", "troubles")
+    __slots__ = ("job", "scaling", "membership", "peers", "figures", "request", "troubles", "progress")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SCALING_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
@@ -874,6 +874,7 @@ class JobStatus(_message.Message):
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     job: str
     scaling: Scaling
     membership: MembershipStatus
@@ -881,7 +882,8 @@ class JobStatus(_message.Message):
     figures: JobMetrics
     request: RequestProgress
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
-    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[_Union[Scaling, str]] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ...) -> None: ...
+    progress: TrainingProgress
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[_Union[Scaling, str]] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., progress: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
 
 class MembershipStatus(_message.Message):
     __slots__ = ("version", "size", "target", "minimum", "maximum")
@@ -932,6 +934,24 @@ class JobMetrics(_message.Message):
     loss: float
     samples_per_s: float
     def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., global_batch_size: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
+
+class TrainingProgress(_message.Message):
+    __slots__ = ("samples", "epoch", "epochs", "samples_left", "steps_left", "seconds_left", "fit")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_LEFT_FIELD_NUMBER: _ClassVar[int]
+    STEPS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    FIT_FIELD_NUMBER: _ClassVar[int]
+    samples: int
+    epoch: int
+    epochs: int
+    samples_left: int
+    steps_left: int
+    seconds_left: float
+    fit: int
+    def __init__(self, samples: _Optional[int] = ..., epoch: _Optional[int] = ..., epochs: _Optional[int] = ..., samples_left: _Optional[int] = ..., steps_left: _Optional[int] = ..., seconds_left: _Optional[float] = ..., fit: _Optional[int] = ...) -> None: ...
 
 class Trouble(_message.Message):
     __slots__ = ("time", "text")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from dataclasses import fields as fields_of
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
@@ -28,6 +28,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import optional_field
 from kungfu.runtime.ipc.enums import KEEPS, EnumTable
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
+from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,
@@ -49,6 +50,7 @@ __all__ = [
     "to_status",
 ]
 
+Known = TypeVar("Known", JobMetrics, TrainingProgress)
 JobRequestKind = Literal["resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop"]
 
 _REQUEST_KINDS: EnumTable[JobRequestKind, pb.JobRequestKind] = EnumTable(pb.JobRequestKind, get_args(JobRequestKind))
@@ -199,6 +201,7 @@ def from_status(status: JobStatus) -> pb.JobStatus:
         figures=pb.JobMetrics(**asdict(status.figures)),
         request=None if status.request is None else from_progress(status.request),
         troubles=[pb.Trouble(time=one.time, text=one.text) for one in status.troubles],
+        progress=pb.TrainingProgress(**asdict(status.progress)),
     )
 
 
@@ -227,9 +230,10 @@ def to_status(message: pb.JobStatus) -> JobStatus:
         _SCALINGS.to_word(message.scaling),
         MembershipStatus(where.version, where.size, where.target, where.minimum, where.maximum),
         tuple(_to_peer(peer) for peer in message.peers),
-        _to_figures(message.figures),
+        _known(JobMetrics, message.figures),
         to_progress(message.request) if message.HasField("request") else None,
         tuple(Trouble(one.time, one.text) for one in message.troubles),
+        _known(TrainingProgress, message.progress),
     )
 
 
@@ -241,5 +245,6 @@ def _to_peer(message: pb.PeerStatus) -> PeerStatus:
     )
 
 
-def _to_figures(message: pb.JobMetrics) -> JobMetrics:
-    return JobMetrics(**{field.name: optional_field(message, field.name) for field in fields_of(JobMetrics)})
+def _known(kind: type[Known], message: pb.JobMetrics | pb.TrainingProgress) -> Known:
+    """Figures of which any may be unknown."""
+    return kind(**{field.name: optional_field(message, field.name) for field in fields_of(kind)})

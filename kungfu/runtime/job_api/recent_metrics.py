@@ -20,6 +20,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.runtime.core.requests import TimedStep
+from kungfu.runtime.job_api.progress import ProgressSoFar, TrainingProgress
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 __all__ = ["RecentMetrics"]
@@ -40,6 +41,7 @@ class RecentMetrics:
         self._steps: deque[Fields] = deque(maxlen=_STEPS)
         self._troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
         self._dismissed: set[int] = set()
+        self._progress = ProgressSoFar()
 
     def add_step(self, fields: Fields) -> TimedStep | None:
         """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
@@ -47,17 +49,24 @@ class RecentMetrics:
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
+        self._progress = self._progress.after_step(fields)
         seconds = _seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
-        """Adds an event, if it is a trouble."""
+        """Adds an event, if it is a trouble or tells of the progress."""
+        self._progress = self._progress.after_event(event)
         # A joiner that is not needed is killed: that its process ends is no trouble.
         if isinstance(event, DismissedEvent):
             self._dismissed.add(event.peer)
         peer = event.peer if isinstance(event, PeerEndedEvent | FailedEvent) else None
         if (text := _trouble(event)) and peer not in self._dismissed:
             self._troubles.append(Trouble(self._clock(), text))
+
+    @property
+    def progress(self) -> TrainingProgress:
+        """How far the job is."""
+        return self._progress.progress
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:

@@ -225,6 +225,7 @@ class RequestHandler:
             self._recent.newest(),
             self._progress(under_way, now),
             self._recent.troubles,
+            self._recent.progress,
         )
 
     def _plan(self, request: JobRequest, cluster: Cluster, now: float) -> RequestPlan:

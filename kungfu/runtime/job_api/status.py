@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.requests import Answer, LoggedRequest, Point, in_words
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
+from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.settings import Limits
 
 __all__ = [
@@ -113,6 +114,7 @@ class JobStatus:
     figures: JobMetrics
     request: RequestProgress | None = None
     troubles: tuple[Trouble, ...] = ()
+    progress: TrainingProgress = field(default_factory=TrainingProgress)
 
 
 def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> MembershipStatus:

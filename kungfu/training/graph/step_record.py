@@ -72,6 +72,10 @@ class StepRecord:
         """The version of the view that did the step."""
         return int(row[self._places["agreed", "view"]])
 
+    def samples_trained(self, row: np.ndarray) -> int:
+        """Those that the job has trained on so far, with the step."""
+        return int(row[self._places["agreed", "samples_done"]] + row[self._places["agreed", "total_samples"]])
+
     def straggler_fractions(self, row: np.ndarray) -> list[float]:
         """The speed of each peer of the view as a fraction of the median's, in rank order; none if not measured."""
         return row[len(self.columns) :].tolist()

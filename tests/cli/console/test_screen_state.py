@@ -73,6 +73,30 @@ def test_a_measured_step_is_shown_with_every_monitor_under_its_name() -> None:
     )  # fmt: skip
 
 
+def test_how_far_the_job_is_is_shown_with_the_time_left() -> None:
+    status = Status()
+    for step in range(1, 11):
+        told = {
+            "samples": 32 * step,
+            "epoch": 2,
+            "epochs": 5,
+            "samples_left": 32 * (1000 - step),
+            "steps_left": 1000 - step,
+        }
+        status = after_step(status, measured(step, progress=told))
+    assert status_words(status)[:5] == (
+        ("step", "10 of 1,000"), ("epoch", "2 of 5"), ("samples", "320"), ("time left", "about 16 min"),
+        ("samples/s", "703"),
+    )  # fmt: skip
+    assert "progress" not in dict(status_words(status))
+    status = after_step(status, measured(11, progress={"samples": 352, "epoch": 1, "epochs": 4, "fit": 2}))
+    assert status_words(status)[:4] == (("step", "11"), ("fit", "2"), ("epoch", "1 of 4"), ("samples", "352"))
+
+
+def test_a_signal_that_is_called_progress_is_shown_as_one() -> None:
+    assert ("progress", "0.500") in status_words(after_step(Status(), measured(1, progress=0.5)))
+
+
 def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
     status = after_step(after_step(Status(), measured(7, samples_per_s=600.0)), measured(8, samples_per_s=None))
     assert dict(status_words(status))["samples/s"] == "600"

@@ -110,6 +110,22 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
     assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
 
 
+def test_the_status_tells_how_far_the_job_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"epoch": 2, "epochs": 10, "samples_left": 6400, "steps_left": 100, "fit": 2}
+    rows = [
+        {**ROW, "step": step, "time": 1.0 * step, "progress": {"samples": 64 * step, **told}} for step in range(1, 8)
+    ]
+    with serve_job(tmp_path) as place:
+        place.put(ReportedRecords(metrics=tuple(rows)))
+        assert main(["status", str(tmp_path)]) == 0
+        out = capsys.readouterr().out
+        assert "step 7 of 107, epoch 2 of 10 of fit 2, batch 64 samples, loss 0.500\n" in out
+        assert "128 samples/s, 448 samples so far, about 2 min left\n" in out
+        assert main(["status", str(tmp_path), "--json"]) == 0
+    progress = json.loads(capsys.readouterr().out)["progress"]
+    assert progress == {"samples": 448, **told, "seconds_left": 100.0}
+
+
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path) as place:
         place.put(

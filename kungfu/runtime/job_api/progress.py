@@ -1,0 +1,121 @@
+"""How far a job is, and how long it has yet to go: from the lines of its steps.
+
+The time left follows from the samples that are left and the pace at the size now: how many samples the steps of this
+size came to in the time that passed meanwhile. That time has everything in it, such as a validation after each epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kungfu.event_log.events import LoggedEvent, PhaseEvent, SetEvent
+from kungfu.event_log.numbers import as_float
+
+__all__ = ["Pace", "ProgressSoFar", "TrainingProgress"]
+
+# A pace is known after so many steps and seconds of one size.
+_KNOWN_STEPS, _KNOWN_S = 4, 1.0
+# It is that of the last minutes, for which a mark is kept now and then.
+_WINDOW_S, _MARK_EVERY_S = 600.0, 10.0
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """How far a job is; ``None`` where not known, as without ``training.batches``.
+
+    Attributes:
+        samples: Trained on so far, in all of the job.
+        epoch: Of the newest step, from 1, as the program counts it.
+        epochs: The last one that is planned.
+        samples_left: Those that are planned yet, of this ``fit`` where there are several.
+        steps_left: Likewise, as long as the batch stays.
+        seconds_left: Likewise, at the pace of the size now.
+        fit: Which ``fit`` of the program this is, from 1.
+    """
+
+    samples: int | None = None
+    epoch: int | None = None
+    epochs: int | None = None
+    samples_left: int | None = None
+    steps_left: int | None = None
+    seconds_left: float | None = None
+    fit: int | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast samples are trained on at one size.
+
+    Attributes:
+        size: Peers.
+        steps: Steps of this size that were seen.
+        marks: Moments in seconds, and the samples that were trained on until then, oldest first.
+    """
+
+    size: int = 0
+    steps: int = 0
+    marks: tuple[tuple[float, int], ...] = ()
+
+    def after(self, now: float, samples: int, *, size: int) -> Pace:
+        """The pace once a step has ended."""
+        mark, marks = (now, samples), self.marks
+        # Another size; or steps are done again, or a clock was set back: what was seen says nothing of what comes.
+        if size != self.size or (marks and (samples < marks[-1][1] or now < marks[-1][0])):
+            return Pace(size, 1, (mark,))
+        # The newest mark moves on, until it is far enough from the one before.
+        if len(marks) > 1 and now - marks[-2][0] < _MARK_EVERY_S:
+            marks = marks[:-1]
+        if len(marks) > 1 and now - marks[1][0] > _WINDOW_S:
+            marks = marks[1:]
+        return Pace(size, self.steps + 1, (*marks, mark))
+
+    def seconds_for(self, samples: int) -> float | None:
+        """How long so many samples take; ``None`` as long as it is not known."""
+        if self.steps < _KNOWN_STEPS:
+            return None
+        (begin, first), (end, last) = self.marks[0], self.marks[-1]
+        return samples * (end - begin) / (last - first) if end - begin >= _KNOWN_S and last > first else None
+
+
+@dataclass(frozen=True)
+class ProgressSoFar:
+    """The progress of a job as the newest line tells it, and the pace of the lines before."""
+
+    told: TrainingProgress = TrainingProgress()
+    pace: Pace = Pace()
+
+    def after_step(self, fields: Mapping[str, Any]) -> ProgressSoFar:
+        """The progress once a step was measured."""
+        given = fields.get("progress")
+        # A record of before there was progress in it, or a signal of that name.
+        if not isinstance(given, Mapping):
+            return ProgressSoFar()
+        names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")
+        told = TrainingProgress(**{name: _whole(given.get(name)) for name in names})
+        now, size, pace = as_float(fields.get("time")), _whole(fields.get("size")), self.pace
+        if now is not None and size is not None and told.samples is not None:
+            pace = pace.after(now, told.samples, size=size)
+        return ProgressSoFar(told, pace)
+
+    def after_event(self, event: LoggedEvent) -> ProgressSoFar:
+        """The progress once something has happened."""
+        match event:
+            # Another fit begins; what came between the two was no training.
+            case PhaseEvent():
+                return replace(self, pace=Pace())
+            # Training ends before its last epoch.
+            case SetEvent() if event.what == "stop":
+                return ProgressSoFar(TrainingProgress(samples=self.told.samples))
+        return self
+
+    @property
+    def progress(self) -> TrainingProgress:
+        """With the time left."""
+        left = self.told.samples_left
+        return self.told if not left else replace(self.told, seconds_left=self.pace.seconds_for(left))
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,90 @@
+"""How far a job is, and how long it has yet to go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kungfu.event_log.events import PhaseEvent, SetEvent, ViewEvent
+from kungfu.runtime.job_api.progress import Pace, ProgressSoFar, TrainingProgress
+
+
+def row(
+    step: int, *, size: int = 2, left: int | None = 10_000, time: float | None = None, **told: Any
+) -> dict[str, Any]:
+    """A step of 100 samples a second."""
+    samples = {} if left is None else {"samples_left": left - 100 * step, "steps_left": left // 100 - step, "epochs": 9}
+    progress = {"samples": 100 * step, "epoch": 1, **samples, **told}
+    return {"time": 50.0 + step if time is None else time, "step": step, "size": size, "progress": progress}
+
+
+def after(*rows: dict[str, Any], so_far: ProgressSoFar | None = None) -> ProgressSoFar:
+    so_far = so_far or ProgressSoFar()
+    for one in rows:
+        so_far = so_far.after_step(one)
+    return so_far
+
+
+def test_the_time_left_is_known_after_some_steps_and_follows_their_pace() -> None:
+    assert after(*map(row, range(1, 4))).progress.seconds_left is None
+    progress = after(*map(row, range(1, 41))).progress
+    assert progress == TrainingProgress(
+        samples=4000, epoch=1, epochs=9, samples_left=6000, steps_left=60, seconds_left=pytest.approx(60.0)
+    )
+
+
+def test_after_a_change_of_the_size_it_follows_the_steps_of_the_new_one() -> None:
+    before = after(*map(row, range(1, 11)))
+    rows = [row(step, size=4, time=60.0 + (step - 10) / 2) for step in range(11, 15)]
+    assert after(*rows[:3], so_far=before).progress.seconds_left is None
+    assert after(*rows, so_far=before).progress.seconds_left == pytest.approx(8600 / 200)
+
+
+def test_what_passes_between_epochs_is_part_of_the_pace() -> None:
+    rows = [row(step, time=step + 5.0 * (step // 10)) for step in range(1, 52)]
+    seconds = after(*rows).progress.seconds_left
+    assert seconds == pytest.approx(49 * 1.5, rel=0.02), "a step takes a second, and each tenth a validation of five"
+
+
+def test_it_is_that_of_the_last_minutes_in_few_marks() -> None:
+    slow = [row(step, left=10**9, time=10.0 * step) for step in range(1, 100)]
+    fast = [row(step, left=10**9, time=1000.0 + step) for step in range(100, 2000)]
+    pace = after(*slow, *fast).pace
+    assert pace.seconds_for(1000) == pytest.approx(10.0, rel=0.05)
+    assert len(pace.marks) < 70
+
+
+def test_steps_that_are_done_again_and_a_clock_that_is_set_back_begin_it_anew() -> None:
+    pace = Pace().after(10.0, 1000, size=2).after(11.0, 1100, size=2)
+    assert pace.after(12.0, 900, size=2) == Pace(2, 1, ((12.0, 900),))
+    assert pace.after(5.0, 1200, size=2) == Pace(2, 1, ((5.0, 1200),))
+
+
+def test_without_known_epochs_there_are_samples_and_nothing_else() -> None:
+    progress = after(*(row(step, left=None) for step in range(1, 20))).progress
+    assert progress == TrainingProgress(samples=1900, epoch=1)
+
+
+def test_another_fit_begins_its_pace_anew_and_a_stop_leaves_nothing_to_come() -> None:
+    known = after(*map(row, range(1, 11)))
+    assert known.progress.seconds_left is not None
+    assert known.after_event(ViewEvent(version=2, peers=(0,))) == known
+    assert known.after_event(PhaseEvent(phase=2, view=2, peers=(0, 1))).progress.seconds_left is None
+    stop = SetEvent(step=10, rule="stop_on_nan", saw={}, what="stop", to=None, over=0, unit="steps")
+    assert known.after_event(stop).progress == TrainingProgress(samples=1000)
+    rate = SetEvent(step=10, rule="linear", saw={}, what="learning rate", to=0.5, over=0, unit="steps")
+    assert known.after_event(rate) == known
+
+
+@pytest.mark.parametrize("given", [None, 0.5, [], {"samples": "many", "samples_left": True, "steps_left": None}])
+def test_lines_that_tell_no_progress_leave_none(given: object) -> None:
+    so_far = after({"time": 1.0, "step": 1, "size": 2, "progress": given})
+    assert so_far.progress == TrainingProgress()
+    assert after({"step": 1}).progress == TrainingProgress()
+
+
+def test_at_the_end_there_is_no_time_left() -> None:
+    rows = [row(step, left=1000) for step in range(1, 11)]
+    assert after(*rows).progress.samples_left == 0
+    assert after(*rows).progress.seconds_left is None

@@ -1,0 +1,73 @@
+"""How far a run is in its epochs: against a walk of them, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.runtime.core.sample_slices import Position, advanced
+from kungfu.training.data.planned_epochs import PlannedEpochs
+from kungfu.training.graph.step_report import StepPosition
+from tests.training.linear import linear_run, points
+
+START = StepPosition(epoch=0, offset=0, micro=0, version=1, size=2, rank=0, global_batch_size=0)
+
+
+@given(st.integers(1, 50), st.integers(1, 60), st.integers(1, 4), st.booleans())
+def test_what_is_left_is_what_is_walked_afterwards(samples: int, batch: int, epochs: int, drops: bool) -> None:
+    """Of batches at most as large as an epoch; larger ones are an epoch each."""
+    planned, position = PlannedEpochs(samples, epochs, drops), Position(0, 0)
+    least, walked = (min(batch, samples) if drops else 1), [(0, 0)]
+    left = []
+    while position.epoch < epochs:
+        left.append((position, walked[-1]))
+        taken = min(batch, samples - position.offset)
+        walked.append((walked[-1][0] + taken, walked[-1][1] + 1))
+        position = advanced(position, taken, samples=samples, least=least)
+    total, steps = walked[-1]
+    for at, (trained, done) in [*left, (position, walked[-1])]:
+        here = replace_position(at, batch)
+        told = planned.progress(here, epoch=0)
+        assert (told["samples_left"], told["steps_left"]) == (total - trained, steps - done)
+
+
+def replace_position(position: Position, batch: int) -> StepPosition:
+    return START._replace(epoch=position.epoch, offset=position.offset, global_batch_size=batch)
+
+
+def test_epochs_are_told_as_the_program_counts_them_and_which_fit_it_is() -> None:
+    resumed = replace(PlannedEpochs(samples=100, epochs=3), done_before=5, fit=2)
+    told = resumed.progress(replace_position(Position(1, 50), 25), epoch=1)
+    assert told == {"epoch": 7, "epochs": 8, "samples_left": 150, "steps_left": 6, "fit": 2}
+
+
+@pytest.mark.parametrize("remainder", ["keep", "drop"])
+def test_each_line_of_a_run_tells_what_is_done_and_what_is_left(remainder: str) -> None:
+    run = linear_run()
+    lines = []
+    event_log = run.training._runner.barrier.event_log
+    event_log.stepped = lambda metrics: lines.append(metrics())
+    for batch in run.training.batches(points(10), batch_size=4, epochs=2, seed=0, remainder=remainder):
+        run.step(batch)
+    trained = [4, 8, 10, 14, 18, 20] if remainder == "keep" else [4, 8, 12, 16]
+    assert [line["progress"] for line in lines] == [
+        {
+            "samples": samples,
+            "epoch": 1 + (nth >= len(trained) // 2),
+            "epochs": 2,
+            "samples_left": trained[-1] - samples,
+            "steps_left": len(trained) - nth - 1,
+        }
+        for nth, samples in enumerate(trained)
+    ]
+
+
+def test_a_loop_without_batches_tells_the_samples_so_far_and_no_more() -> None:
+    run, lines = linear_run(), []
+    run.training._runner.barrier.event_log.stepped = lambda metrics: lines.append(metrics())
+    for _ in range(2):
+        run.step(points(3))
+    assert [line["progress"] for line in lines] == [{"samples": 3}, {"samples": 6}]
