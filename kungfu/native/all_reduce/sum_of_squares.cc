@@ -27,6 +27,16 @@ inline float as_float(Bfloat16 value) { return widen(value); }
 
 inline double square(double value) { return value * value; }
 
+// The lanes of a block, in halves.
+double sum_of(const double* lanes) {
+  double sums[kLanes];
+  std::copy_n(lanes, kLanes, sums);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+  }
+  return sums[0];
+}
+
 // ---- whole rows: one entry for each lane ---------------------------------------------------------------------------
 
 template <typename T>
@@ -60,47 +70,60 @@ void float_rows(const float* from, float* to, int64_t rows, float scale, double*
   std::memcpy(lanes, sums, sizeof(sums));
 }
 
-using FloatRows = void (*)(const float* from, float* to, int64_t rows, float scale, double* lanes);
+// The sum of a whole block.
+template <Copying copying>
+double float_block(const float* from, float* to, float scale) {
+  double lanes[kLanes] = {};
+  float_rows<copying>(from, to, kSquaresBlock / kLanes, scale, lanes);
+  return sum_of(lanes);
+}
 
 #ifdef __x86_64__
-// The same with registers of 256 bits, which the instructions of every x86-64 do not have: one pass over memory then
-// costs no more than the copy alone. Written out, since the compiler widens four floats in two halves.
+// The same with registers of 256 bits and fused additions, which not every x86-64 has: one pass over memory then costs
+// little more than the copy alone. Written out, since the compiler widens four floats in two halves.
 template <Copying copying>
-__attribute__((target("avx2"))) void float_rows_avx2(const float* from, float* to, int64_t rows, float scale,
-                                                     double* lanes) {
+__attribute__((target("avx2,fma"))) double float_block_avx2(const float* from, float* to, float scale) {
   const __m256 factor = _mm256_set1_ps(scale);
   __m256d sums[4];
-  for (int i = 0; i < 4; ++i) sums[i] = _mm256_loadu_pd(lanes + 4 * i);
-  for (int64_t row = 0; row < rows; ++row, from += kLanes, to += kLanes) {
+  for (__m256d& one : sums) one = _mm256_setzero_pd();
+  for (int64_t row = 0; row < kSquaresBlock / kLanes; ++row, from += kLanes, to += kLanes) {
     // All of a row is read before any of it is written: `to` may be `from`.
     const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
     for (int i = 0; i < 4; ++i) {
       const __m256d wide = _mm256_cvtps_pd(_mm_loadu_ps(from + 4 * i));
-      sums[i] = _mm256_add_pd(sums[i], _mm256_mul_pd(wide, wide));
+      sums[i] = _mm256_fmadd_pd(wide, wide, sums[i]);
     }
     if (copying == Copying::kNone) continue;
     const bool scaled = copying == Copying::kScaled;
     _mm256_storeu_ps(to, scaled ? _mm256_mul_ps(first, factor) : first);
     _mm256_storeu_ps(to + 8, scaled ? _mm256_mul_ps(second, factor) : second);
   }
-  for (int i = 0; i < 4; ++i) _mm256_storeu_pd(lanes + 4 * i, sums[i]);
+  // In halves, as sum_of does.
+  const __m256d four = _mm256_add_pd(_mm256_add_pd(sums[0], sums[2]), _mm256_add_pd(sums[1], sums[3]));
+  const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
 bool has_avx2() {
-  static const bool found = __builtin_cpu_supports("avx2");
+  static const bool found = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return found;
 }
 
 template <Copying copying>
-constexpr FloatRows wide_rows = float_rows_avx2<copying>;
+constexpr auto wide_float_block = float_block_avx2<copying>;
 #else
 bool has_avx2() { return false; }
 
 template <Copying copying>
-constexpr FloatRows wide_rows = float_rows<copying>;
+constexpr auto wide_float_block = float_block<copying>;
 #endif
 
 std::atomic<bool> use_avx2{true};
+
+template <Copying copying>
+auto float_block_of() {
+  return squares_use_avx2() ? wide_float_block<copying> : float_block<copying>;
+}
 
 template <Copying copying>
 void add_floats(const float* from, float* to, int64_t count, float scale, int lane, double* lanes) {
@@ -115,7 +138,7 @@ void add_floats(const float* from, float* to, int64_t count, float scale, int la
   const int64_t head = lane == 0 ? 0 : std::min<int64_t>(count, kLanes - lane);
   one_by_one(head, lane);
   const int64_t rows = (count - head) / kLanes;
-  (squares_use_avx2() ? wide_rows<copying> : float_rows<copying>)(from, to, rows, scale, lanes);
+  float_rows<copying>(from, to, rows, scale, lanes);
   from += rows * kLanes;
   if (copying != Copying::kNone) to += rows * kLanes;
   // The last row of a piece may be short.
@@ -149,7 +172,7 @@ void add_entries(ElementType type, const char* from, int64_t count, int lane, do
   }
 }
 
-// As add_entries, for no more than a block, and copies them, scaled.
+// As add_entries, for less than a block, and copies them, scaled.
 void copy_entries(ElementType type, const char* from, char* to, int64_t count, double scale, int lane, double* lanes) {
   if (type == ElementType::kFloat) {
     const float* const source = reinterpret_cast<const float*>(from);
@@ -162,13 +185,16 @@ void copy_entries(ElementType type, const char* from, char* to, int64_t count, d
   copy_scaled(type, from, to, count * element_bytes(type), scale);
 }
 
-double sum_of(const double* lanes) {
-  double sums[kLanes];
-  std::copy_n(lanes, kLanes, sums);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
+// A whole block, copied and scaled.
+double copy_block(ElementType type, const char* from, char* to, double scale) {
+  if (type == ElementType::kFloat) {
+    const auto copy = scale == 1.0 ? float_block_of<Copying::kCopied>() : float_block_of<Copying::kScaled>();
+    return copy(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), static_cast<float>(scale));
   }
-  return sums[0];
+  // What was summed is still in the first-level cache.
+  const double sum = sum_of_block(type, from, kSquaresBlock);
+  copy_scaled(type, from, to, kSquaresBlock * element_bytes(type), scale);
+  return sum;
 }
 
 }  // namespace
@@ -184,28 +210,40 @@ double SumOfBlocks::sum() const {
   return std::isfinite(sum) ? sum : total_;  // beside infinity, what is rounded off is no number
 }
 
-template <typename Add>
-void SumOfSquares::take(int64_t count, Add add) {
+template <typename Whole, typename Piece>
+void SumOfSquares::take(int64_t count, Whole whole, Piece piece) {
   for (int64_t begin = 0; begin < count;) {
-    const int64_t piece = std::min(count - begin, kSquaresBlock - in_block_);
-    add(begin, piece, static_cast<int>(in_block_ % kLanes));
-    begin += piece;
-    in_block_ += piece;
-    if (in_block_ == kSquaresBlock) close_block();
+    const int64_t entries = std::min(count - begin, kSquaresBlock - in_block_);
+    if (entries == kSquaresBlock) {
+      blocks_.add(whole(begin));
+    } else {
+      // The block began in a piece before this one, or ends in a later one.
+      piece(begin, entries, static_cast<int>(in_block_ % kLanes));
+      in_block_ += entries;
+      if (in_block_ == kSquaresBlock) close_block();
+    }
+    begin += entries;
   }
 }
 
 void SumOfSquares::add(ElementType type, const char* from, int64_t count) {
-  take(count, [&](int64_t begin, int64_t piece, int lane) {
-    add_entries(type, from + begin * element_bytes(type), piece, lane, lanes_);
-  });
+  const auto at = [&](int64_t begin) { return from + begin * element_bytes(type); };
+  take(
+      count, [&](int64_t begin) { return sum_of_block(type, at(begin), kSquaresBlock); },
+      [&](int64_t begin, int64_t entries, int lane) { add_entries(type, at(begin), entries, lane, lanes_); });
 }
 
 void SumOfSquares::add_and_copy(ElementType type, const char* from, char* to, int64_t count, double scale) {
-  take(count, [&](int64_t begin, int64_t piece, int lane) {
-    const int64_t at = begin * element_bytes(type);
-    copy_entries(type, from + at, to + at, piece, scale, lane, lanes_);
-  });
+  take(
+      count,
+      [&](int64_t begin) {
+        const int64_t at = begin * element_bytes(type);
+        return copy_block(type, from + at, to + at, scale);
+      },
+      [&](int64_t begin, int64_t entries, int lane) {
+        const int64_t at = begin * element_bytes(type);
+        copy_entries(type, from + at, to + at, entries, scale, lane, lanes_);
+      });
 }
 
 double SumOfSquares::sum() const {
@@ -221,6 +259,9 @@ void SumOfSquares::close_block() {
 }
 
 double sum_of_block(ElementType type, const char* from, int64_t count) {
+  if (type == ElementType::kFloat && count == kSquaresBlock) {
+    return float_block_of<Copying::kNone>()(reinterpret_cast<const float*>(from), nullptr, 1.0f);
+  }
   double lanes[kLanes] = {};
   add_entries(type, from, count, 0, lanes);
   return sum_of(lanes);

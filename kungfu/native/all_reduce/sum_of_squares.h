@@ -46,8 +46,9 @@ class SumOfSquares {
   double sum() const;
 
  private:
-  template <typename Add>
-  void take(int64_t count, Add add);
+  // Hands over blocks that are whole one by one, for their sums, and what is less in pieces.
+  template <typename Whole, typename Piece>
+  void take(int64_t count, Whole whole, Piece piece);
   void close_block();
 
   double lanes_[kLanes] = {};
@@ -58,7 +59,7 @@ class SumOfSquares {
 // The sum of one block, of at most kSquaresBlock entries.
 double sum_of_block(ElementType type, const char* from, int64_t count);
 
-// Whether floats are squared with AVX2: where the processor has it, unless a test forbids it.
+// Whether floats are squared with AVX2 and fused additions: where the processor has both, unless a test forbids it.
 bool squares_use_avx2();
 void let_squares_use_avx2(bool allowed);
 
