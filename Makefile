@@ -5,7 +5,7 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup setup-oldest demo test test-oldest soak lint format proto plots bench lock clean
+.PHONY: help setup setup-oldest demo test test-oldest soak lint format proto plots docs docs-serve bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -51,6 +51,12 @@ proto: setup-oldest  ## regenerate the code of the wire's messages, by the oldes
 plots: setup  ## draw the prebuilt policies on modelled clusters, and write down what they cost
 	@$(python) tools/policy_plots.py
 	@$(python) tools/policy_costs.py
+
+docs: setup  ## build the documentation site into build/site; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
+
+docs-serve: setup  ## show the site at http://127.0.0.1:8000 while its pages are written
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs serve --strict
 
 benchmarks := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: setup  ## measure all; make bench benchmarks=NAME measures one

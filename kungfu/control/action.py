@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 Keep = Literal["local_batch_size", "global_batch_size"]
+"""Which batch a rescale keeps: that of each peer, so that the global one follows the size, or the global one."""
 Unit = Literal["steps", "samples"]
 Setting = Literal["size", "global batch size", "learning rate"]
 
@@ -113,6 +114,7 @@ class Checkpoint:
 
 
 Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint
+"""What a rule asks for when it fires."""
 
 
 def changes_membership(action: Action) -> bool:

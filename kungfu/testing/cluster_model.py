@@ -91,12 +91,11 @@ class Rescaling:
 
 
 class SimulatedStep(int):
-    """The number of a step of a modelled job, and how the job stands in it.
+    """The number of a step of a modelled job, from 1, and how the job stands in it.
 
     It is a whole number, so that a function of the step's number takes it as well.
 
-    Args:
-        number: The number of the step, from 1.
+    Attributes:
         size: Peers in the view.
         samples: Samples of this step.
         samples_done: Samples of the steps before it.

@@ -1,4 +1,4 @@
-"""The page on steps that average several times is one program that shows what it says."""
+"""The page on loops of one's own is one program that shows what it says."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ PAGE = Path(kungfu.__file__).parent.parent / "docs" / "steps.md"
 
 @pytest.mark.slow
 def test_every_block_shows_what_it_says() -> None:
-    assert [kind for kind, _ in blocks(PAGE.read_text())] == ["python", "pycon"]
+    assert [kind for kind, _ in blocks(PAGE.read_text())] == ["python", "pycon"] * 2
     assert_shows_what_it_says(PAGE)

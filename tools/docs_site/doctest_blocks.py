@@ -1,0 +1,42 @@
+"""An extension of griffe: examples in docstrings become blocks of code in the API reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import griffe
+
+
+class DoctestBlocks(griffe.Extension):
+    """Puts each run of lines that begins with ``>>>`` between fences; Markdown would take them for quotations."""
+
+    def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
+        """Called for each object, once it is loaded."""
+        if obj.docstring is not None:
+            obj.docstring.value = fenced(obj.docstring.value)
+
+
+def fenced(text: str) -> str:
+    """The text with fences around its examples.
+
+    >>> print(fenced("Adds one.\\n\\n>>> 1 + 1\\n2\\n\\nAnd so on."))
+    Adds one.
+    <BLANKLINE>
+    ```pycon
+    >>> 1 + 1
+    2
+    ```
+    <BLANKLINE>
+    And so on.
+    """
+    lines: list[str] = []
+    indent: str | None = None  # of the example that is open
+    for line in [*text.splitlines(), ""]:
+        if indent is None and line.lstrip().startswith(">>> "):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines.append(f"{indent}```pycon")
+        elif indent is not None and not line.strip():
+            lines.append(f"{indent}```")
+            indent = None
+        lines.append(line)
+    return "\n".join(lines[:-1])

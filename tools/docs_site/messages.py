@@ -1,0 +1,96 @@
+"""Every message of an error that the sources can raise, as a page of the site, by the part that it is from."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["page", "templates"]
+
+# The longest prefix of a module's path says where its messages stand.
+SITUATIONS = {
+    "Starting a job": (
+        "cli/run", "cli/doctor", "native", "runtime/agent", "runtime/settings", "training/attach",
+        "training/job_connection",
+    ),
+    "Policies": (
+        "compiler", "control", "monitor", "ops", "policies", "policy_definition", "signal", "worth",
+    ),
+    "Keras' fit": ("keras",),
+    "Loops of your own": ("training",),
+    "Samples in files": ("data",),
+    "Hosts, ports and secrets": ("cli/hosting", "runtime/hosts", "runtime/attachment", "runtime/ipc"),
+    "Among peers": ("runtime",),
+    "Checkpoints and resume": ("runtime/checkpoints", "training/checkpoint"),
+    "Commands and records": ("cli", "event_log", "page", "record", "runtime/core/requests", "runtime/job_api"),
+    "Models of clusters, schedulers and searches": ("cli/plan_tuning", "cli/simulate", "schedule", "testing", "tune"),
+}  # fmt: skip
+ERRORS = {"DeadlineExceeded", "JobOver", "PeerFailure", "PolicyError", "UsageError"}
+FIXED = 20  # letters that a message has of its own, at least, to be told
+HEAD = """# All messages
+
+Every error that kungfu raises with a text of its own, written from the sources when this site is built; `…` stands for
+names and numbers. `UsageError` is about the program or the command line, `PolicyError` about a policy, before the first
+step; `PeerFailure` and `DeadlineExceeded` are about other peers. [Troubleshooting](troubleshooting.md) explains the
+most frequent ones.
+"""
+
+
+def page(package: Path) -> str:
+    """The page in Markdown, of the sources in a folder."""
+    found: dict[str, set[tuple[str, str]]] = {title: set() for title in SITUATIONS}
+    for path, tree in _modules(package):
+        found[_situation(path)] |= {(text, error) for error, text in _raised(tree) if _is_told(text)}
+    parts = [HEAD]
+    for title, messages in found.items():
+        lines = [f"- {_code(text)} ({error})" for text, error in sorted(messages, key=lambda one: one[0].lower())]
+        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def templates(package: Path) -> set[str]:
+    """Every text of the sources, with ``…`` where a value is put in."""
+    texts = (_template(node) for _, tree in _modules(package) for node in ast.walk(tree))
+    return {text for text in texts if text is not None}
+
+
+def _modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(package.rglob("*.py")) + sorted((package / "policies").glob("*.py")):
+        yield str(path.relative_to(package).with_suffix("")), ast.parse(path.read_text())
+
+
+def _situation(path: str) -> str:
+    fitting = [(len(one), title) for title, prefixes in SITUATIONS.items() for one in prefixes if path.startswith(one)]
+    return max(fitting, default=(0, "Among peers"))[1]
+
+
+def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The name and the message of each error that is made."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
+            text = _template(node.args[0])
+            if text is not None:
+                yield node.func.id, text
+
+
+def _template(node: ast.AST) -> str | None:
+    """The text of a literal.
+
+    >>> _template(ast.parse("f'{name} takes at most {n} ' 'peers'", mode="eval").body)
+    '… takes at most … peers'
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+    return None
+
+
+def _is_told(text: str) -> bool:
+    return len(text.replace("…", "").strip()) >= FIXED
+
+
+def _code(text: str) -> str:
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{' '.join(text.split())}{fence}"

@@ -1,0 +1,69 @@
+"""Hooks of mkdocs: the pages of the repository's root join those of docs/, and links to other files lead to copies.
+
+So each text exists once, and is right where it is read: on the site as in the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path, PurePosixPath
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+from tools.docs_site import messages
+from tools.docs_site.flowchart import svg
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+TAG = re.compile(r'((?:href|src)=")([^"#]+)(#[^"]*)?(")')
+FENCE = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The pages of the root are pages of the site, and so is the list of messages."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
+    files.append(File.generated(config, "messages.md", content=messages.page(ROOT / "kungfu")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links as the site needs them, and flowcharts as pictures."""
+    here = page.file.src_uri
+    root_page = next((source for source, name in PAGES.items() if name == here), None)
+    source = PurePosixPath(root_page or f"docs/{here}")
+    drawn = FENCE.sub(lambda fence: f"<figure>{svg(fence[1])}</figure>", markdown)
+
+    def changed(link: re.Match[str]) -> str:
+        target = site_link(link[2], source=source, config=config, files=files)
+        if link.re is TAG and target.endswith(".md"):
+            target = target.removesuffix(".md") + ".html"  # mkdocs looks at Markdown's links only
+        return f"{link[1]}{target}{link[3] or ''}{link[4]}"
+
+    parts = CODE.split(drawn)  # every second one is code, which stays
+    parts[::2] = [TAG.sub(changed, LINK.sub(changed, part)) for part in parts[::2]]
+    return "".join(parts)
+
+
+def site_link(target: str, *, source: PurePosixPath, config: MkDocsConfig, files: Files) -> str:
+    """Where a link of the file `source` of the repository leads on the site, from the page of that file."""
+    if re.match(r"[a-z]+:", target):
+        return target
+    path = os.path.normpath(source.parent / target)
+    if path in PAGES:
+        found = PAGES[path]
+    elif path.startswith("docs" + os.sep):
+        found = path.removeprefix("docs" + os.sep)
+    elif (ROOT / path).is_file():
+        found = f"files/{path}"
+        if files.get_file_from_path(found) is None:
+            files.append(File.generated(config, found, content=(ROOT / path).read_bytes()))
+    else:
+        return target  # mkdocs says that there is no such page
+    start = "." if str(source) in PAGES else str(source.parent.relative_to("docs"))
+    return os.path.relpath(found, start)
