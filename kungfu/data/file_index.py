@@ -122,7 +122,8 @@ def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
     try:
         with new.open("wb") as file:
             of = np.array([_VERSION, status.st_size, status.st_mtime_ns], np.int64)
-            np.savez(file, of=of, **index)
+            arrays: dict[str, Any] = {"of": of, **index}  # newer NumPys declare a switch among the names
+            np.savez(file, **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, kept)

@@ -121,8 +121,12 @@ for _name in _FILLS:
 
 
 def plain_number(value: Any) -> Any:
-    """As Keras gives numbers to callbacks."""
+    """As Keras gives numbers to callbacks.
+
+    >>> plain_number({"loss": np.ones((1,), np.float32)})
+    {'loss': 1.0}
+    """
     if isinstance(value, dict):
         return {name: plain_number(one) for name, one in value.items()}
     array = np.asarray(keras.ops.convert_to_numpy(value))
-    return float(array) if array.size == 1 else array
+    return float(array.item()) if array.size == 1 else array  # NumPy 2.4 takes no array with a dimension for a number
