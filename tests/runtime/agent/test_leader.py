@@ -17,13 +17,15 @@ from typing import Any, ClassVar
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
-from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log
+from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log, parse_snapshot
 from kungfu.runtime.agent.consensus.service import AdmissionRequested, HostService, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
+from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
+from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.requests import JobRequest, Resize
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -60,6 +62,11 @@ def context_of(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> AgentCo
     )  # fmt: skip
 
 
+def cluster_of(text: bytes) -> Cluster:
+    """That of a state as it is sent."""
+    return parse_snapshot(text).cluster
+
+
 @contextmanager
 def taking_over(
     agent: Agent, hosts: Mapping[int, Host], folder: Path
@@ -92,6 +99,24 @@ def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of
             for agent in (two, three):
                 agent.stop()  # who hear each other still, and of the view that they know are two of three
             ending = leader.begin()
+    assert ending is not None
+    assert ending.code == NO_QUORUM_CODE
+
+
+def test_a_host_that_is_lost_just_when_the_first_view_begins_ends_no_job_that_has_a_majority_without_it(
+    tmp_path: Path,
+) -> None:
+    with agents(3) as (hosts, (founder, one, two)):
+        context = context_of(founder, hosts, tmp_path)
+        controller = JobController(context, None)
+        for number in (1, 2):
+            controller.replicator.add_follower(number)
+        two.stop()  # so not all hold the first view, and the state before it may still count
+        assert controller.apply((cluster_of(state(0, 1, 2, hosts=3)), [])) is None
+        one.stop()
+        ending = controller.apply((cluster_of(state(0, 1, 2, hosts=3, version=2)), []))
+        controller.replicator.close()
+        context.recorder.journal.close()
     assert ending is not None
     assert ending.code == NO_QUORUM_CODE
 

@@ -155,8 +155,13 @@ class JobController:
         return self.end_without_quorum(self.replicator.acknowledged_by)
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
-        """Whether these hosts may go on alone; before the first view a leader needs nobody."""
-        return self.cluster.view is None or has_quorum(self._uncommitted, hosts)
+        """Whether these hosts may go on alone; before the first view a leader needs nobody.
+
+        Nor does it under a state before the first view that may still count once there is a view: nobody is elected
+        under such a state, so it takes no majority of anything to go on.
+        """
+        begun = [one for one in self._uncommitted if one.view is not None]
+        return not begun or has_quorum(begun, hosts)
 
     def end_without_quorum(self, hosts: frozenset[int] | None = None) -> Ending | None:
         """The end of this host's part of the job, if ``hosts`` are no quorum.
