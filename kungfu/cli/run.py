@@ -59,7 +59,9 @@ class _CommandLine:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job of a command line; the exit code is the job's."""
     try:
-        line = _checked(_parser().parse_args(arguments))
+        parser = _parser()
+        words = exports.completed(sys.argv[1:] if arguments is None else arguments, parser=parser)
+        line = _checked(parser.parse_args(words))
         return _run(line)
     except KungfuError as error:
         print(f"kungfu-run: {error}", file=sys.stderr)

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kungfu.cli.export.metrics_server import MetricsAddress, MetricsServer, parse_address
-from kungfu.cli.export.tensorboard import TensorBoardProcess, check_installed
+from kungfu.cli.export.listen_address import ListenAddress, parse_address
+from kungfu.cli.export.metrics_server import MetricsServer
+from kungfu.cli.export.side_process import SideProcess
+from kungfu.cli.export.tensorboard import check_installed, tensorboard_process
 from kungfu.cli.hosting import Hosting
+from kungfu.cli.page.command import page_program
 
 if TYPE_CHECKING:
     from kungfu.runtime.agent.record.recorder import RecordListener
 
-__all__ = ["Exports", "add_arguments", "exporting", "read_exports"]
+__all__ = ["Exports", "add_arguments", "completed", "exporting", "read_exports"]
+
+_ADDRESS = re.compile(r"(\S*:)?\d+")
 
 
 @dataclass(frozen=True)
@@ -27,11 +33,13 @@ class Exports:
         tensorboard: The folder in which TensorBoard gets a folder of this run.
         suffix: What this host adds to the name of that folder: each of several hosts writes its own.
         metrics: Where metrics are served for Prometheus.
+        page: Where the page of the job is served.
     """
 
     tensorboard: Path | None = None
     suffix: str = ""
-    metrics: MetricsAddress | None = None
+    metrics: ListenAddress | None = None
+    page: ListenAddress | None = None
 
     def tensorboard_run(self, record: Path) -> Path | None:
         """The folder of this run in TensorBoard; it has the name of its record, and perhaps the host's."""
@@ -48,17 +56,47 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write curves and decisions for TensorBoard while the job runs, in a folder of this run within DIR",
     )  # fmt: skip
     parser.add_argument(
+        "--page", nargs="?", const="0", metavar="[ADDRESS:]PORT",
+        help="serve a page of the job for browsers while it runs; 0 is any free port (ADDRESS 127.0.0.1, PORT 0)",
+    )  # fmt: skip
+    parser.add_argument(
         "--metrics-port", metavar="[ADDRESS:]PORT",
         help="serve /metrics for Prometheus while the job runs; 0 is any free port (ADDRESS 127.0.0.1)",
     )  # fmt: skip
+
+
+def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[str]:
+    """A command line whose ``--page`` has a port: without one, argparse would take the program for it.
+
+    >>> parser = argparse.ArgumentParser()
+    >>> add_arguments(parser)
+    >>> completed(["--page", "python", "train.py", "--page", "2"], parser=parser)
+    ['--page=0', 'python', 'train.py', '--page', '2']
+    >>> completed(["--tensorboard", "--page", "--page", "8080", "python"], parser=parser)
+    ['--tensorboard', '--page', '--page', '8080', 'python']
+    """
+    takes_value = {name for one in parser._actions if one.nargs is None for name in one.option_strings}
+    done, place = list[str](), 0
+    # Up to the program, whose own options are not ours.
+    while place < len(words) and words[place].startswith("-") and words[place] != "--":
+        value = words[place + 1 : place + 2]
+        if words[place] == "--page" and not (value and _ADDRESS.fullmatch(value[0])):
+            done, place = [*done, "--page=0"], place + 1
+        else:
+            count = 2 if words[place] in {*takes_value, "--page"} else 1
+            done, place = [*done, *words[place : place + count]], place + count
+    return [*done, *words[place:]]
 
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
     """What a command line asks for; raises ``UsageError`` where that cannot be."""
     if given.tensorboard is not None:
         check_installed()
-    metrics = None if given.metrics_port is None else parse_address(given.metrics_port)
-    return Exports(given.tensorboard, "" if hosting.place == 0 else f"-{hosting.own.name}", metrics)
+    metrics, page = (
+        None if text is None else parse_address(text, option=option, example=example)
+        for option, text, example in (("--metrics-port", given.metrics_port, 9400), ("--page", given.page, 8080))
+    )
+    return Exports(given.tensorboard, "" if hosting.place == 0 else f"-{hosting.own.name}", metrics, page)
 
 
 @contextmanager
@@ -73,7 +111,9 @@ def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) ->
     listeners: list[RecordListener] = []
     with ExitStack() as opened:
         if (target := exports.tensorboard_run(record)) is not None:
-            opened.enter_context(TensorBoardProcess(record, target, tell=tell))
+            opened.enter_context(tensorboard_process(record, target, tell=tell))
+        if exports.page is not None:
+            opened.enter_context(SideProcess(page_program(record, exports.page), tell=tell))
         if exports.metrics is not None:
             from kungfu.cli.export.prometheus import PrometheusMetrics  # another one than jobs without metrics load
 

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kungfu.errors import UsageError
+from kungfu.cli.export.listen_address import ListenAddress
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["MetricsAddress", "MetricsServer", "parse_address"]
-
-_LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True)
-class MetricsAddress:
-    """Where metrics are served; port 0 is any that is free."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
-
-
-def parse_address(text: str) -> MetricsAddress:
-    """The address of ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
-
-    Raises:
-        UsageError: It is no port.
-
-    >>> str(parse_address("9400")), str(parse_address("0.0.0.0:9400")), str(parse_address("[::1]:9400"))
-    ('127.0.0.1:9400', '0.0.0.0:9400', '[::1]:9400')
-    """
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) <= 65535 or (":" in text and not host):
-        raise UsageError(
-            f"--metrics-port {text}: must be PORT or ADDRESS:PORT with a port from 0 to 65535; without ADDRESS only "
-            f"this machine reaches it, 0.0.0.0:{port if port.isdecimal() else 9400} is for all"
-        )
-    return MetricsAddress(host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port))
+__all__ = ["MetricsServer"]
 
 
 class MetricsServer:
@@ -61,7 +29,7 @@ class MetricsServer:
         port: The port that it listens on; 0 where it does not.
     """
 
-    def __init__(self, registry: CollectorRegistry, address: MetricsAddress, *, tell: Callable[[str], None]) -> None:
+    def __init__(self, registry: CollectorRegistry, address: ListenAddress, *, tell: Callable[[str], None]) -> None:
         self._registry, self._address, self._tell = registry, address, tell
         self._stop: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -84,7 +52,7 @@ class MetricsServer:
             server.server_close()
 
         self._stop = stop
-        self._tell(f"metrics are served at http://{MetricsAddress(address.host, self.port)}/metrics")
+        self._tell(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
     def __exit__(

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-import kungfu
+from kungfu.cli.export.side_process import SideProcess, SideProgram
 from kungfu.errors import UsageError
 
-__all__ = ["TensorBoardProcess", "add_arguments", "check_installed", "run"]
+__all__ = ["add_arguments", "check_installed", "run", "tensorboard_process"]
 
 _WRITER = "kungfu.cli.export.tensorboard_writer"
 # After the end of a job, for the rest of its record.
@@ -27,66 +24,19 @@ def check_installed() -> None:
         raise UsageError("TensorBoard is not installed; `pip install tensorboard`")
 
 
-class TensorBoardProcess:
+def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], None]) -> SideProcess:
     """The process that writes one run for TensorBoard while it trains; a context, whose end is that of the job.
-
-    Nothing waits for it but the end of the job: it reads the files of the record. When this process dies, its standard
-    input closes, and it ends as well.
 
     Args:
         record: The folder of the run's record.
         target: The folder of the run in TensorBoard.
         tell: Takes remarks for people, from another thread.
     """
-
-    def __init__(self, record: Path, target: Path, *, tell: Callable[[str], None]) -> None:
-        self._record, self._target, self._tell = record, target, tell
-        self._process: subprocess.Popen[str] | None = None
-        self._listener = threading.Thread(target=self._listen, name="kungfu-tensorboard", daemon=True)
-
-    def __enter__(self) -> TensorBoardProcess:
-        # Its module is this installation's, whatever the directory in which the user has started the job.
-        path = os.pathsep.join(filter(None, [str(Path(kungfu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _WRITER, str(self._record.absolute()), str(self._target.absolute())],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                env={**os.environ, "PYTHONPATH": path}, process_group=0,
-            )  # fmt: skip
-        # No memory or no process is left: the job matters more.
-        except OSError as error:
-            self._tell(f"TensorBoard: no process could be started ({error.strerror}); training goes on without")
-            return self
-        self._listener.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        process = self._process
-        if process is None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()
-        try:
-            process.wait(_END_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            self._tell(f"TensorBoard: {self._target} was not written to its end within {_END_WITHIN_S:.0f} s")
-        self._listener.join(1.0)
-        assert process.stdout is not None
-        process.stdout.close()
-
-    def _listen(self) -> None:
-        """Passes the remarks of the process on; one that ends by itself is told, with what it said last."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        last = ""
-        for line in self._process.stdout:
-            last = line.strip() or last
-            if not line.startswith((" ", "Traceback")):
-                self._tell(f"TensorBoard: {line.strip()}")
-        if self._process.wait() != 0:
-            self._tell(f"TensorBoard: {self._target} ends here ({last or 'its process was killed'}); training goes on")
+    program = SideProgram(
+        "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target),
+        end_within_s=_END_WITHIN_S, late=f"{target} was not written to its end within {_END_WITHIN_S:.0f} s",
+    )  # fmt: skip
+    return SideProcess(program, tell=tell)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

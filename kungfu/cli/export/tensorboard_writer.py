@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import io
 import os
-import select
-import signal
 import socket
 import sys
 import time
@@ -22,6 +20,7 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from kungfu.cli.export.record_follower import RecordFollower
+from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.export.tensorboard_summaries import SummaryMaker
 from kungfu.errors import KungfuError
 
@@ -29,8 +28,6 @@ __all__ = ["EventFile", "export_record", "main"]
 
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0
-# Training is not to wait for a processor that draws curves.
-_NICENESS = 10
 
 
 class EventFile:
@@ -145,20 +142,11 @@ def _new_folder(wanted: Path) -> Path:
     raise AssertionError("unreachable")
 
 
-def _stdin_closes(timeout_s: float) -> bool:
-    """Waits up to so long for the end of the standard input; the agent holds its other end, and writes nothing."""
-    ready, _, _ = select.select([0], [], [], timeout_s)
-    return bool(ready) and not os.read(0, 4096)
-
-
 def main(record: Path, target: Path) -> int:
     """Follows a run until standard input closes; remarks are lines of standard output."""
-    # The job decides when it ends: signals for the whole process group are for kungfu-run.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    os.nice(_NICENESS)
+    begin_beside()
     try:
-        export_record(record, target, is_over=_stdin_closes, tell=lambda text: print(text, flush=True))
+        export_record(record, target, is_over=job_ends, tell=lambda text: print(text, flush=True))
     except KungfuError as error:
         print(error, flush=True)
         return 1

@@ -19,7 +19,7 @@ from kungfu.cli.report.values import counted, duration, figure, finite_number
 from kungfu.compiler.rescale_rules import evaluate_rescale_rules
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
-from kungfu.event_log.events import LoggedEvent, RescaleEvent
+from kungfu.event_log.events import RescaleEvent
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.record import read_plan
 from kungfu.runtime.core.requests import JobRequest
@@ -28,7 +28,16 @@ from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.recorded_model import throughput_between
 
-__all__ = ["PlanForecast", "forecast_plan", "print_plan", "speeds_by_size"]
+__all__ = [
+    "MeasuredRun",
+    "PlanForecast",
+    "SpeedsBySize",
+    "forecast_plan",
+    "plan_lines",
+    "print_plan",
+    "read_measured",
+    "speeds_by_size",
+]
 
 # The first steps of a size are slower: caches are cold, and those who left may still hold processors.
 _WARM_UP_STEPS = 3
@@ -71,13 +80,13 @@ def print_plan(folder: Path, request: JobRequest, *, form: Literal["text", "json
     """Prints what a request would come to, and submits nothing; returns 0, or 1 if it would be refused."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()
-    forecast = forecast_plan(folder, plan, status)
+    forecast = forecast_plan(folder, plan, status, measured=read_measured(folder))
     if form == "json":
         document = {**asdict(plan), "forecast": asdict(forecast)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
     else:
         console = Console(highlight=False)
-        for line in _lines(plan, forecast):
+        for line in plan_lines(plan, forecast):
             console.print(Text(line), soft_wrap=True)
     return 1 if plan.refusal else 0
 
@@ -85,15 +94,29 @@ def print_plan(folder: Path, request: JobRequest, *, form: Literal["text", "json
 # ---- what is expected ------------------------------------------------------------------------------------------------
 
 
-def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus) -> PlanForecast:
-    """What is expected of a plan, from the record in ``folder``."""
-    notes: list[str] = []
-    events, rows = _recorded(folder, notes)
-    speeds = speeds_by_size(rows)
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What was measured of a job so far.
+
+    Args:
+        rescales: Its changes of the size.
+        speeds: Samples per second at each size.
+        learning_rate: That of the newest step; ``None`` where it is not known.
+        notes: What could not be read, in words.
+    """
+
+    rescales: Sequence[RescaleEvent]
+    speeds: Mapping[int, float]
+    learning_rate: float | None
+    notes: tuple[str, ...] = ()
+
+
+def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
+    """What is expected of a plan, from what was measured, and from the policies' rules in the record in ``folder``."""
+    notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
-    rate = _newest(rows, "learning_rate")
     batch, rate_after, rules = _settings(folder, plan, status, rate, notes)
-    pause_s, ready_s = _pause_s(events, plan, notes), _ready_s(events, plan, notes)
+    pause_s, ready_s = _pause_s(measured.rescales, plan, notes), _ready_s(measured.rescales, plan, notes)
     costs = [None if speed is None else 1000 * size / speed for size, speed in
              ((plan.before, before), (plan.after, after))]  # fmt: skip
     return PlanForecast(
@@ -101,26 +124,43 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus) -> PlanFor
     )
 
 
-def _recorded(folder: Path, notes: list[str]) -> tuple[Sequence[LoggedEvent], Rows]:
-    """The events and steps so far; a note where they cannot be read."""
+def read_measured(folder: Path) -> MeasuredRun:
+    """What the record in ``folder`` has measured; a note where it cannot be read."""
     try:
-        return read_events(folder).events, read_metrics(folder).rows
+        events, rows = read_events(folder).events, read_metrics(folder).rows
     except UsageError as error:
-        notes.append(f"nothing is expected from what was measured: {error}")
-        return (), ()
+        return MeasuredRun((), {}, None, (f"nothing is expected from what was measured: {error}",))
+    rescales = [one for one in events if isinstance(one, RescaleEvent)]
+    return MeasuredRun(rescales, speeds_by_size(rows), _newest(rows, "learning_rate"))
 
 
 def speeds_by_size(rows: Rows) -> dict[int, float]:
     """Samples over seconds of the steps at each size, without the first ones after each change of the size."""
-    samples, seconds = defaultdict[int, float](float), defaultdict[int, float](float)
-    size_before, since = None, 0
+    speeds = SpeedsBySize()
     for row in rows:
+        speeds.add(row)
+    return speeds.measured()
+
+
+class SpeedsBySize:
+    """Adds up samples and seconds of the steps at each size, without the first ones after each change of the size."""
+
+    def __init__(self) -> None:
+        self._samples, self._seconds = defaultdict[int, float](float), defaultdict[int, float](float)
+        self._size: object = None
+        self._since = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Adds a step, in its order."""
         size, batch, speed = row.get("size"), finite_number(row.get("batch")), finite_number(row.get("samples_per_s"))
-        since, size_before = (0 if size != size_before else since + 1), size
-        if isinstance(size, int) and batch and speed and speed > 0 and since >= _WARM_UP_STEPS:
-            samples[size] += batch
-            seconds[size] += batch / speed
-    return {size: samples[size] / seconds[size] for size in sorted(samples) if size > 0}
+        self._since, self._size = (0 if size != self._size else self._since + 1), size
+        if isinstance(size, int) and batch and speed and speed > 0 and self._since >= _WARM_UP_STEPS:
+            self._samples[size] += batch
+            self._seconds[size] += batch / speed
+
+    def measured(self) -> dict[int, float]:
+        """Samples per second by size."""
+        return {size: self._samples[size] / self._seconds[size] for size in sorted(self._samples) if size > 0}
 
 
 def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | None:
@@ -142,20 +182,20 @@ def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | 
     return speed
 
 
-def _pause_s(events: Iterable[LoggedEvent], plan: RequestPlan, notes: list[str]) -> float | None:
+def _pause_s(rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[str]) -> float | None:
     if not plan.joins and not plan.leaves:
         return 0.0
-    stops = [one.stop_s for one in events if isinstance(one, RescaleEvent)]
+    stops = [one.stop_s for one in rescales]
     if not stops:
         notes.append("no rescale of this job was measured, so the pause is not known")
     return statistics.median(stops) if stops else None
 
 
-def _ready_s(events: Iterable[LoggedEvent], plan: RequestPlan, notes: list[str]) -> float | None:
+def _ready_s(rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[str]) -> float | None:
     if not plan.joins:
         return 0.0
-    rescales = [one for one in events if isinstance(one, RescaleEvent) and one.joined]
-    took = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales]
+    grown = [one.parts for one in rescales if one.joined]
+    took = [parts.get("spawn_s", 0.0) + parts.get("ready_s", 0.0) for parts in grown]
     if not any(took):
         notes.append("nobody has joined this job yet, so how long a joiner takes is not known")
     return statistics.median(took) if any(took) else None
@@ -199,7 +239,8 @@ def _newest(rows: Rows, name: str) -> float | None:
 # ---- as text ---------------------------------------------------------------------------------------------------------
 
 
-def _lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
+def plan_lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
+    """A plan and what is expected of it, as lines for a person."""
     sizes = (
         f"{plan.before} -> {counted(plan.after, 'peer')}" if plan.after != plan.before else counted(plan.after, "peer")
     )

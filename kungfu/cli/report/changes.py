@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kungfu.cli.report.values import counted, duration, figure, label, peers_named
 from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
 
-__all__ = ["StopTiming", "changes", "joined_and_left", "recovered", "rescaled", "stopped_s", "timing_of"]
+__all__ = [
+    "MembershipChange",
+    "StopTiming",
+    "changes",
+    "joined_and_left",
+    "phase_of",
+    "recovered",
+    "rescaled",
+    "stopped_s",
+    "timing_of",
+]
 
 _BESIDE = ("spawn_s", "ready_s")
 _STOPPED = ("barrier_s", "attach_s", "state_s")
@@ -39,6 +50,15 @@ def timing_of(event: MembershipChange) -> StopTiming:
     inside = f" ({listed})" if listed else ""
     after = duration(parts.get(_AFTER))
     return StopTiming(_listed(parts, _BESIDE), duration(event.stop_s) + inside, after, inside)
+
+
+def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
+    """When a part of a change took place: ``beside`` training, while it ``stopped``, or ``after`` the stop.
+
+    >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
+    ['beside', 'stopped', 'after', 'stopped']
+    """
+    return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"
 
 
 def _listed(parts: Mapping[str, float], names: tuple[str, ...]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +53,7 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 
-__all__ = ["Paragraph", "narrative", "paces"]
+__all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph", "root_causes"]
 
 HeadlineAndDetails = tuple[str, list[str]]
 
@@ -77,15 +77,16 @@ def narrative(events: Sequence[LoggedEvent]) -> list[Paragraph]:
     Paragraph(at_s=0.0, headline='training begins with 2 peers: peers 0 and 1', details=())
     """
     began = next((event.time for event in events if event.time is not None), None)
-    told = [_paragraph(one, began) for one in merged_runs([event for event in events if _is_told(event, events)])]
-    return [*_root_cause(events), *told, *_conclusion(events, began)]
+    expected = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
+    told = merged_runs([event for event in events if is_told(event, expected=expected)])
+    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(events, began)]
 
 
-def _is_told(event: LoggedEvent, events: Sequence[LoggedEvent]) -> bool:
+def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
+    """Whether an event has a paragraph of its own; ``expected`` are the peers that were dismissed or lost."""
     if isinstance(event, PeerEndedEvent):
         # Where the process was dismissed or lost, that was told already.
-        expected = any(isinstance(one, DismissedEvent | LostEvent) and one.peer == event.peer for one in events)
-        return not expected and event.how != "exit code 0"
+        return event.peer not in expected and event.how != "exit code 0"
     # Told once: the same variables go on to differ.
     if isinstance(event, RoundedEvent):
         return not event.again
@@ -95,7 +96,8 @@ def _is_told(event: LoggedEvent, events: Sequence[LoggedEvent]) -> bool:
     return not isinstance(event, _UNTOLD)
 
 
-def _paragraph(one: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
+def paragraph(one: LoggedEvent | SettingRun, began: float | None) -> Paragraph:
+    """The paragraph of an event, or of a setting that was changed again and again; ``began`` is when the run did."""
     at = one.first.time if isinstance(one, SettingRun) else one.time
     headline, details = _TELLERS.get(type(one), _plain)(one)
     return Paragraph(None if at is None or began is None else at - began, headline, tuple(details))
@@ -187,7 +189,8 @@ _TELLERS: Mapping[type, Callable[[Any], HeadlineAndDetails]] = {
 # ---- the whole run ---------------------------------------------------------------------------------------------------
 
 
-def _root_cause(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
+def root_causes(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
+    """What was at the root of a failure of the job, for each event that tells of one."""
     for event in events:
         if isinstance(event, FailedEvent):
             # The cause may be that of the job, and of no one peer.

@@ -13,7 +13,7 @@ from kungfu.errors import InternalError
 from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact, topological
 from kungfu.signal.source_location import variable_at
 
-__all__ = ["Labels", "does", "is_plain", "labels_of", "made", "roots_of", "steps"]
+__all__ = ["Labels", "does", "is_number", "is_plain", "labels_of", "made", "roots_of", "steps"]
 
 Labels = Mapping[Signal, str]
 
@@ -58,6 +58,11 @@ def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
 def is_plain(node: Signal) -> bool:
     """Whether a node stands as itself wherever it is used, and needs no line."""
     return isinstance(node, (Source, Constant)) or (isinstance(node, Map) and is_exact(node))
+
+
+def is_number(label: str) -> bool:
+    """Whether a label is a number in place of a name."""
+    return label.startswith("%") and label[1:].isdecimal()
 
 
 def roots_of(rule: Rule) -> tuple[Signal, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.compiler.explain.costs import cost_lines, counted, length
+from kungfu.compiler.explain.folding import Folding, folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
 from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
@@ -31,7 +32,7 @@ class _Words:
 
     labels: Labels
     units: Mapping[Signal, str]
-    folding: _Folding
+    folding: Folding
     shown: set[Signal]
 
 
@@ -51,7 +52,7 @@ def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
     Returns:
         Lines, each with its end.
     """
-    labels, folding = labels_of(plan), _folding_of(plan, monitors=monitors)
+    labels, folding = labels_of(plan), folding_of(plan) if monitors == "folded" else Folding()
     words = _Words(labels, units_of(labels), folding, {*folding.hidden})
     return "\n".join(_lines(plan, words)) + "\n"
 
@@ -175,44 +176,3 @@ def _node(node: Signal, words: _Words) -> str:
 def _where(origin: str) -> str:
     path, _, line = origin.rpartition(":")
     return f"  [{os.path.basename(path)}:{line}]" if origin else ""
-
-
-# ---- what the lines of monitors stand for --------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Folding:
-    """The `hidden` nodes, and under each monitor that is shown those of them that it is made of."""
-
-    hidden: frozenset[Signal] = frozenset()
-    under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
-
-
-def _folding_of(plan: Plan, *, monitors: Monitors) -> _Folding:
-    """The nodes that a text leaves out: with monitors "folded" those under monitors alone, else none.
-
-    A node that the policy also uses by another way than through the monitor is shown.
-    """
-    if monitors == "open":
-        return _Folding()
-    # Of each monitor, all that is below it.
-    nodes = topological((*plan.nodes, *_roots(plan)))
-    inside = {node: _below(node) for node in nodes if node.monitor}
-    within = {one for below in inside.values() for one in below}
-    # Shown is what no monitor needs, and what a rule uses directly.
-    shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
-    # What a line that is shown names has a line itself, unless that line is a monitor's.
-    while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:
-        shown |= more
-    hidden = frozenset(one for one in within - shown if not is_plain(one))
-    return _Folding(hidden, {node: hidden & below for node, below in inside.items() if node in shown})
-
-
-def _roots(plan: Plan) -> Iterator[Signal]:
-    for rule in (*plan.rules, *plan.on_rescale):
-        yield from roots_of(rule)
-    yield from plan.watched_signals.values()
-
-
-def _below(node: Signal) -> frozenset[Signal]:
-    return frozenset(topological(node.inputs))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.export.tensorboard import TensorBoardProcess
+from kungfu.cli.export.tensorboard import tensorboard_process
 from kungfu.cli.export.tensorboard_summaries import is_kept
 from kungfu.cli.export.tensorboard_writer import export_record
 from kungfu.cli.main import main
@@ -173,7 +173,7 @@ def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_pa
     here = os.getcwd()
     os.chdir(tmp_path)
     try:
-        with TensorBoardProcess(record, target, tell=told.append):
+        with tensorboard_process(record, target, tell=told.append):
             awaited(lambda: target.is_dir() and scalars_of(target).get("job/loss"), what="steps", deadline_s=60.0)
             with (record / "metrics.jsonl").open("a") as file:
                 file.write('{"time": 2.0, "step": 11, "loss": 0.5}\n')
@@ -182,7 +182,7 @@ def test_the_process_follows_a_run_and_ends_with_it_or_says_why_it_cannot(tmp_pa
     assert scalars_of(target)["job/loss"][-1] == (11, 0.5), "the rest is written at the end"
     assert told == []
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
-    with TensorBoardProcess(record, target, tell=told.append):
+    with tensorboard_process(record, target, tell=told.append):
         awaited(lambda: any("ends here" in one for one in told), what="a remark", deadline_s=60.0)
     assert any(f"is of version {RECORD_VERSION + 1}" in one for one in told)
 

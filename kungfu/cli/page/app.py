@@ -1,0 +1,191 @@
+"""The page over HTTP: files, updates, and requests to the job; what is refused, and how.
+
+A page of this machine is reached by any site that its user looks at, so that three things are checked: the name under
+which it is asked for (a site may have its own name point to 127.0.0.1), the site that sends a request, and the job's
+secret, without which nothing can be changed. A content security policy lets a browser load nothing but the page's own
+files, and run nothing but its own scripts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kungfu.cli.page.control import JobControl, request_of
+from kungfu.cli.page.event_stream import EventStream, Waking
+from kungfu.cli.page.feed import PageFeed
+from kungfu.cli.page.static_files import StaticFiles
+from kungfu.errors import KungfuError, UsageError
+from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.job_api.client import JobOver
+
+__all__ = ["MOST_VIEWERS", "SECRET_HEADER", "PageApp"]
+
+MOST_VIEWERS = 300
+SECRET_HEADER = "kungfu-secret"
+_LONGEST_BODY = 4096
+# Requests that are under way to the job at once.
+_MOST_ASKED = 4
+_CONTENT_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = [
+    (b"content-security-policy", _CONTENT_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+
+Answerer = Callable[[JobRequest], dict[str, Any]]
+
+
+class PageApp:
+    """The page as an ASGI application.
+
+    Args:
+        feed: What the page shows.
+        control: Asks the job.
+        is_known: Whether the page may be asked for under this name of a host.
+        most_viewers: Browsers that may look at once.
+    """
+
+    def __init__(
+        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[str], bool], most_viewers: int = MOST_VIEWERS
+    ) -> None:
+        self._feed, self._control, self._is_known, self._most = feed, control, is_known, most_viewers
+        self._files = StaticFiles()
+        self._waking: Waking | None = None
+        self._asking = asyncio.Semaphore(_MOST_ASKED)
+        self._app: ASGIApp = Starlette(
+            routes=[
+                Route("/", self._file, name="index"),
+                Route("/static/{name:path}", self._file),
+                Route("/updates", self._updates),
+                Route("/run.json", self._whole),
+                Route("/plan", self._plan, methods=["POST"]),
+                Route("/requests", self._submit, methods=["POST"]),
+            ],
+            exception_handlers={Exception: _broken},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request; only HTTP is spoken."""
+        if scope["type"] != "http":
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *_HEADERS]
+            await send(message)
+
+        host = Request(scope).headers.get("host", "")
+        if not self._is_known(_name_in(host)):
+            wrong = PlainTextResponse(
+                f"this page is not known as {host!r}: ask for it by the address that kungfu printed\n", 421
+            )
+            await wrong(scope, receive, send_with_headers)
+            return
+        await self._app(scope, receive, send_with_headers)
+
+    # ---- what is shown -----------------------------------------------------------------------------------------------
+
+    async def _file(self, request: Request) -> Response:
+        return self._files.response(request.path_params.get("name", "index.html"), request)
+
+    async def _whole(self, request: Request) -> Response:
+        _, _, text = self._whole_event().partition(b"data: ")
+        return Response(text.strip(), media_type="application/json", headers={"cache-control": "no-store"})
+
+    def _whole_event(self) -> bytes:
+        missed = self._feed.log.missed(None)
+        return b"" if missed is None else missed.data
+
+    async def _updates(self, request: Request) -> Any:
+        if self._feed.viewers >= self._most:
+            text = f"{self._most} browsers look at this page already, which is the most it takes; try again later\n"
+            return PlainTextResponse(text, 503, headers={"retry-after": "30"})
+        if self._waking is None:
+            self._waking = Waking()
+            self._feed.log.on_update(self._waking.from_thread)
+        return EventStream(self._feed, self._waking, last=request.headers.get("last-event-id", ""))
+
+    # ---- what is asked of the job ------------------------------------------------------------------------------------
+
+    async def _plan(self, request: Request) -> Response:
+        return await self._answered(request, self._control.plan)
+
+    async def _submit(self, request: Request) -> Response:
+        return await self._answered(request, self._control.submit)
+
+    async def _answered(self, request: Request, answer: Answerer) -> Response:
+        if not _is_of_this_site(request):
+            return _refused(403, "this request comes from another site; press the buttons of the page itself")
+        try:
+            known = self._control.knows(request.headers.get(SECRET_HEADER, ""))
+        except UsageError as error:
+            return _refused(409, str(error))
+        if not known:
+            return _refused(
+                403, "this is not the job's secret: `kungfu page --secret DIR` prints it, for the user who started it"
+            )
+        try:
+            wanted = request_of(json.loads(await _body(request)))
+        except (ValueError, RecursionError):
+            return _refused(400, "the request is no JSON object of some bytes")
+        except UsageError as error:
+            return _refused(400, str(error))
+        async with self._asking:
+            return await _answer(answer, wanted)
+
+
+async def _answer(answer: Answerer, wanted: JobRequest) -> Response:
+    try:
+        return JSONResponse(await asyncio.to_thread(answer, wanted), headers={"cache-control": "no-store"})
+    except JobOver as error:
+        return _refused(409, str(error))
+    # The job refuses what it is asked, or nobody answers: another agent is being elected, say.
+    except KungfuError as error:
+        return _refused(400 if isinstance(error, UsageError) else 503, str(error))
+
+
+async def _body(request: Request) -> bytes:
+    """The body of a request; raises ``ValueError`` for a long one."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_BODY:
+            raise ValueError("too long")
+    return body
+
+
+def _refused(status: int, why: str) -> JSONResponse:
+    return JSONResponse({"error": why}, status, headers={"cache-control": "no-store"})
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"the page has an error of its own: {type(error).__name__}\n", 500)
+
+
+def _is_of_this_site(request: Request) -> bool:
+    """Whether a browser says that the page itself has sent this; programs that are no browsers say nothing."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+
+
+def _name_in(host: str) -> str:
+    """The name in a header ``Host``, without the port."""
+    return host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]

@@ -1,0 +1,77 @@
+"""``kungfu page DIR``, and what ``kungfu-run --page`` starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from pathlib import Path
+
+from kungfu.cli.export.listen_address import ListenAddress, parse_address
+from kungfu.cli.export.side_process import SideProgram
+from kungfu.errors import UsageError
+from kungfu.runtime.job_api.job_file import newest_folder, read_job_file
+
+__all__ = ["add_arguments", "page_program", "run"]
+
+_SERVER = "kungfu.cli.page.server"
+_RUNS = Path("runs")
+# After the end of a job, for the last update of its page.
+_END_WITHIN_S = 10.0
+
+
+def page_program(record: Path, address: ListenAddress) -> SideProgram:
+    """What serves the page of a job while it runs."""
+    arguments = (str(record.absolute()), address.host, str(address.port))
+    return SideProgram("page", _SERVER, arguments, subject=f"the page at {address}", end_within_s=_END_WITHIN_S)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the command line of ``kungfu page``."""
+    parser.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="the folder of a run (the newest one in runs/)"
+    )
+    parser.add_argument(
+        "--port", default="0", metavar="[ADDRESS:]PORT", help="where it is served; 0 is any free port (127.0.0.1:0)"
+    )
+    parser.add_argument(
+        "--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and end"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Serves the page of a run until Ctrl-C; returns the exit code."""
+    folder = given.folder or newest_folder(_RUNS)
+    if given.secret:
+        return _print_secret(folder)
+    address = parse_address(given.port, option="--port", example=8080)
+    if not (folder / "events.jsonl").is_file():
+        raise UsageError(f"{folder}: the folder holds no events.jsonl; give the folder that kungfu-run wrote to")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    from kungfu.cli.page.server import PageServer, listening
+
+    try:
+        listener = listening(address)
+    except OSError as error:
+        raise UsageError(
+            f"--port {given.port}: nothing can listen there ({error.strerror}); give another one"
+        ) from error
+    server = PageServer(folder, listener)
+    server.feed.look()  # refuses a record of another version before anything is promised
+    print(f"the page of {folder} is at http://{ListenAddress(address.host, server.port)}/; Ctrl-C ends it", flush=True)
+    server.run(_waits)
+    return 0
+
+
+def _waits(timeout_s: float) -> bool:
+    """It ends by a signal only: a job that is over is still looked at."""
+    time.sleep(timeout_s)
+    return False
+
+
+def _print_secret(folder: Path) -> int:
+    secret = read_job_file(folder).secret
+    if not secret:
+        raise UsageError(f"{folder}: the job is over, and its secret gone; nothing can be asked of it any more")
+    print(secret)
+    return 0

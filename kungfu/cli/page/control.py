@@ -1,0 +1,142 @@
+"""What the buttons of a page ask of the job: what would follow, and the request itself; with the job's secret only."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kungfu.cli.job.plan import forecast_plan, plan_lines
+from kungfu.cli.page.feed import PageFeed
+from kungfu.cli.report.values import counted, duration, figure
+from kungfu.errors import UsageError
+from kungfu.runtime.core.requests import Action, JobRequest, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.job_file import read_job_file
+from kungfu.runtime.job_api.plan import RequestPlan
+
+__all__ = ["JobControl", "request_of"]
+
+_ACTIONS = ("resize", "checkpoint", "stop")
+_LONGEST_ID = 100
+
+
+class JobControl:
+    """Asks the job whose record is in ``folder``; every call is answered within some seconds, or raises.
+
+    Args:
+        folder: The folder of the job's record.
+        feed: Knows what was measured.
+    """
+
+    def __init__(self, folder: Path, *, feed: PageFeed) -> None:
+        self._folder, self._feed = folder, feed
+
+    def knows(self, secret: str) -> bool:
+        """Whether this is the job's secret; raises ``UsageError`` where the job has none, or it cannot be read."""
+        expected = read_job_file(self._folder).secret
+        # A job that is over has none: then nothing is the secret.
+        return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
+
+    def plan(self, request: JobRequest) -> dict[str, Any]:
+        """What a request would come to, in words and as values; nothing is changed.
+
+        Raises:
+            KungfuError: The job is over, or does not answer.
+        """
+        with connected(self._folder) as job:
+            plan, status = job.plan(request), job.status()
+        if isinstance(request.action, Resize):
+            forecast = forecast_plan(self._folder, plan, status, measured=self._feed.measured())
+            lines = [*plan_lines(plan, forecast)]
+        elif plan.refusal:
+            lines = [f"{plan.words} would be refused: {plan.refusal}"]
+        else:
+            lines = self._checkpoint_lines() if isinstance(request.action, SaveCheckpoint) else self._stop_lines(plan)
+        changes_nothing = isinstance(request.action, Resize) and plan.before == plan.after
+        return {
+            "request": plan.words,
+            "refusal": plan.refusal,
+            "view": plan.view,
+            "changes_nothing": changes_nothing and not plan.refusal,
+            "lines": lines,
+        }
+
+    def submit(self, request: JobRequest) -> dict[str, Any]:
+        """Hands a request in, and gives the job's first answer to it; the record tells what comes of it.
+
+        Raises:
+            KungfuError: The job is over, or does not answer.
+        """
+        with connected(self._folder) as job:
+            progress = job.submit(request)
+        return {**asdict(progress), "points": []}
+
+    def _checkpoint_lines(self) -> list[str]:
+        newest = self._feed.newest_checkpoint()
+        if newest is None:
+            return [
+                "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
+                f"where: the job's folder of checkpoints ({self._folder.absolute() / 'checkpoints'}, unless kungfu-run "
+                "was told another one with --checkpoints)",
+                "this job has written no checkpoint yet, so how long it stops the training is not known",
+            ]
+        before = self._feed.newest_step() - (newest["step"] or 0)
+        return [
+            "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
+            f"where: beside the newest one, {newest['path']}",
+            f"that one is of step {figure(newest['step'])}, {counted(before, 'step')} before this one; it stopped the "
+            f"training for {duration(newest['stop_s'])}",
+        ]
+
+    def _stop_lines(self, plan: RequestPlan) -> list[str]:
+        newest, now = self._feed.newest_checkpoint(), self._feed.newest_step()
+        kept = (
+            "this job has written no checkpoint: what is not saved by the program itself is lost"
+            if newest is None
+            else f"the newest checkpoint is of step {figure(newest['step'])}, "
+            f"{counted(now - (newest['step'] or 0), 'step')} before this one: {newest['path']}"
+        )
+        return [
+            f"training ends on {counted(plan.before, 'peer')} after the step under way; now it is step {figure(now)}",
+            "their programs run on to their ends, and save what they save there; the record stays",
+            kept,
+            "a stopped job does not go on by itself; kungfu-run --resume goes on from a checkpoint",
+        ]
+
+
+def request_of(body: Any) -> JobRequest:
+    """The request of a browser's object: ``action``, for `resize` its ``size``, and perhaps ``id`` and ``if_view``.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if not isinstance(body, Mapping):
+        raise UsageError('the request must be an object, such as {"action": "resize", "size": 3}')
+    name = body.get("id", "")
+    if not isinstance(name, str) or len(name) > _LONGEST_ID:
+        raise UsageError(f"id: must be a text of up to {_LONGEST_ID} characters")
+    if_view = body.get("if_view")
+    return JobRequest(
+        name or secrets.token_hex(4), _action(body), None if if_view is None else _whole("if_view", if_view)
+    )
+
+
+def _action(body: Mapping[str, Any]) -> Action:
+    match body.get("action"):
+        case "resize":
+            return Resize(_whole("size", body.get("size")), "global_batch_size")
+        case "checkpoint":
+            return SaveCheckpoint()
+        case "stop":
+            return StopTraining()
+    raise UsageError(f"action: must be one of {', '.join(_ACTIONS)}")
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 31:
+        raise UsageError(f"{name}: must be a whole number, 0 or more")
+    return value

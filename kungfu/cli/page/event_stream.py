@@ -1,0 +1,102 @@
+"""A response that never ends by itself: server-sent events to one browser, as long as it looks.
+
+A browser that has gone is noticed by its connection, or because it does not take what it is sent within a time; either
+way nobody else notices. It comes back by itself, and says which update it had last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from starlette.types import Receive, Scope, Send
+
+from kungfu.cli.page.feed import PageFeed
+
+__all__ = ["EventStream", "Waking"]
+
+# A comment now and then: proxies and browsers take a silent connection for a dead one.
+_HEARTBEAT_S = 15.0
+# For a browser to take what it is sent; it is some kilobytes behind by then.
+_SEND_WITHIN_S = 20.0
+_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+_AGAIN_AFTER_MS = 2000
+
+
+class Waking:
+    """Wakes all streams of an event loop when there is an update."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def from_thread(self) -> None:
+        """Wakes them, from any thread."""
+        # The server may have ended while the record was still read.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def next(self) -> asyncio.Event:
+        """The event of the next waking; to be asked for before one looks for updates, so that none is missed."""
+        return self._event
+
+    def _wake(self) -> None:
+        event, self._event = self._event, asyncio.Event()
+        event.set()
+
+
+class EventStream:
+    """The updates of a page for one browser.
+
+    Args:
+        feed: Has the updates.
+        waking: Wakes the streams.
+        last: The id of the update that the browser had last; empty for none.
+    """
+
+    def __init__(self, feed: PageFeed, waking: Waking, *, last: str) -> None:
+        self._feed, self._waking = feed, waking
+        self._known = feed.log.number_of(last)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends updates until the browser has gone, or the page ends."""
+        self._feed.viewers += 1
+        sending = asyncio.ensure_future(self._send_all(send))
+        leaving = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._feed.viewers -= 1
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+        async for data in self._updates():
+            async with asyncio.timeout(_SEND_WITHIN_S):
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _updates(self) -> AsyncIterator[bytes]:
+        yield f"retry: {_AGAIN_AFTER_MS}\n\n".encode()
+        while True:
+            woken = self._waking.next()
+            missed, is_over = self._feed.log.missed(self._known), self._feed.log.is_over
+            if missed is not None:
+                self._known = missed.number
+                yield missed.data
+            elif is_over:
+                yield b"event: over\ndata: {}\n\n"
+                return
+            else:
+                try:
+                    await asyncio.wait_for(woken.wait(), _HEARTBEAT_S)
+                except TimeoutError:
+                    yield b": here\n\n"
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,176 @@
+"""Follows a job for its page: one thread reads the record, asks the job how it is, and publishes what has changed.
+
+However many browsers look, the record is read once, the job is asked at most once a second (not at all while nobody
+looks), and every update is encoded once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kungfu.cli.export.record_follower import RecordFollower
+from kungfu.cli.job.plan import MeasuredRun
+from kungfu.cli.page.plan_drawing import draw_plan
+from kungfu.cli.page.run_model import RunModel, as_text
+from kungfu.cli.page.update_log import UpdateLog
+from kungfu.errors import KungfuError, UsageError
+from kungfu.record import read_plan
+from kungfu.runtime.job_api.client import connected
+from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
+from kungfu.runtime.job_api.status import JobStatus
+
+__all__ = ["PageFeed"]
+
+# Peers report their steps every two seconds.
+_LOOK_EVERY_S = 1.0
+# While an old record is read, browsers see how far.
+_PUBLISH_EVERY_S = 0.5
+_TRACES = "trace.jsonl"
+
+
+class PageFeed:
+    """What a page shows of the run in ``folder``.
+
+    Args:
+        folder: The folder that kungfu-run writes to, or wrote to.
+
+    Attributes:
+        log: The updates for browsers.
+        viewers: How many browsers look.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._follower = folder, RecordFollower(folder)
+        self._lock = threading.Lock()
+        self._model = RunModel(folder.resolve().name)
+        self._plan_is_read = False
+        self._traced_bytes = -1
+        self.log = UpdateLog(self._whole)
+        self.viewers = 0
+
+    def follow(self, is_over: Callable[[float], bool]) -> None:
+        """Follows the run until ``is_over``, which waits for up to so many seconds; then reads the rest, and ends.
+
+        Raises:
+            UsageError: The record is of another version, or cannot be read.
+        """
+        published_at, ending = -_PUBLISH_EVERY_S, False
+        while True:
+            self.look()
+            now = time.monotonic()
+            # Much of the record is still to be read: browsers see it grow.
+            if self._follower.has_more and now - published_at < _PUBLISH_EVERY_S:
+                continue
+            published_at = now
+            self._publish()
+            if self._follower.has_more:
+                continue
+            if ending:
+                break
+            ending = is_over(_LOOK_EVERY_S)
+        self.log.end()
+
+    def look(self) -> None:
+        """Takes what is new in the record."""
+        new = self._follower.take()
+        with self._lock:
+            self._model.add(new)
+
+    def measured(self) -> MeasuredRun:
+        """What was measured so far."""
+        with self._lock:
+            return self._model.measured()
+
+    def newest_step(self) -> int:
+        """The newest step of the record."""
+        with self._lock:
+            return self._model.newest_step
+
+    def newest_checkpoint(self) -> Mapping[str, Any] | None:
+        """The newest checkpoint's item of the story."""
+        with self._lock:
+            return self._model.newest_checkpoint()
+
+    def _whole(self) -> str:
+        with self._lock:
+            return as_text(self._model.whole())
+
+    def _publish(self) -> None:
+        state = self._state()
+        with self._lock:
+            self._model.put(**state)
+            changes = self._model.changes()
+        if changes:
+            self.log.publish(as_text(changes))
+
+    # ---- beside the record -------------------------------------------------------------------------------------------
+
+    def _state(self) -> dict[str, Any]:
+        """How the job is, by its file and by itself, and what the page has to remark."""
+        remarks: list[str] = []
+        job = self._job_file(remarks)
+        running = job is not None and is_running(job)
+        status = self._status(remarks) if running and self.viewers else None
+        if self._follower.damaged:
+            remarks.append(f"{self._follower.damaged} lines of the record could not be read, and were left out")
+        if self._follower.has_more:
+            remarks.append("the record is being read")
+        code = job.code if job is not None else None
+        state = "unknown" if job is None else "running" if running else "over"
+        run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder)}
+        parts = {"run": run, "live": None if status is None else status.peers, "now": time.time()}
+        parts["membership"] = None if status is None else _membership(status)
+        return {**parts, **self._plan()}
+
+    def _job_file(self, remarks: list[str]) -> JobFile | None:
+        try:
+            return read_job_file(self._folder)
+        except UsageError as error:
+            # A record that was copied without it, or that of another user's job.
+            if not self._follower.has_more:
+                remarks.append(f"whether the job runs is not known: {error}")
+            return None
+
+    def _status(self, remarks: list[str]) -> JobStatus | None:
+        try:
+            with connected(self._folder) as job:
+                return job.status()
+        # Another agent is being elected, or this one is busy: the record goes on.
+        except KungfuError as error:
+            remarks.append(f"the job does not answer now: {error}")
+            return None
+
+    def _plan(self) -> dict[str, Any]:
+        """The plan of the policies, once the record holds it: it comes with the first steps."""
+        if self._plan_is_read:
+            return {}
+        traced = 0
+        with suppress(OSError):
+            traced = (self._folder / _TRACES).stat().st_size
+        if traced == self._traced_bytes:
+            return {}
+        self._traced_bytes = traced
+        try:
+            plan = read_plan(self._folder)
+        except UsageError as error:
+            self._plan_is_read = True
+            return {"plan": {"remark": str(error)}}
+        self._plan_is_read = plan is not None
+        return {} if plan is None else {"plan": draw_plan(plan)}
+
+
+def _membership(status: JobStatus) -> dict[str, Any]:
+    where = status.membership
+    return {
+        "size": where.size,
+        "target": where.target,
+        "minimum": where.minimum,
+        "maximum": where.maximum,
+        "scaling": status.scaling,
+        "request": None if status.request is None else status.request.words,
+    }

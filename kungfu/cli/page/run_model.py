@@ -1,0 +1,113 @@
+"""A run as its page shows it: what a browser is given first, and then what changes; plain values, no I/O."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from kungfu.cli.export.record_follower import NewRecords
+from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
+from kungfu.cli.page.curves import Curves
+from kungfu.cli.page.job_facts import JobFacts
+from kungfu.cli.page.story import Story
+from kungfu.cli.report.values import finite_number
+from kungfu.event_log.events import RescaleEvent
+from kungfu.event_log.numbers import as_float, as_json
+
+__all__ = ["RunModel", "as_text"]
+
+Document = dict[str, Any]
+
+_NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
+_MOST_RESCALES = 200
+
+
+class RunModel:
+    """Takes what is added to a record; gives the whole as a document, and the changes since the last time.
+
+    A document has these keys, one of changes those that changed: ``run`` (name, state, newest step), ``curves`` (see
+    `Curves`), ``items`` (see `Story`), ``peers``, and whatever is ``put``.
+
+    Args:
+        name: Of the run.
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._curves, self._story, self._facts = Curves(), Story(), JobFacts()
+        self._newest: Document = {}
+        self._given: Document = {}
+        self._sent: dict[str, str] = {}
+        self._speeds, self._rescales = SpeedsBySize(), deque[RescaleEvent](maxlen=_MOST_RESCALES)
+
+    def add(self, new: NewRecords) -> None:
+        """Adds what is new in the record."""
+        for row in new.rows:
+            self._curves.add(row)
+            self._facts.add_step(row)
+            self._speeds.add(row)
+            self._note_newest(row)
+        for event in new.events:
+            self._story.add(event)
+            self._facts.add(event)
+            if isinstance(event, RescaleEvent):
+                self._rescales.append(event)
+
+    def put(self, **parts: Any) -> None:
+        """Sets parts of the document, each under its key; ``live`` is the job's own status, in the place of peers."""
+        self._given |= parts
+
+    def whole(self) -> Document:
+        """All that there is to show."""
+        return {**self._parts(), "curves": self._curves.all(), "items": self._story.all()}
+
+    def changes(self) -> Document:
+        """What has changed since the last call; empty where nothing did."""
+        changed = {key: value for key, value in self._parts().items() if self._is_new(key, value)}
+        if (curves := self._curves.taken()) is not None:
+            changed["curves"] = curves
+        if items := self._story.taken():
+            changed["items"] = items
+        return changed
+
+    def newest_checkpoint(self) -> Mapping[str, Any] | None:
+        """The newest checkpoint's item."""
+        return self._story.newest("checkpoint")
+
+    def measured(self) -> MeasuredRun:
+        """What a forecast is made from."""
+        rate = finite_number(self._newest.get("learning_rate"))
+        return MeasuredRun(tuple(self._rescales), self._speeds.measured(), rate)
+
+    @property
+    def newest_step(self) -> int:
+        """The newest step that was measured; 0 before the first."""
+        return int(self._newest.get("step") or 0)
+
+    def _parts(self) -> Document:
+        """The parts that are sent whole whenever they change."""
+        given = dict(self._given)
+        live, now = given.pop("live", None), given.pop("now", 0.0)
+        run = {"name": self._name, **self._facts.facts(), "newest": self._newest,
+               "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
+        return {"run": run, "peers": self._facts.peers(live, now=now), **given}
+
+    def _is_new(self, key: str, value: Any) -> bool:
+        text = as_text(value)
+        changed, self._sent[key] = self._sent.get(key) != text, text
+        return changed
+
+    def _note_newest(self, row: Mapping[str, Any]) -> None:
+        for name in _NEWEST:
+            number = as_float(row.get(name))
+            # What a step does not know stays what was known.
+            if number is not None:
+                self._newest[name] = number
+
+
+def as_text(value: Any) -> str:
+    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word."""
+    return json.dumps(as_json(value), separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,228 @@
+// The curves, drawn by uPlot: one figure for each, with a sentence that says what it shows.
+
+import uPlot from "./vendor/uPlot.esm.js";
+import { duration, element, figure, label, short } from "./words.js";
+
+// What is drawn first, and what beside it; every other number of a step gets a figure of its own.
+const FIRST = [
+  { key: "size", title: "peers and batch", curves: ["size", "batch"], stepped: true },
+  { key: "loss", title: "loss", curves: ["loss"] },
+  { key: "samples_per_s", title: "samples/s", curves: ["samples_per_s"] },
+  { key: "noise_scale", title: "noise scale", curves: ["noise_scale"] },
+];
+const NOT_DRAWN = ["epoch"];
+const HEIGHT = 190;
+// Values that span more than this factor are drawn on a logarithmic axis.
+const DECADES = 30;
+
+export class Charts {
+  constructor(run, container) {
+    this.run = run;
+    this.container = container;
+    this.charts = new Map();
+    this.over = "steps";
+  }
+
+  listen() {
+    for (const id of ["over-steps", "over-time"]) {
+      document.getElementById(id).addEventListener("change", (event) => {
+        this.over = event.target.value;
+        this.charts.forEach((chart) => chart.redraw());
+        this.paint();
+      });
+    }
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+      this.charts.forEach((chart) => chart.redraw());
+      this.paint();
+    });
+    new ResizeObserver(() => this.charts.forEach((chart) => chart.resize())).observe(this.container);
+  }
+
+  paint() {
+    document.getElementById("no-curves").hidden = this.run.steps.length > 0;
+    for (const shown of this.wanted()) {
+      let chart = this.charts.get(shown.key);
+      if (!chart) {
+        chart = new Chart(this.run, shown, this);
+        this.charts.set(shown.key, chart);
+        this.container.append(chart.figure);
+      }
+      chart.paint();
+    }
+  }
+
+  *wanted() {
+    const known = this.run.curves;
+    yield* FIRST.filter((shown) => known.has(shown.key));
+    const taken = new Set([...FIRST.flatMap((shown) => shown.curves), ...NOT_DRAWN]);
+    for (const name of known.keys()) if (!taken.has(name)) yield { key: name, title: label(name), curves: [name] };
+  }
+}
+
+class Chart {
+  constructor(run, shown, charts) {
+    this.run = run;
+    this.shown = shown;
+    this.charts = charts;
+    this.plot = null;
+    this.isLogarithmic = false;
+    this.readout = element("span", { class: "readout" });
+    this.area = element("div", { class: "plot", tabindex: "0", role: "img" });
+    this.caption = element("figcaption", {});
+    const title = element("h3", {}, shown.title);
+    this.figure = element("figure", { class: "chart" }, element("div", { class: "bar" }, title, this.readout), this.area, this.caption);
+    this.figure.dataset.curve = shown.key;
+    this.area.addEventListener("keydown", (event) => this.move(event));
+    this.area.addEventListener("blur", () => this.plot?.setCursor({ left: -10, top: -10 }));
+  }
+
+  paint() {
+    const data = this.data();
+    const logarithmic = this.spansDecades(data[1]);
+    if (this.plot && logarithmic !== this.isLogarithmic) this.redraw();
+    this.isLogarithmic = logarithmic;
+    if (this.plot) this.plot.setData(data);
+    else if (this.width() > 0) this.plot = new uPlot(this.options(), data, this.area);
+    const words = this.words(data);
+    this.caption.textContent = words;
+    this.area.setAttribute("aria-label", `${this.shown.title} over ${this.charts.over}: ${words}`);
+  }
+
+  /** Has the next painting begin anew, as where colours or axes are others. */
+  redraw() {
+    this.plot?.destroy();
+    this.plot = null;
+  }
+
+  resize() {
+    if (this.plot) this.plot.setSize({ width: this.width(), height: HEIGHT });
+    else this.paint();
+  }
+
+  width() {
+    return this.area.clientWidth;
+  }
+
+  data() {
+    const { run } = this;
+    const x = this.charts.over === "steps" ? run.steps : run.times.map((time) => run.elapsed(time));
+    return [x, ...this.names().map((name) => run.curves.get(name))];
+  }
+
+  names() {
+    return this.shown.curves.filter((name) => this.run.curves.has(name));
+  }
+
+  spansDecades(values) {
+    if (this.shown.stepped) return false;
+    const [low, high] = range(values);
+    return low > 0 && high / low > DECADES;
+  }
+
+  words([, ...curves]) {
+    return this.names().map((name, at) => {
+      const [low, high] = range(curves[at]);
+      const last = lastKnown(curves[at]);
+      if (last === null) return `${label(name)} is not known`;
+      const where = `at step ${figure(this.run.steps[last])}`;
+      const span = low === high ? "all the time" : `from ${figure(low)} to ${figure(high)} so far`;
+      return `${this.names().length > 1 ? `${label(name)} ` : ""}${figure(curves[at][last])} ${where}, ${span}`;
+    }).join("; ");
+  }
+
+  options() {
+    const style = getComputedStyle(document.documentElement);
+    const colour = (name) => style.getPropertyValue(name).trim();
+    const [ink, grid] = [colour("--muted"), colour("--line")];
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui" };
+    const overTime = this.charts.over === "time";
+    const paths = this.shown.stepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
+    const series = this.names().map((name, at) => ({
+      scale: at ? "z" : "y", stroke: colour(at ? "--second" : "--first"), width: at ? 1.5 : 2, paths,
+      points: { show: false }, spanGaps: name !== "loss",
+    }));
+    const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : padded };
+    const axes = [
+      { ...axis, values: (_, ticks) => ticks.map(overTime ? duration : short) },
+      { ...axis, size: 52, values: (_, ticks) => ticks.map(short) },
+    ];
+    if (series.length > 1) axes.push({ ...axis, scale: "z", side: 1, size: 52, grid: { show: false }, values: (_, ticks) => ticks.map(short) });
+    return {
+      width: this.width(), height: HEIGHT, axes, series: [{}, ...series], legend: { show: false },
+      scales: { x: { time: false }, y, z: { range: padded } },
+      cursor: { sync: { key: "run" }, drag: { x: true, y: false }, y: false },
+      hooks: { drawClear: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
+    };
+  }
+
+  /** A line at each change of the membership, and a mark at each decision beside the size. */
+  drawMarks(plot, colour) {
+    const { ctx, bbox } = plot;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.clip();
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
+    for (const item of this.run.ofKind("change")) {
+      const x = this.placeOf(item, plot);
+      ctx.strokeStyle = colour(item.is_loss ? "--bad" : "--mark");
+      ctx.beginPath();
+      ctx.moveTo(x, bbox.top);
+      ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+  }
+
+  placeOf(item, plot) {
+    const x = this.charts.over === "steps" ? item.step : this.run.elapsed(item.time);
+    return plot.valToPos(x, "x", true);
+  }
+
+  /** Tells the values under the cursor. */
+  tell(plot) {
+    const at = plot.cursor.idx;
+    if (at === null || at === undefined || plot.cursor.left < 0) {
+      this.readout.textContent = "";
+      return;
+    }
+    const values = this.names().map((name, nth) => `${label(name)} ${figure(plot.data[nth + 1][at])}`);
+    this.readout.textContent = `step ${figure(this.run.steps[at])}: ${values.join(", ")}`;
+  }
+
+  /** Arrow keys move the cursor from point to point. */
+  move(event) {
+    const jump = { ArrowLeft: -1, ArrowRight: 1, PageUp: -20, PageDown: 20, Home: -Infinity, End: Infinity }[event.key];
+    if (jump === undefined || !this.plot) return;
+    event.preventDefault();
+    const { idx, left } = this.plot.cursor;
+    const last = this.plot.data[0].length - 1;
+    const from = idx === null || idx === undefined || left < 0 ? (jump < 0 ? last + 1 : -1) : idx;
+    const to = Math.max(0, Math.min(last, from + jump));
+    this.plot.setCursor({ left: this.plot.valToPos(this.plot.data[0][to], "x"), top: 20 });
+  }
+}
+
+/** The range of an axis: from zero where values are near it, with some room above. */
+function padded(_, low, high) {
+  if (low === null || high === null) return [0, 1];
+  const bottom = low >= 0 && low < high * 0.7 ? 0 : low - (high - low || Math.abs(low) || 1) * 0.1;
+  const top = high + (high - bottom || 1) * 0.1;
+  return [bottom, top];
+}
+
+function range(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values ?? []) {
+    if (value === null) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return [low, high];
+}
+
+function lastKnown(values) {
+  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] !== null) return at;
+  return null;
+}

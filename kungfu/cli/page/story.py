@@ -1,0 +1,221 @@
+"""What happened in a run, as items of its page, in the words of ``kungfu why``.
+
+Each item is an object of plain values with an ``id``, which grows with time, and a ``kind``. An item changes when more
+is known: a decision gets its outcome, and a setting that one rule changes again and again stays one item. Of each kind
+only the newest ones are kept, so that the page of a week is not longer than a person reads.
+
+| kind | what, beside ``time``, ``step``, ``headline`` and ``details`` |
+| --- | --- |
+| ``decision`` | ``rule``, the values that it ``saw``, what it ``asked`` for, and the ``outcome`` |
+| ``change`` | of the membership: ``cause``, sizes ``before`` and ``after``, ``stop_s`` and its ``parts`` |
+| ``failure`` | what went wrong |
+| ``request`` | from outside: its ``request_id``, ``state`` and ``reason`` |
+| ``setting``, ``checkpoint``, ``event`` | the rest |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kungfu.cli.report.changes import MembershipChange, phase_of
+from kungfu.cli.report.decisions import SettingRun, asked, contest, requested_by_hook
+from kungfu.cli.report.narrative import is_told, paragraph, root_causes
+from kungfu.cli.report.values import counted, duration, figure, label
+from kungfu.event_log.events import (
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    DismissedEvent,
+    DissentEvent,
+    FailedEvent,
+    GapEvent,
+    HeldEvent,
+    HostLostEvent,
+    LateEvent,
+    LoggedEvent,
+    LostEvent,
+    MissingEvent,
+    NotFiniteEvent,
+    PeerEndedEvent,
+    ProgramEndedEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RequestEvent,
+    RescaleEvent,
+    RuleEvent,
+    SetEvent,
+    ShadowEvent,
+    SupersededEvent,
+)
+
+__all__ = ["MOST_ITEMS", "Item", "Story"]
+
+Item = dict[str, Any]
+
+# That are kept of each kind.
+MOST_ITEMS = 150
+_FAILURES = (
+    DissentEvent, FailedEvent, GapEvent, HostLostEvent, LateEvent, LostEvent, MissingEvent, NotFiniteEvent,
+    PeerEndedEvent, ProgramEndedEvent,
+)  # fmt: skip
+_HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands beside it
+
+
+class Story:
+    """Takes the events of a run in their order, and keeps the newest items of each kind."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[int, Item]] = {}
+        self._changed: dict[int, Item] = {}
+        self._next = 0
+        self._expected: set[int] = set()
+        self._runs: dict[tuple[str, str], tuple[int, SettingRun]] = {}
+
+    def add(self, event: LoggedEvent) -> None:
+        """Adds an event; one that another event tells better has no item."""
+        if isinstance(event, DismissedEvent | LostEvent):
+            self._expected.add(event.peer)
+        self._close_decision(event)
+        if isinstance(event, SetEvent) and event.what != "stop":
+            self._add_setting(event)
+            return
+        if not isinstance(event, FailedEvent) and not is_told(event, expected=self._expected):
+            return
+        self._runs.clear()
+        for made in _items(event):
+            self._put(self._new_id(), made)
+
+    def taken(self) -> list[Item]:
+        """The items that are new or have changed since the last call, by id."""
+        changed, self._changed = self._changed, {}
+        return [changed[number] for number in sorted(changed)]
+
+    def all(self) -> list[Item]:
+        """All items that are kept, by id."""
+        found = {number: item for kept in self._kept.values() for number, item in kept.items()}
+        return [found[number] for number in sorted(found)]
+
+    def newest(self, kind: str) -> Item | None:
+        """The newest item of a kind."""
+        return next(reversed([*self._kept.get(kind, {}).values()]), None)
+
+    def _put(self, number: int, item: Item) -> None:
+        kept = self._kept.setdefault(item["kind"], {})
+        kept[number] = self._changed[number] = {"id": number, **item}
+        if len(kept) > MOST_ITEMS:
+            oldest = next(iter(kept))
+            del kept[oldest]
+            self._changed.pop(oldest, None)
+
+    def _new_id(self) -> int:
+        self._next += 1
+        return self._next
+
+    def _add_setting(self, event: SetEvent) -> None:
+        """A setting joins the run of its rule, until something else is told."""
+        key = event.rule, event.what
+        number, run = self._runs.get(key, (0, None))
+        run = SettingRun(event, event, 1) if run is None else SettingRun(run.first, event, run.times + 1)
+        number = number or self._new_id()
+        self._runs[key] = number, run
+        self._put(number, _told("setting", event, run if run.times > 1 else event))
+
+    def _close_decision(self, event: LoggedEvent) -> None:
+        """Tells the outcome of the decision that an event carries out, or refuses."""
+        match event:
+            case RescaleEvent(rule=rule, decided_at=step) if step is not None:
+                done = f"{counted(event.after, 'peer')} after step {figure(event.step)}; training stood still for "
+                outcome = "carried out", done + duration(event.stop_s)
+            case RefusedEvent(rule=rule):
+                step, outcome = None, ("refused", f"refused: {event.reason}")
+            case _:
+                return
+        for number, item in reversed(self._kept.get("decision", {}).items()):
+            if item["rule"] == rule and item["state"] == "decided" and step in (None, item["step"]):
+                self._put(number, {**item, "state": outcome[0], "outcome": outcome[1]})
+                return
+
+
+def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None = None) -> Item:
+    """An item with the words of ``kungfu why``."""
+    words = paragraph(told or event, None)
+    return {
+        "kind": kind,
+        "time": event.time,
+        "step": getattr(event, "step", None),
+        "headline": words.headline,
+        "details": [*words.details],
+    }
+
+
+def _items(event: LoggedEvent) -> Iterator[Item]:
+    """The items of an event that is told."""
+    match event:
+        case DecisionEvent() | SupersededEvent() | CalledEvent():
+            yield from _decision(event)
+        case RescaleEvent() | RecoveredEvent():
+            yield {**_told("change", event), **_change(event)}
+        case FailedEvent():
+            for cause in root_causes([event]):
+                yield {**_told("failure", event), "headline": cause.headline, "details": [*cause.details]}
+        case RequestEvent():
+            more: Item = {"request_id": event.id, "state": event.state, "reason": event.reason}
+            yield {**_told("request", event), **more}
+        case CheckpointEvent():
+            more = {"path": event.path, "stop_s": event.stop_s, "error": event.error}
+            yield {**_told("failure" if event.error else "checkpoint", event), **more}
+        case ShadowEvent() | HeldEvent() | SetEvent():
+            yield _told("setting", event)
+        case _:
+            yield _told("failure" if isinstance(event, _FAILURES) else "event", event)
+
+
+# ---- decisions -------------------------------------------------------------------------------------------------------
+
+
+def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[Item]:
+    told = {**_told("decision", event), "rule": event.rule, "saw": _saw(event)}
+    match event:
+        case DecisionEvent():
+            more = {"asked": asked(event), "contest": contest(event), "state": "decided", "outcome": event.done}
+            # It found the job as it wanted it.
+            if event.asked == event.size and not event.peers:
+                more["state"] = "carried out"
+        case SupersededEvent():
+            by = f"nothing came of it, since {event.by} came before it"
+            more = {"asked": counted(event.asked, "peer"), "state": "superseded", "outcome": by}
+        case CalledEvent():
+            # A hook is called again and again, and mostly asks for nothing.
+            if event.asked is None and not event.also and not event.ignored:
+                return
+            more = {"asked": requested_by_hook(event), "state": "called", "outcome": event.ignored}
+    yield {**told, **more}
+
+
+def _saw(event: RuleEvent) -> list[list[str]]:
+    return [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
+
+
+# ---- changes of the membership ---------------------------------------------------------------------------------------
+
+
+def _change(event: MembershipChange) -> Mapping[str, Any]:
+    lost = isinstance(event, RecoveredEvent)
+    cause = (
+        f"loss of {counted(len(event.lost), 'peer')}"
+        if isinstance(event, RecoveredEvent)
+        else event.rule or "in place of lost peers"
+    )
+    return {
+        "cause": cause,
+        "before": event.before,
+        "after": event.after,
+        "is_loss": lost,
+        "stop_s": event.stop_s,
+        "batch": event.global_batch_size,
+        "parts": [
+            {"name": label(name.removesuffix("_s")), "seconds": took, "phase": phase_of(name)}
+            for name, took in event.parts.items()
+        ],
+    }

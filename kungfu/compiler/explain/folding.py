@@ -1,0 +1,48 @@
+"""Folding: which nodes of a plan are under monitors alone, and need not be shown one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kungfu.compiler.explain.labels import is_plain, roots_of
+from kungfu.compiler.plan import Plan
+from kungfu.signal import Signal, topological
+
+__all__ = ["Folding", "folding_of"]
+
+
+@dataclass(frozen=True)
+class Folding:
+    """The `hidden` nodes, and under each monitor that is shown those of them that it is made of."""
+
+    hidden: frozenset[Signal] = frozenset()
+    under: Mapping[Signal, frozenset[Signal]] = field(default_factory=dict)
+
+
+def folding_of(plan: Plan) -> Folding:
+    """The nodes that are left out where each monitor is shown as one.
+
+    A node that the policy also uses by another way than through the monitor is shown.
+    """
+    # Of each monitor, all that is below it.
+    nodes = topological((*plan.nodes, *_roots(plan)))
+    inside = {node: _below(node) for node in nodes if node.monitor}
+    within = {one for below in inside.values() for one in below}
+    # Shown is what no monitor needs, and what a rule uses directly.
+    shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
+    # What a line that is shown names has a line itself, unless that line is a monitor's.
+    while more := {one for node in shown if not node.monitor for one in node.inputs if one not in shown}:
+        shown |= more
+    hidden = frozenset(one for one in within - shown if not is_plain(one))
+    return Folding(hidden, {node: hidden & below for node, below in inside.items() if node in shown})
+
+
+def _roots(plan: Plan) -> Iterator[Signal]:
+    for rule in (*plan.rules, *plan.on_rescale):
+        yield from roots_of(rule)
+    yield from plan.watched_signals.values()
+
+
+def _below(node: Signal) -> frozenset[Signal]:
+    return frozenset(topological(node.inputs))

@@ -1,0 +1,128 @@
+"""A plan as a graph for people: from what a step offers, through monitors and named values, to what the rules do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.compiler.explain.folding import folding_of
+from kungfu.compiler.explain.labels import Labels, does, is_number, is_plain, labels_of, made, roots_of
+from kungfu.compiler.explain.units import units_of
+from kungfu.compiler.plan import Plan
+from kungfu.control import Rule
+from kungfu.signal import Collective, Fold, Signal, Source
+
+__all__ = ["GraphKind", "GraphNode", "PlanGraph", "graph_of"]
+
+GraphKind = Literal["source", "monitor", "fold", "collective", "value", "rule"]
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node of the graph.
+
+    Args:
+        label: What it is called.
+        kind: What it is.
+        how: How it is made, or what the rule does.
+        placement: ``local`` or ``agreed``; empty for a rule.
+        unit: Its unit, where one is known.
+        inputs: The places of the nodes that it is made of, in `PlanGraph.nodes`.
+    """
+
+    label: str
+    kind: GraphKind
+    how: str
+    placement: str
+    unit: str
+    inputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PlanGraph:
+    """The nodes, each after its inputs."""
+
+    nodes: tuple[GraphNode, ...]
+
+
+def graph_of(plan: Plan) -> PlanGraph:
+    """The graph of a plan: sources, monitors, named values and rules; arithmetic without a name is a part of its user.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import gns_batch
+    >>> graph = graph_of(compile_policies([gns_batch(max_peers=8)]))
+    >>> [(one.label, one.kind) for one in graph.nodes if one.kind in ("monitor", "rule")]
+    [('noise_scale', 'monitor'), ('gns_batch', 'rule')]
+    """
+    labels, folding = labels_of(plan), folding_of(plan)
+    units, places, nodes = units_of(labels), dict[Signal, int](), list[GraphNode]()
+    for node in labels:
+        if node in folding.hidden or not _is_drawn(node, labels[node]):
+            continue
+        inputs = tuple(dict.fromkeys(places[one] for one in _shown_under(node, places)))
+        how = node.kind.meaning if isinstance(node, Source) else _made(node, labels)
+        places[node] = len(nodes)
+        nodes.append(GraphNode(labels[node], _kind(node), how, node.placement, units[node], inputs))
+    for rule in (*plan.rules, *plan.on_rescale):
+        nodes.append(_rule(rule, labels, places))
+    return PlanGraph(_used(nodes))
+
+
+def _is_drawn(node: Signal, label: str) -> bool:
+    """Whether a node has a place of its own: sources, monitors, and whatever the policy has named."""
+    if isinstance(node, Source) or node.monitor:
+        return True
+    return not is_plain(node) and not is_number(label)
+
+
+def _made(node: Signal, labels: Labels) -> str:
+    return f"monitor.{node.monitor}" if node.monitor else made(node, labels)
+
+
+def _kind(node: Signal) -> GraphKind:
+    if isinstance(node, Source):
+        return "source"
+    if node.monitor:
+        return "monitor"
+    return "fold" if isinstance(node, Fold) else "collective" if isinstance(node, Collective) else "value"
+
+
+def _rule(rule: Rule, labels: Labels, places: dict[Signal, int]) -> GraphNode:
+    found = (one for root in roots_of(rule) for one in _nearest(root, places))
+    kind = "" if rule.mode == "acting" else f" ({rule.mode})"
+    how = f"fires where {labels[rule.fires]}: {does(rule.action, labels)}"
+    return GraphNode(f"{rule.name}{kind}", "rule", how, "", "", tuple(dict.fromkeys(places[one] for one in found)))
+
+
+def _shown_under(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
+    for one in node.inputs:
+        yield from _nearest(one, places)
+
+
+def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
+    """The shown nodes that a node is, or is made of by way of those that are not shown."""
+    seen, waiting = set[Signal](), [node]
+    while waiting:
+        one = waiting.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        if one in places:
+            yield one
+        else:
+            waiting += one.inputs
+
+
+def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
+    """Those that a rule is made of; what only a message or a status line needs is not drawn."""
+    wanted = {place for place, one in enumerate(nodes) if one.kind == "rule"}
+    for place in reversed(range(len(nodes))):
+        if place in wanted:
+            wanted |= {*nodes[place].inputs}
+    order = {place: new for new, place in enumerate(sorted(wanted))}
+    kept = (nodes[place] for place in order)
+    return tuple(
+        GraphNode(one.label, one.kind, one.how, one.placement, one.unit, tuple(order[at] for at in one.inputs))
+        for one in kept
+    )

@@ -1,0 +1,121 @@
+"""The curves of a page: bounded, whatever the length of a run, and without losing an extreme."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.cli.page.curves import MOST_CURVES, MOST_GROUPS, Curves
+
+Points = dict[str, Any]
+
+
+def row(step: int, **numbers: Any) -> dict[str, Any]:
+    return {"step": step, "time": 100.0 + step, **numbers}
+
+
+def drawn(steps: int, name: str = "loss") -> tuple[Curves, Points]:
+    curves = Curves()
+    for step in range(1, steps + 1):
+        curves.add(row(step, **{name: float(step * 7919 % 1000)}))
+    return curves, curves.all()
+
+
+def values(points: Points, name: str) -> list[float | None]:
+    return next(one["values"] for one in points["curves"] if one["name"] == name)
+
+
+def applied(known: Points, update: Points | None) -> Points:
+    """What a browser has after an update, as ``run.js`` does it."""
+    if update is None:
+        return known
+    at = update["from"]
+    steps = known["steps"][:at] + update["steps"]
+    before = {one["name"]: one["values"] for one in known["curves"]}
+    curves = []
+    for one in update["curves"]:
+        old = before.get(one["name"], [])[:at]
+        curves.append({"name": one["name"], "values": old + [None] * (at - len(old)) + one["values"]})
+    return {"from": 0, "steps": steps, "times": known["times"][:at] + update["times"], "curves": curves}
+
+
+def test_a_short_run_is_drawn_step_by_step() -> None:
+    _, points = drawn(MOST_GROUPS)
+    assert points["steps"] == list(range(1, MOST_GROUPS + 1))
+    assert values(points, "loss") == [float(step * 7919 % 1000) for step in range(1, MOST_GROUPS + 1)]
+    assert points["times"][0] == 101.0
+
+
+def test_a_long_run_keeps_its_ends_its_order_and_every_extreme() -> None:
+    curves, points = drawn(50_000)
+    assert len(points["steps"]) <= 2 * MOST_GROUPS
+    assert (points["steps"][0], points["steps"][-1]) == (1, 50_000)
+    assert points["steps"] == sorted(points["steps"])
+    assert points["times"] == sorted(points["times"])
+    found = values(points, "loss")
+    assert (min(found), max(found)) == (0.0, 999.0)
+    curves.add(row(50_001, loss=5000.0))
+    for step in range(50_002, 60_000):
+        curves.add(row(step, loss=1.0))
+    assert max(values(curves.all(), "loss")) == 5000.0, "one step of sixty thousand"
+
+
+def test_a_step_of_the_size_within_joined_steps_is_seen_in_its_order() -> None:
+    curves = Curves()
+    for step in range(1, 5 * MOST_GROUPS):
+        curves.add(row(step, size=2 if step < 3000 else 3))
+    points = curves.all()
+    assert values(points, "size") == sorted(values(points, "size")), "never back to 2"
+
+
+@given(st.lists(st.integers(min_value=1, max_value=700), min_size=1, max_size=12), st.data())
+def test_updates_come_to_the_same_as_the_whole(bursts: list[int], data: st.DataObject) -> None:
+    curves, known, step = Curves(), {"from": 0, "steps": [], "times": [], "curves": []}, 0
+    for burst in bursts:
+        step = max(0, step - data.draw(st.sampled_from([0, 0, 1, 30, 5000])))
+        for _ in range(burst):
+            step += 1
+            curves.add(row(step, loss=float(step % 13), **({"noise": 1.0} if step > 900 else {})))
+        known = applied(known, curves.taken())
+        whole = curves.all()
+        assert known["steps"] == whole["steps"]
+        assert known["times"] == whole["times"]
+        assert {one["name"]: one["values"] for one in known["curves"]} == {
+            one["name"]: one["values"] for one in whole["curves"]
+        }
+    assert curves.taken() is None
+
+
+def test_steps_that_are_done_again_replace_what_they_were() -> None:
+    curves = Curves()
+    for step in (1, 2, 3, 4):
+        curves.add(row(step, loss=1.0))
+    curves.taken()
+    curves.add(row(3, loss=9.0))
+    assert curves.taken() == {
+        "from": 2, "steps": [3], "times": [103.0], "curves": [{"name": "loss", "values": [9.0]}]
+    }  # fmt: skip
+    assert curves.all()["steps"] == [1, 2, 3]
+
+
+def test_what_is_no_number_is_a_gap_and_what_is_no_step_is_left_out() -> None:
+    curves = Curves()
+    for line in (
+        row(1, loss=1.0), row(2, loss="NaN", text="<b>", flag=True, deep={"a": 1}), row(3, loss="Infinity"),
+        row(True), {"step": "4"}, {"loss": 1.0}, {"step": -1}, {"step": 10**400}, {"step": 4, "time": None, "loss": 2},
+    ):  # fmt: skip
+        curves.add(line)
+    points = curves.all()
+    assert points["steps"] == [1, 2, 3, 4]
+    assert [one["name"] for one in points["curves"]] == ["loss"]
+    assert values(points, "loss") == [1.0, None, None, 2.0]
+
+
+def test_more_curves_than_anybody_reads_are_counted_and_not_kept() -> None:
+    curves = Curves()
+    for step in range(1, 4):
+        curves.add(row(step, **{f"signal_{step}_{nth}": 1.0 for nth in range(1000)}))
+    assert len(curves.all()["curves"]) == MOST_CURVES
+    assert len(curves.left_out) == MOST_CURVES
