@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,16 +23,15 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kungfu.cli.page.control import JobControl, request_of
-from kungfu.cli.page.event_stream import EventStream, Waking
+from kungfu.cli.page.event_stream import SEND_WITHIN_S, EventStream, Waking
 from kungfu.cli.page.feed import PageFeed
 from kungfu.cli.page.static_files import StaticFiles
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.job_api.client import JobOver
 
-__all__ = ["MOST_VIEWERS", "SECRET_HEADER", "PageApp"]
+__all__ = ["SECRET_HEADER", "PageApp", "PageLimits"]
 
-MOST_VIEWERS = 300
 SECRET_HEADER = "kungfu-secret"
 _LONGEST_BODY = 4096
 # Requests that are under way to the job at once.
@@ -48,7 +49,22 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")
+
 Answerer = Callable[[JobRequest], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PageLimits:
+    """What a page gives browsers.
+
+    Args:
+        viewers: Browsers that may look at once.
+        send_within_s: For a browser to take what it is sent; one that does not is dropped, and comes back.
+    """
+
+    viewers: int = 300
+    send_within_s: float = SEND_WITHIN_S
 
 
 class PageApp:
@@ -58,13 +74,13 @@ class PageApp:
         feed: What the page shows.
         control: Asks the job.
         is_known: Whether the page may be asked for under this name of a host.
-        most_viewers: Browsers that may look at once.
+        limits: What it gives browsers.
     """
 
     def __init__(
-        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[str], bool], most_viewers: int = MOST_VIEWERS
+        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[str], bool], limits: PageLimits
     ) -> None:
-        self._feed, self._control, self._is_known, self._most = feed, control, is_known, most_viewers
+        self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
         self._files = StaticFiles()
         self._waking: Waking | None = None
         self._asking = asyncio.Semaphore(_MOST_ASKED)
@@ -113,13 +129,14 @@ class PageApp:
         return b"" if missed is None else missed.data
 
     async def _updates(self, request: Request) -> Any:
-        if self._feed.viewers >= self._most:
-            text = f"{self._most} browsers look at this page already, which is the most it takes; try again later\n"
+        if self._feed.viewers >= self._limits.viewers:
+            text = f"{self._limits.viewers} browsers look at this page already, and it takes no more; try again later\n"
             return PlainTextResponse(text, 503, headers={"retry-after": "30"})
         if self._waking is None:
             self._waking = Waking()
             self._feed.log.on_update(self._waking.from_thread)
-        return EventStream(self._feed, self._waking, last=request.headers.get("last-event-id", ""))
+        last = request.headers.get("last-event-id", "")
+        return EventStream(self._feed, self._waking, last=last, send_within_s=self._limits.send_within_s)
 
     # ---- what is asked of the job ------------------------------------------------------------------------------------
 
@@ -187,5 +204,10 @@ def _is_of_this_site(request: Request) -> bool:
 
 
 def _name_in(host: str) -> str:
-    """The name in a header ``Host``, without the port."""
-    return host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
+    """The name in a header ``Host``, without the port; empty for what is none.
+
+    >>> [_name_in(host) for host in ("localhost:80", "[::1]:80", "[::1].evil.example", "a:b")]
+    ['localhost', '::1', '', '']
+    """
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]) if found else ""

@@ -18,6 +18,7 @@ from kungfu.cli.job.plan import MeasuredRun
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
 from kungfu.cli.page.update_log import UpdateLog
+from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError, UsageError
 from kungfu.record import read_plan
 from kungfu.runtime.job_api.client import connected
@@ -117,7 +118,8 @@ class PageFeed:
         running = job is not None and is_running(job)
         status = self._status(remarks) if running and self.viewers else None
         if self._follower.damaged:
-            remarks.append(f"{self._follower.damaged} lines of the record could not be read, and were left out")
+            lines = counted(self._follower.damaged, "line")
+            remarks.append(f"{lines} of the record could not be read: damaged, or of a later version; left out")
         if self._follower.has_more:
             remarks.append("the record is being read")
         code = job.code if job is not None else None

@@ -16,7 +16,7 @@ import uvicorn
 
 from kungfu.cli.export.listen_address import LOOPBACK, ListenAddress
 from kungfu.cli.export.side_process import begin_beside, job_ends
-from kungfu.cli.page.app import PageApp
+from kungfu.cli.page.app import PageApp, PageLimits
 from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
@@ -34,13 +34,21 @@ class PageServer:
     Args:
         folder: The folder of the run's record.
         listener: The socket; it is closed at the end.
+        limits: What the page gives browsers.
+
+    Attributes:
+        feed: What it shows.
+        port: Where it listens.
     """
 
-    def __init__(self, folder: Path, listener: socket.socket) -> None:
+    def __init__(self, folder: Path, listener: socket.socket, *, limits: PageLimits | None = None) -> None:
         self._listener = listener
         host, self.port = listener.getsockname()[:2]
         self.feed = PageFeed(folder)
-        app = PageApp(self.feed, JobControl(folder, feed=self.feed), is_known=lambda name: is_known(name, host))
+        control = JobControl(folder, feed=self.feed)
+        app = PageApp(
+            self.feed, control, is_known=lambda name: is_known(name, host), limits=limits or PageLimits()
+        )  # fmt: skip
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_WITHIN_S,

@@ -1,0 +1,248 @@
+"""The page over HTTP: what browsers get, what is refused, and what becomes of those that are many, slow, or gone."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.page.app import PageLimits
+from kungfu.event_log.codec import event_to_line
+from kungfu.runtime.core.cluster import Hosts
+from kungfu.runtime.job_api.job_file import end_job_file
+from kungfu.runtime.job_api.request_handler import ReportedRecords
+from tests.cli.page.served_page import Page, serve_page
+from tests.cli.recorded import GROWN, measured, written
+from tests.event_log.made import made
+from tests.jobs.harness import awaited
+from tests.runtime.job_api.served_job import SECRET, serve_job
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+ROW = {"step": 40, "epoch": 1, "size": 2, "batch": 32, "loss": 0.5, "samples_per_s": 128.0}
+
+
+def appended(folder: Path, name: str, *lines: str) -> None:
+    with (folder / name).open("a") as file:
+        file.write("".join(f"{line}\n" for line in lines))
+
+
+def policy_of(page: Page, path: str) -> dict[str, list[str]]:
+    _, headers, _ = page.get(path)
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["x-frame-options"] == "DENY"
+    return {one.split()[0]: one.split()[1:] for one in headers["content-security-policy"].split("; ")}
+
+
+def test_every_answer_has_the_policy_and_the_page_needs_nothing_but_its_own_files(tmp_path: Path) -> None:
+    with serve_page(written(tmp_path, GROWN, metrics=[measured(1)])) as page:
+        for path in ("/", "/static/main.js", "/run.json", "/nothing", "/static/../server.py", "/static/%2e%2e/app.py"):
+            policy = policy_of(page, path)
+            assert (policy["default-src"], policy["script-src"], policy["style-src"]) == (
+                ["'none'"],
+                ["'self'"],
+                ["'self'"],
+            )
+        status, headers, index = page.get("/")
+        html = index.decode()
+        assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert not re.search(r"<script(?![^>]* src=)|<style| style=| on\w+=|javascript:|https?://", html)
+        found = re.findall(r'(?:src|href)="([^"#]+)"', html)
+        paths = [*found]
+        for path in paths:  # grows: modules import modules
+            text = page.get(f"/{path}")[2].decode()
+            paths += {f"static/{one}" for one in re.findall(r'^import .* from "\./([^"]+)"', text, re.M)} - {*paths}
+        assert {"static/main.js", "static/charts.js", "static/vendor/uPlot.esm.js"} <= {*paths}
+        for path in paths:
+            status, headers, _ = page.get(f"/{path}")
+            assert status == 200, path
+            assert page.get(f"/{path}", if_none_match=headers["etag"])[0] == 304
+        for path in ("/nothing", "/static/../server.py", "/static/%2e%2e/app.py", "/static/", "/static/main.py"):
+            assert page.get(path)[0] == 404, path
+
+
+def test_a_browser_gets_the_whole_then_what_changes_and_after_a_loss_what_it_missed(tmp_path: Path) -> None:
+    written(tmp_path, GROWN[:5], metrics=[measured(step) for step in range(1, 4)])
+    with serve_page(tmp_path) as page, page.browser() as browser:
+        kind, _, whole = browser.event()
+        assert (kind, whole["curves"]["steps"], whole["run"]["newest"]["step"]) == ("snapshot", [1, 2, 3], 3)
+        appended(tmp_path, "metrics.jsonl", json.dumps(measured(4, size=3)))
+        kind, last, update = browser.event()
+        assert (kind, update["curves"]["from"], update["curves"]["steps"]) == ("update", 3, [4])
+        assert "items" not in update
+        appended(tmp_path, "events.jsonl", event_to_line(made(event="view", version=2, peers=[0, 1, 2])))
+        update = browser.until(lambda data: "items" in data)
+        assert update["items"][0]["headline"] == "view 2 is in force, 3 peers: peers 0, 1 and 2"
+        assert [(row["id"], row["rank"]) for row in update["peers"]] == [(0, 0), (1, 1), (2, 2)]
+        with page.browser(last=last) as again:
+            kind, _, missed = again.event()
+            assert (kind, missed["items"]) == ("update", update["items"])
+        for unknown in ("0123abcd.1", "nonsense", "9" * 5000):
+            with page.browser(last=unknown) as other:
+                assert other.event()[0] == "snapshot"
+        page.stop.set()
+        assert browser.event()[0] == "over"
+
+
+def test_hostile_texts_are_json_and_nothing_else(tmp_path: Path) -> None:
+    rule = made(event="decision", rule=HOSTILE, step=1, saw={HOSTILE: 1.0}, size=1, asked=2, done=HOSTILE)
+    started = made(event="started", job=HOSTILE, size=1, command=[HOSTILE, "</script>"])
+    written(tmp_path, [started, rule], metrics=[measured(1, **{HOSTILE: 2.0, "__proto__": 3.0})])
+    appended(tmp_path, "events.jsonl", '{"event": "of a later version", "time": 1.0}', '{"half')
+    with serve_page(tmp_path) as page:
+        awaited(lambda: b"curves" in page.get("/run.json")[2], what="the record", deadline_s=30.0)
+        _, headers, body = page.get("/run.json")
+        assert headers["content-type"] == "application/json"
+        told = json.loads(body)
+        assert [one["name"] for one in told["curves"]["curves"]][-2:] == [HOSTILE, "__proto__"]
+        assert told["run"]["job"] == HOSTILE
+        assert any(item.get("outcome") == HOSTILE for item in told["items"])
+        assert any("2 lines of the record" in one for one in told["run"]["remarks"])
+
+
+def test_without_a_step_or_a_job_file_a_page_is_there_and_says_so(tmp_path: Path) -> None:
+    with serve_page(written(tmp_path, GROWN[:3])) as page, page.browser() as browser:
+        *_, whole = browser.event()
+        assert (whole["curves"]["steps"], whole["run"]["state"]) == ([], "unknown")
+        assert "holds no job.json" in whole["run"]["remarks"][0]
+
+
+# ---- many, slow, gone ------------------------------------------------------------------------------------------------
+
+
+def test_two_hundred_browsers_get_every_update_and_one_too_many_hears_why(tmp_path: Path) -> None:
+    written(tmp_path, GROWN, metrics=[measured(1)])
+    with serve_page(tmp_path, limits=PageLimits(viewers=200)) as page, ExitStack() as stack:
+        browsers = [stack.enter_context(page.browser()) for _ in range(200)]
+        assert {browser.event()[0] for browser in browsers} == {"snapshot"}
+        status, headers, text = page.get("/updates")
+        assert (status, headers["retry-after"]) == (503, "30")
+        assert text.startswith(b"200 browsers look at this page already")
+        appended(tmp_path, "metrics.jsonl", json.dumps(measured(2)))
+        assert {tuple(browser.until(lambda data: "curves" in data)["curves"]["steps"]) for browser in browsers} == {
+            (2,)
+        }
+        stack.close()
+        awaited(lambda: page.server.feed.viewers == 0, what="their leaving", deadline_s=30.0)
+        with page.browser() as late:
+            assert late.event()[0] == "snapshot"
+
+
+def test_a_browser_that_takes_nothing_is_dropped_and_the_others_see_all(tmp_path: Path) -> None:
+    written(tmp_path, GROWN, metrics=[measured(1)])
+    with serve_page(tmp_path, limits=PageLimits(send_within_s=0.3)) as page, page.browser() as other:
+        other.event()
+        with socket.create_connection(("127.0.0.1", page.port)) as slow:
+            slow.sendall(b"GET /updates HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            awaited(lambda: page.server.feed.viewers == 2, what="both", deadline_s=30.0)
+            for number in range(30):
+                page.server.feed.log.publish(json.dumps([number, "x" * (1 << 20)]))
+                assert other.until(lambda data: isinstance(data, list))[0] == number
+            awaited(lambda: page.server.feed.viewers == 1, what="one is dropped", deadline_s=60.0)
+
+
+# ---- what may be asked of the job ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return written(tmp_path, GROWN, metrics=[measured(step, size=2 if step < 20 else 3) for step in range(1, 41)])
+
+
+def test_without_the_secret_or_from_another_site_nothing_is_asked_of_the_job(job: Path) -> None:
+    resize = {"action": "resize", "size": 3}
+    with serve_job(job) as place, serve_page(job) as page:
+        for path in ("/plan", "/requests"):
+            for secret in ({}, {"kungfu_secret": ""}, {"kungfu_secret": SECRET + "0"}, {"kungfu_secret": "\xe4"}):
+                status, told = page.post(path, resize, **secret)
+                assert (status, "kungfu page --secret DIR" in told["error"]) == (403, True)
+            for site in ({"origin": "http://evil.example"}, {"origin": "null"}, {"sec_fetch_site": "cross-site"}):
+                assert page.post(path, resize, kungfu_secret=SECRET, **site)[0] == 403
+            assert page.get(path)[0] == 405
+        for name in ("evil.example", "", "127.0.0.1.evil.example", "[::1].evil.example"):
+            assert page.get("/", host=name)[0] == 421
+        for name in (f"localhost:{page.port}", "[::1]:9", "127.0.0.1"):
+            assert page.get("/", host=name)[0] == 200
+        assert place.told == []
+
+
+def test_what_is_no_request_is_refused_before_the_job_is_asked(job: Path) -> None:
+    with serve_job(job) as place, serve_page(job) as page:
+        for body, why in (
+            (b"{", "no JSON object"), (b"[" * 4000, "no JSON object"), (b" " * 5000 + b"{}", "no JSON object"),
+            ([], "must be an object"), ({}, "action: must be one of resize, checkpoint, stop"),
+            ({"action": "resize"}, "size: must be a whole number"), ({"action": "resize", "size": True}, "size"),
+            ({"action": "resize", "size": 1e9}, "size"), ({"action": "resize", "size": 1 << 40}, "size"),
+            ({"action": "stop", "id": 7}, "id: must be a text"), ({"action": "stop", "if_view": "1"}, "if_view"),
+        ):  # fmt: skip
+            status, told = page.post("/requests", body, kungfu_secret=SECRET)
+            assert (status, why in told["error"]) == (400, True), (body, told)
+        assert place.told == []
+
+
+def test_a_resize_is_planned_in_words_and_then_carried_out_as_it_was_shown(job: Path) -> None:
+    origin: dict[str, Any] = {"kungfu_secret": SECRET}
+    with serve_job(job) as place, serve_page(job) as page:
+        hosts, alive = Hosts({0: 4}, of={0: 0, 1: 0}), replace(place.cluster.processes, next_id=2)
+        place.cluster = replace(place.cluster, hosts=hosts, processes=alive)
+        place.put(ReportedRecords(metrics=(ROW,)))
+        status, plan = page.post(
+            "/plan", {"action": "resize", "size": 3}, origin=f"http://127.0.0.1:{page.port}", **origin
+        )
+        assert (status, plan["view"], plan["refusal"], plan["changes_nothing"]) == (200, 3, "", False)
+        assert plan["lines"][0] == "resize 3 would take view 3 from 2 -> 3 peers; nothing was changed"
+        assert any("samples/s" in line for line in plan["lines"])
+        assert place.told == []
+        _, refused = page.post("/plan", {"action": "resize", "size": 9}, **origin)
+        assert "this job takes 1 to 4" in refused["refusal"]
+        asked = {"action": "resize", "size": 3, "id": "one", "if_view": plan["view"]}
+        status, told = page.post("/requests", asked, **origin)
+        assert (status, told["state"], told["words"]) == (200, "accepted", "resize 3")
+        assert [(one.kind, one.size) for one in place.told] == [("resize", 3)]
+        _, told = page.post("/requests", {**asked, "id": "two", "if_view": 2}, **origin)
+        assert (told["state"], "not in view 2" in told["reason"]) == ("refused", True)
+
+
+def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -> None:
+    secret = {"kungfu_secret": SECRET.upper()}
+    with serve_job(job) as place, serve_page(job) as page:
+        _, plan = page.post("/plan", {"action": "checkpoint"}, **secret)
+        assert "has written no checkpoint yet" in plan["lines"][-1]
+        checkpoint = made(event="checkpoint", step=30, path="/runs/c/30", bytes=9, seconds=1, stop_s=0.25)
+        appended(job, "events.jsonl", event_to_line(checkpoint))
+        look = page.server.feed.newest_checkpoint
+        awaited(lambda: look() is not None, what="the checkpoint in the record", deadline_s=30.0)
+        _, plan = page.post("/plan", {"action": "checkpoint"}, **secret)
+        assert (
+            plan["lines"][-1] == "that one is of step 30, 10 steps before this one; it stopped the training for 250 ms"
+        )
+        _, plan = page.post("/plan", {"action": "stop"}, **secret)
+        assert plan["lines"][0] == "training ends on 2 peers after the step under way; now it is step 40"
+        assert "10 steps before this one: /runs/c/30" in plan["lines"][2]
+        assert place.told == []
+        assert page.post("/requests", {"action": "stop"}, **secret)[1]["state"] == "accepted"
+        assert [one.kind for one in place.told] == ["stop"]
+        _, plan = page.post("/plan", {"action": "resize", "size": 3}, **secret)
+        assert "refused" in plan["lines"][0]
+
+
+def test_while_browsers_look_the_job_itself_says_who_is_where(job: Path) -> None:
+    with serve_job(job) as place, serve_page(job) as page, page.browser() as browser:
+        place.put(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 1.0, "1": 0.5}},)))
+        told = browser.until(lambda data: any(row["is_slow"] for row in data.get("peers", ())))
+        assert [(row["id"], row["rank"], row["state"], row["speed"], row["is_slow"]) for row in told["peers"][:2]] == [
+            (0, 0, "training", 1.0, False), (1, 1, "training", 0.5, True)
+        ]  # fmt: skip
+        assert json.loads(page.get("/run.json")[2])["membership"] == {
+            "size": 2, "target": 2, "minimum": 1, "maximum": 4, "scaling": "elastic", "request": None
+        }  # fmt: skip
+        end_job_file(job, code=0, now=1.0)
+        assert browser.until(lambda data: data.get("run", {}).get("state") == "over")["run"]["code"] == 0
+        status, answer = page.post("/requests", {"action": "stop"}, kungfu_secret=SECRET)
+        assert (status, "secret" in answer["error"]) == (403, True), "a job that is over has none"
