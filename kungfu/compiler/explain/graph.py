@@ -64,8 +64,9 @@ def graph_of(plan: Plan) -> PlanGraph:
         how = node.kind.meaning if isinstance(node, Source) else _made(node, labels)
         places[node] = len(nodes)
         nodes.append(GraphNode(labels[node], _kind(node), how, node.placement, units[node], inputs))
-    for rule in (*plan.rules, *plan.on_rescale):
-        nodes.append(_rule(rule, labels, places))
+    # What tells that a budget holds a rule back is the twin of a rule that is there.
+    rules = [rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode != "held"]
+    nodes += [_rule(rule, labels, places) for rule in rules]
     return PlanGraph(_used(nodes))
 
 
