@@ -5,7 +5,7 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup setup-oldest demo test test-oldest soak lint format proto plots docs docs-serve bench lock clean
+.PHONY: help setup setup-oldest demo test test-oldest soak browser screenshots lint format proto plots docs docs-serve bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -26,14 +26,18 @@ test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
 	@.venv-oldest/bin/python -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
 
 soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
+	-@bash tools/browser.sh  # without it what needs a browser is skipped
 	@KUNGFU_RANDOM=1 KUNGFU_SOAK_EXAMPLES=500 $(python) -m pytest --timeout 3600 tests/compiler/test_equivalence.py
 	@KUNGFU_SOAK_FAULTS=30,10,0 $(python) -m pytest --timeout 3600 tests/jobs/test_faults.py
 	@KUNGFU_SOAK_JOBS=40,$${SEED:-1} $(python) -m pytest --numprocesses 2 -rA tests/jobs/test_random_jobs.py
 	@KUNGFU_SOAK_HOSTS=1 $(python) -m pytest tests/jobs/test_hosts.py
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs/test_unlike.py tests/jobs/test_keeping.py tests/jobs/test_failures.py \
-		tests/jobs/test_exports.py tests/jobs/test_keras.py tests/jobs/test_keras_examples.py \
-		tests/jobs/test_several_averages.py tests/jobs/test_keras_phases.py tests/jobs/test_naming.py tests/benchmarks \
-		tests/test_distribution.py tests/test_versions.py
+		tests/jobs/test_exports.py tests/jobs/test_page_browser.py tests/jobs/test_keras.py \
+		tests/jobs/test_keras_examples.py tests/jobs/test_several_averages.py tests/jobs/test_keras_phases.py \
+		tests/jobs/test_naming.py tests/benchmarks tests/test_distribution.py tests/test_versions.py
+
+browser: setup  ## the browser of make soak and make screenshots, where it is missing (Debian's Chromium)
+	@bash tools/browser.sh
 
 lint: setup  ## style and types only
 	@$(python) -m ruff check .

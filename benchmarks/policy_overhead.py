@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -245,22 +246,39 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def measured_by_peers(module: str, given: Mapping[str, Any], *, deadline_s: float) -> Any:
-    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer`` and what is given."""
+def measured_by_peers(
+    module: str,
+    given: Mapping[str, Any],
+    *,
+    deadline_s: float,
+    options: Sequence[str] = (),
+    watching: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+) -> Any:
+    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer`` and what is given.
+
+    Args:
+        module: The benchmark.
+        given: Its options.
+        deadline_s: For the job, in seconds.
+        options: Further ones of kungfu-run.
+        watching: Runs beside the job; it is given the file with what kungfu-run prints.
+    """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "seconds.json"
         program = ["-m", module, "--peer", str(result)]
-        options = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log")]
-        job = subprocess.Popen(
-            [*launcher, sys.executable, *program, *options], env={**os.environ, **ONE_THREAD}, stdout=subprocess.DEVNULL
-        )
-        try:
-            code = job.wait(timeout=deadline_s)
-        finally:
-            if job.poll() is None:
-                job.terminate()
-                job.wait()
+        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+        launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--logdir", str(Path(folder) / "log"), *options]
+        console = Path(folder) / "console.txt"
+        with console.open("wb") as output, watching(console):
+            job = subprocess.Popen(
+                [*launcher, sys.executable, *program, *words], env={**os.environ, **ONE_THREAD}, stdout=output
+            )
+            try:
+                code = job.wait(timeout=deadline_s)
+            finally:
+                if job.poll() is None:
+                    job.terminate()
+                    job.wait()
         if code:
             raise SystemExit(f"the job ended with exit code {code}")
         return json.loads(result.read_text())

@@ -15,11 +15,16 @@ several jobs are run, and the mean of their medians counts. What is done beside 
 sent, heartbeats, servers; the agent's share for one peer) is measured while full steps follow each other, as the
 processor time that it takes of a second. It is added in full: as if the processors had nothing else to spare.
 
+With ``--watched`` further jobs are run that everything looks at: ``kungfu-run --tensorboard``, ``--metrics-port`` with
+a scrape each second, and ``--page`` with a browser that takes every update. What the processes for that take is part of
+``watched_overhead`` and ``watched_device_overhead``, which are made as those without ``watched_``.
+
 Prints a table, and as last line a JSON object: ``overhead`` is ``step_overhead``, full over bare minus 1, plus
 ``beside``, of a processor's step, and ``device_overhead`` of a device's; ``uncertainty`` is the standard error of
 ``step_overhead`` over the jobs; ``loader`` is bare over unfed minus 1.
 
-Run: ``python -m benchmarks.runtime_overhead [--jobs 8] [--rounds 200] [--samples 576] [--device-ms 18]``
+Run: ``python -m benchmarks.runtime_overhead [--jobs 8] [--rounds 200] [--samples 576] [--device-ms 18]
+[--watched]``
 """
 
 from __future__ import annotations
@@ -29,7 +34,9 @@ import itertools
 import json
 import os
 import random
+import re
 import statistics
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,8 +47,11 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import psutil
+
 from benchmarks.elasticity.work import device
 from benchmarks.policy_overhead import FEATURES, beside, build, marked, measured_by_peers
+from benchmarks.watched_job import WATCHED, Watching
 
 LABELS, TURNS = 10, 14
 SMALL = 8  # samples of a step whose time is a device's
@@ -49,6 +59,8 @@ WARM_UP, ALONE = 20, 500  # rounds that do not count; full steps in a row
 DEADLINE_S = 900.0
 # By the starts of their names, the native threads that are not TensorFlow's.
 BESIDE = ("kungfu", "grpc", "event_engine", "lifeguard", "resolver")
+# The modules of the processes that an agent starts beside the peers.
+_ASIDE = re.compile(r"kungfu\.cli\.(page|export)\.")
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -58,6 +70,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=200, help="steps of each kind in a job (200)")
     parser.add_argument("--samples", type=int, default=576, help="of a step on each peer (576, about 20 ms)")
     parser.add_argument("--device-ms", type=float, default=18.0, help="emulated device time of a step (18)")
+    parser.add_argument("--watched", action="store_true", help="jobs with page, metrics, TensorBoard too")
     parser.add_argument("--peer", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(words)
 
@@ -121,9 +134,11 @@ def processor_s(task: Path) -> float:
 
 
 def of_the_agent() -> float:
-    """The seconds of processor time of the agent so far."""
-    tasks = Path(f"/proc/{os.getppid()}/task")
-    return sum(processor_s(task) for task in tasks.iterdir())
+    """The seconds of processor time so far of the agent, and of the processes that it has beside the peers."""
+    agent = psutil.Process(os.getppid())
+    aside = [one.pid for one in agent.children(recursive=True) if any(_ASIDE.match(word) for word in one.cmdline())]
+    tasks = (task for pid in (agent.pid, *aside) for task in Path(f"/proc/{pid}/task").iterdir())
+    return sum(processor_s(task) for task in tasks)
 
 
 def share_beside(step: Callable[[], object], *, peers: int) -> float:
@@ -201,17 +216,36 @@ def main() -> None:
     before = os.getloadavg()[0]
     steps = {"": (given.samples, 0.0), "device_": (SMALL, given.device_ms)}
     figures: dict[str, Any] = {}
-    for prefix, (samples, device_ms) in steps.items():
-        how = f"a device's, emulated by a sleep of {device_ms:g} ms" if device_ms else "the processor's"
-        print(f"steps are {how}; {given.jobs} jobs of 2 peers, {given.rounds} rounds of a step of each kind")
-        options = {"rounds": given.rounds, "samples": samples, "device-ms": device_ms}
-        jobs = []
-        for _ in range(given.jobs):
-            measured = measured_by_peers("benchmarks.runtime_overhead", options, deadline_s=DEADLINE_S)
-            jobs.append(told(measured["seconds"], measured["beside"]))
-        figures |= {f"{prefix}{name}": round(value, 5) for name, value in summary(jobs).items()}
+    for watched in ("", "watched_")[: 1 + given.watched]:
+        for prefix, (samples, device_ms) in steps.items():
+            how = f"a device's, emulated by a sleep of {device_ms:g} ms" if device_ms else "the processor's"
+            seen = ", with page, metrics and TensorBoard" if watched else ""
+            print(f"steps are {how}; {given.jobs} jobs of 2 peers{seen}, {given.rounds} rounds of a step of each kind")
+            options = {"rounds": given.rounds, "samples": samples, "device-ms": device_ms}
+            jobs = [of_a_job(options, is_watched=bool(watched)) for _ in range(given.jobs)]
+            figures |= {f"{watched}{prefix}{name}": round(value, 5) for name, value in summary(jobs).items()}
     load = [round(one, 2) for one in (before, os.getloadavg()[0])]
     print(json.dumps(figures | {"load": load}))
+
+
+def of_a_job(options: dict[str, Any], *, is_watched: bool) -> dict[str, float]:
+    """The figures of a job; of one that is watched, also what its watchers saw."""
+    measured_in = partial(measured_by_peers, "benchmarks.runtime_overhead", options, deadline_s=DEADLINE_S)
+    if not is_watched:
+        measured = measured_in()
+        return told(measured["seconds"], measured["beside"])
+    seen: list[Watching] = []
+
+    def watching(console: Path) -> Watching:
+        seen.append(Watching(console))
+        return seen[-1]
+
+    with tempfile.TemporaryDirectory() as board:
+        measured = measured_in(options=(*WATCHED, "--tensorboard", board), watching=watching)
+    looked = {"scrapes": seen[0].scrapes, "updates": seen[0].updates}
+    if not all(looked.values()):
+        raise SystemExit(f"a job that was to be watched was not: {looked}")
+    return told(measured["seconds"], measured["beside"]) | looked
 
 
 def told(seconds: dict[str, list[float]], beside: float) -> dict[str, float]:

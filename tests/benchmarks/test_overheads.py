@@ -21,6 +21,11 @@ from tests.soak import SOAK
             "overhead",
             marks=SOAK,
         ),
+        pytest.param(
+            ["runtime_overhead", "--jobs", "1", "--rounds", "3", "--samples", "4", "--device-ms", "0", "--watched"],
+            "watched_overhead",
+            marks=SOAK,
+        ),
     ],
 )
 def test_it_gives_its_figures(words: list[str], figure: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from kungfu.cli.export.record_follower import NewRecords
@@ -12,9 +13,10 @@ from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import JobFacts
 from kungfu.cli.page.story import Story
-from kungfu.cli.report.values import finite_number
+from kungfu.cli.report.values import finite_number, rough_duration
 from kungfu.event_log.events import RescaleEvent
 from kungfu.event_log.numbers import as_float, as_json
+from kungfu.runtime.job_api.progress import ProgressSoFar
 
 __all__ = ["RunModel", "as_text"]
 
@@ -22,6 +24,7 @@ Document = dict[str, Any]
 
 _NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
 _MOST_RESCALES = 200
+_LONGEST_TEXT = 800
 
 
 class RunModel:
@@ -39,6 +42,7 @@ class RunModel:
         self._name = name
         self._curves, self._story, self._facts = Curves(), Story(), JobFacts()
         self._newest: Document = {}
+        self._progress = ProgressSoFar()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._speeds, self._rescales = SpeedsBySize(), deque[RescaleEvent](maxlen=_MOST_RESCALES)
@@ -50,9 +54,11 @@ class RunModel:
             self._facts.add_step(row)
             self._speeds.add(row)
             self._note_newest(row)
+            self._progress = self._progress.after_step(row)
         for event in new.events:
             self._story.add(event)
             self._facts.add(event)
+            self._progress = self._progress.after_event(event)
             if isinstance(event, RescaleEvent):
                 self._rescales.append(event)
 
@@ -92,8 +98,16 @@ class RunModel:
         given = dict(self._given)
         live, now = given.pop("live", None), given.pop("now", 0.0)
         run = {"name": self._name, **self._facts.facts(), "newest": self._newest,
+               "progress": self._told_progress(),
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
         return {"run": run, "peers": self._facts.peers(live, now=now), **given}
+
+    def _told_progress(self) -> Document:
+        """How far the job is; about how long it goes on in words, as long as it does."""
+        told = asdict(self._progress.progress)
+        seconds = told.pop("seconds_left")
+        is_over = self._facts.facts()["ended"] is not None
+        return {**told, "time_left": "" if seconds is None or is_over else rough_duration(seconds)}
 
     def _is_new(self, key: str, value: Any) -> bool:
         text = as_text(value)
@@ -109,5 +123,17 @@ class RunModel:
 
 
 def as_text(value: Any) -> str:
-    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word."""
-    return json.dumps(as_json(value), separators=(",", ":"), allow_nan=False)
+    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word.
+
+    Of a very long text, which would push all others off the page, the beginning is kept; the record has all of it.
+    """
+    return json.dumps(_shortened(as_json(value)), separators=(",", ":"), allow_nan=False)
+
+
+def _shortened(value: Any) -> Any:
+    """A value without very long texts; the plan is of the job's own program, and stays whole."""
+    if isinstance(value, str) and len(value) > _LONGEST_TEXT:
+        return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
+    if isinstance(value, dict):
+        return {key: entry if key == "plan" else _shortened(entry) for key, entry in value.items()}
+    return [_shortened(entry) for entry in value] if isinstance(value, list) else value

@@ -80,8 +80,9 @@ function paintRun() {
   document.getElementById("state").dataset.tone = tone;
   setText("job-name", jobWords(facts));
   const size = membership?.size ?? newest.size;
-  for (const [id, value] of [["size", size], ["step", newest.step], ["epoch", newest.epoch], ["batch", newest.batch],
-    ["loss", newest.loss], ["samples-per-s", newest.samples_per_s]]) setText(id, figure(value));
+  for (const [id, value] of [["size", size], ["batch", newest.batch], ["loss", newest.loss],
+    ["samples-per-s", newest.samples_per_s]]) setText(id, figure(value));
+  paintProgress(newest, facts.progress ?? {});
   if (size !== announced && size !== undefined) {
     if (announced !== null) setText("announcement", `${counted(size, "peer")} train now`);
     announced = size;
@@ -91,9 +92,24 @@ function paintRun() {
   paintRemarks(facts);
 }
 
+/** The step and the epoch, of how many where that is known, and about how long it goes on. */
+function paintProgress(newest, progress) {
+  const knowsEnd = typeof progress.steps_left === "number" && newest.step !== undefined;
+  setText("step", figure(newest.step));
+  setText("last-step", knowsEnd ? ` of ${figure(newest.step + progress.steps_left)}` : "");
+  setText("epoch", figure(progress.epoch ?? newest.epoch));
+  setText("last-epoch", progress.epochs ? ` of ${figure(progress.epochs)}` : "");
+  const words = [];
+  if (progress.fit > 1) words.push(`fit ${figure(progress.fit)} of the program`);
+  if (progress.samples) words.push(`${counted(progress.samples, "sample")} so far`);
+  if (progress.time_left) words.push(`about ${progress.time_left} left`);
+  setText("progress", words.join(", "));
+}
+
 function stateOf(facts) {
   if (facts.state === "running") return facts.ended ? ["training is over", "calm"] : ["running", "good"];
-  if (facts.state !== "over") return [facts.how || "state not known", "calm"];
+  // A record that was copied without the job's file.
+  if (facts.state !== "over") return [facts.ended ? "over" : "state not known", "calm"];
   if (facts.code === 0) return ["over", "calm"];
   return [facts.code === null ? "ended without a word" : `ended with exit code ${facts.code}`, "bad"];
 }

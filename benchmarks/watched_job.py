@@ -1,0 +1,78 @@
+"""What looks at a job while it is measured: a scrape of its metrics each second, and a browser on its page."""
+
+from __future__ import annotations
+
+import re
+import threading
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+__all__ = ["WATCHED", "Watching"]
+
+# The options of kungfu-run, beside a folder for TensorBoard.
+WATCHED = ("--page", "0", "--metrics-port", "0")
+_PAGE, _METRICS = re.compile(r"http://[^/\s]+/(?=\s)"), re.compile(r"http://[^/\s]+/metrics")
+_SCRAPE_EVERY_S, _LOOK_EVERY_S = 1.0, 0.2
+_ANSWER_WITHIN_S = 60.0
+
+
+class Watching:
+    """Watches the job whose launcher prints to ``console``, as long as it is entered.
+
+    Args:
+        console: A file.
+
+    Attributes:
+        scrapes: How often the metrics were read.
+        updates: How many updates the browser got.
+    """
+
+    def __init__(self, console: Path) -> None:
+        self._console, self._over = console, threading.Event()
+        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._scrape, self._browse)]
+        self.scrapes = self.updates = 0
+
+    def __enter__(self) -> Watching:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(_ANSWER_WITHIN_S)
+
+    def _scrape(self) -> None:
+        """As Prometheus does."""
+        address = self._address(_METRICS)
+        while address and not self._over.wait(_SCRAPE_EVERY_S):
+            self.scrapes += self._read(address, lambda line: None)
+
+    def _browse(self) -> None:
+        """As a browser does that has the page open: it gets all updates on one connection, until the job ends."""
+        if address := self._address(_PAGE):
+            self._read(f"{address}updates", self._take)
+
+    def _take(self, line: bytes) -> None:
+        self.updates += line.startswith(b"event: ")
+
+    def _read(self, address: str, take: Callable[[bytes], None]) -> bool:
+        try:
+            with urllib.request.urlopen(address, timeout=_ANSWER_WITHIN_S) as answer:
+                for line in answer:
+                    take(line)
+        # The job has ended.
+        except OSError:
+            return False
+        return True
+
+    def _address(self, pattern: re.Pattern[str]) -> str:
+        """What kungfu-run has printed; empty where it never did."""
+        while not self._over.wait(_LOOK_EVERY_S):
+            if found := pattern.search(self._console.read_text(errors="replace")):
+                return found[0]
+        return ""

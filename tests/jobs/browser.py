@@ -1,0 +1,144 @@
+"""A real browser: Debian's Chromium, driven over WebDriver; `tools/browser.sh` brings it, and axe-core."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.jobs.harness import awaited
+
+AXE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "kungfu" / "axe.min.js"
+WIDE, NARROW = (1280, 900), (390, 844)  # a desk, a phone
+LOOK_WITHIN_S = 60.0
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",  # it keeps nothing in /dev/shm, where tests look for what is left
+    "--hide-scrollbars",
+)
+
+
+class Browser:
+    """One window of a browser with a fresh profile."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+
+    def open(self, address: str) -> None:
+        """Loads a page."""
+        self.driver.get(address)
+
+    def look_at(self, size: tuple[int, int], *, scheme: str = "light") -> None:
+        """The size of the window, in pixels, and whether its user likes it dark."""
+        width, height = size
+        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        likes = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": likes})
+
+    def get(self, selector: str) -> WebElement:
+        """The first element of a selector of CSS."""
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def text(self, selector: str) -> str:
+        """The text of an element, shown or not; empty where there is none."""
+        return str(self.run("return document.querySelector(arguments[0])?.textContent ?? ''", selector))
+
+    def texts(self, selector: str) -> list[str]:
+        """The texts of all elements of a selector."""
+        return list(
+            self.run("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+        )
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """What a script gives in the page."""
+        return self.driver.execute_script(script, *arguments)
+
+    def shows(self, selector: str, wanted: str | Callable[[str], bool], *, within_s: float = LOOK_WITHIN_S) -> str:
+        """Waits until an element has a text."""
+        is_there = wanted if callable(wanted) else lambda text: text == wanted
+        found = awaited(
+            lambda: [text for text in [self.text(selector)] if is_there(text)],
+            what=lambda: f"{wanted} in {selector}, which has {self.text(selector)!r}; {self.complaints()}",
+            deadline_s=within_s,
+        )
+        return str(found[0])
+
+    def press(self, *keys: str) -> None:
+        """Presses keys, wherever the focus is."""
+        self.driver.switch_to.active_element.send_keys(*keys)
+
+    @property
+    def focused(self) -> str:
+        """The id of the element with the focus."""
+        return str(self.run("return document.activeElement?.id ?? ''"))
+
+    def complaints(self) -> list[str]:
+        """The errors and warnings of the page since the last call: of its scripts, its loading, and its policy."""
+        return [one["message"] for one in self.driver.get_log("browser") if one["level"] in ("SEVERE", "WARNING")]
+
+    def findings(self) -> list[str]:
+        """What axe-core finds on the page as it is now, as far as it is serious or critical."""
+        self.run(AXE.read_text())
+        script = "const done = arguments[0]; axe.run(document).then(done, (error) => done({ error: String(error) }))"
+        told = self.driver.execute_async_script(script)
+        assert "error" not in told, told
+        assert len(told["passes"]) > 10, "it looked at something"
+        serious = [one for one in told["violations"] if one["impact"] in ("serious", "critical")]
+        return [
+            f"{one['id']}: {node['html'][:200]}: {node['failureSummary']}" for one in serious for node in one["nodes"]
+        ]
+
+
+@contextmanager
+def browsing(profile: Path) -> Iterator[Browser]:
+    """A browser, which is ended after the block."""
+    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
+    if not all(programs) or not AXE.exists():
+        pytest.skip("no Chromium with its driver and axe-core here: bash tools/browser.sh")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(programs[0])
+    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(str(programs[1])))
+    try:
+        driver.set_script_timeout(60)
+        driver.set_page_load_timeout(60)
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+def each_look(browser: Browser) -> Iterator[str]:
+    """Wide and narrow, light and dark."""
+    for size in (WIDE, NARROW):
+        for scheme in ("light", "dark"):
+            browser.look_at(size, scheme=scheme)
+            yield f"{size[0]} pixels, {scheme}"
+
+
+def assert_in_order(browser: Browser, *, but: Sequence[str] = ()) -> None:
+    """In every look axe-core finds nothing serious, nothing sticks out, and nothing complains."""
+    for look in each_look(browser):
+        assert browser.findings() == [], look
+        wide = browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
+        assert wide[0] <= wide[1], f"{look}: the page is wider than its window"
+    assert [one for one in browser.complaints() if not any(part in one for part in but)] == []

@@ -1,0 +1,291 @@
+"""The page of a job in a real browser: while the job rescales, with a keyboard, with hostile texts, and 200 at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from kungfu.cli.main import main
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import (
+    RECORD_VERSION,
+    CheckpointEvent,
+    DecisionEvent,
+    FailedEvent,
+    LostEvent,
+    RecordEvent,
+    RecoveredEvent,
+    SpawnedEvent,
+    StartedEvent,
+    ViewEvent,
+)
+from kungfu.runtime.job_api.job_file import read_job_file
+from tests.jobs.browser import WIDE, Browser, assert_in_order, browsing
+from tests.jobs.harness import ROOT, Job, awaited, lines_of, started
+from tests.soak import SOAK
+
+pytestmark = [pytest.mark.slow, SOAK]
+
+WITH_PAGE = ("-np", 2, "--max", 3, "--page", 0)
+
+
+def endless(tmp_path: Path) -> list[object]:
+    """A program that trains until it is stopped."""
+    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+
+
+def address_of(job: Job) -> str:
+    """Where the page of a job is."""
+    found = job.seen(
+        lambda: re.search(r"http://[^/\s]+/(?=\s)", job.console.read_text()), what="the address", deadline_s=60.0
+    )
+    return str(found[0])
+
+
+@contextmanager
+def page_of(folder: Path) -> Iterator[str]:
+    """``kungfu page DIR`` of a record; gives its address."""
+    command = [sys.executable, "-m", "kungfu.cli.main", "page", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.search(r"http://[^/\s]+/(?=[;\s])", line)
+        assert found, line
+        yield found[0]
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
+def marked(browser: Browser, address: str) -> None:
+    """Opens a page, and marks it: the mark is gone where it is loaded again."""
+    browser.open(address)
+    browser.run("window.isStillThere = true")
+
+
+def test_a_job_rescales_before_a_browsers_eyes_by_commands_and_by_its_keyboard(tmp_path: Path) -> None:
+    with started(tmp_path, *WITH_PAGE, program="network.py", arguments=endless(tmp_path)) as job:
+        with browsing(tmp_path / "profile") as browser:
+            browser.look_at(WIDE)
+            marked(browser, address_of(job))
+            browser.shows("#size", "2", within_s=120.0)
+            browser.shows("#state", "running")
+            assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
+            browser.shows("#size", "3")
+            browser.shows("#changes-list", lambda text: "2 -> 3 peers" in text)
+            awaited(
+                lambda: len(browser.texts('#peers-body tr[data-state="training"]')) == 3, what="3 rows", deadline_s=30
+            )
+            assert "kungfu resize 3" in browser.text("#decisions-body")
+            resized_by_keyboard(browser, secret=read_job_file(job.folder).secret)
+            job.event("rescale", to=2)
+            browser.shows("#size", "2")
+            assert browser.run("return window.isStillThere"), "without a reload"
+            assert_in_order(browser, but=["403"])
+            browser.look_at(WIDE)
+            stopped_by_buttons(browser)
+        # The browser has left in the middle of the job's end.
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2, 3, 2]
+    with page_of(job.folder) as address, browsing(tmp_path / "profile-2") as browser:
+        browser.look_at(WIDE)
+        browser.open(address)
+        browser.shows("#state", "over")
+        browser.shows("#step", f"{ended.metrics[-1]['step']:,}")
+        assert not browser.get("#actions").is_displayed()
+        assert_in_order(browser)
+
+
+def resized_by_keyboard(browser: Browser, *, secret: str) -> None:
+    """Asks for two peers by keys alone: what would follow is shown first, and a wrong secret changes nothing."""
+    browser.run("document.activeElement.blur(); window.scrollTo(0, 0)")
+    for _ in range(12):
+        browser.press(Keys.TAB)
+        if browser.focused == "resize-button":
+            break
+    assert browser.focused == "resize-button", "a few tabs from the top"
+    browser.press(Keys.ENTER)
+    assert browser.focused == "request-size"
+    browser.press(Keys.CONTROL + "a", "2", Keys.TAB)
+    assert browser.focused == "request-secret"
+    browser.press("wrong", Keys.ENTER)
+    browser.shows("#request-error", lambda text: "not the job's secret" in text)
+    assert not browser.get("#request-act").is_displayed()
+    assert browser.focused == "request-secret"
+    browser.press(Keys.CONTROL + "a", secret, Keys.ENTER)
+    browser.shows("#request-preview", lambda text: "3 -> 2" in text)
+    awaited(lambda: browser.focused == "request-act", what="the focus on the button that acts", deadline_s=10)
+    assert browser.text("#size") == "3", "nothing was done yet"
+    browser.press(Keys.ENTER)
+    browser.shows("#request-status", lambda text: text.startswith("resize 2"))
+
+
+def stopped_by_buttons(browser: Browser) -> None:
+    """Asks for the end with a mouse; the secret is kept in the tab."""
+    browser.get("#stop-button").click()
+    browser.shows("#request-preview", lambda text: "training ends" in text)
+    assert not browser.get("#request-secret-row").is_displayed()
+    browser.get("#request-act").click()
+    browser.shows("#request-status", lambda text: text.startswith("stop"))
+
+
+# ---- hostile texts ---------------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    "<script>window.isHit = 1</script>",
+    "<img src=x onerror='window.isHit = 2'>",
+    "\"'><svg onload=window.isHit=3>&lt;b&gt;",
+    "javascript:window.isHit=4",
+    "\u202etxet esrever\u202c \u0627\u0644\u0633\u0644\u0627\u0645",
+    "\x00\x07\x1b[31mred\x1b[0m\x7f\u2028\u2029",
+    "</li></ol></main><h1>mine</h1>",
+    "{{constructor.constructor('window.isHit=5')()}}",
+    "w" * 30_000,
+)
+
+
+def hostile_record(folder: Path) -> None:
+    """A record whose every text is somebody's."""
+    folder.mkdir()
+    (folder / "peers").mkdir()
+    events: list[Any] = [
+        RecordEvent(version=RECORD_VERSION),
+        StartedEvent(job=HOSTILE[0], size=2, command=HOSTILE),
+        *(SpawnedEvent(peer=peer, pid=peer + 10) for peer in (0, 1)),
+        ViewEvent(version=1, peers=(0, 1)),
+    ]
+    for nth, text in enumerate(HOSTILE):
+        step = nth + 1
+        events += [
+            DecisionEvent(step=step, rule=text, saw={text: 1.0}, size=2, asked=3, done=text, won=(text,), lost=(text,)),
+            CheckpointEvent(step=step, rule=text, path=text, seconds=0.1, stop_s=0.1),
+            LostEvent(peer=1, rank=1, how=text, error=text),
+            RecoveredEvent(step=step, before=2, after=2, view=2 + nth, lost={"1": text}, stop_s=0.1, noticed_by=text,
+                           state_of=0, redone=0, target=2, global_batch_size=8, noticed_s=0.0, regrouped_s=0.0,
+                           step_s=0.0, parts={text: 0.1}),
+        ]  # fmt: skip
+    events.append(FailedEvent(peer=0, error=" ".join(HOSTILE), code=1))
+    lines = [event_to_line(one if nth == 0 else timed(one, 100.0 + nth)) for nth, one in enumerate(events)]
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    rows = [
+        {"time": 100.0 + step, "step": step, "epoch": 0, "size": 2, "batch": 8, "loss": 1.0 / step,
+         **{text: float(step) for text in HOSTILE}} for step in range(1, 50)
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def timed(event: Any, time_s: float) -> Any:
+    """The event with the time that its agent stamps."""
+    from msgspec.structs import replace
+
+    return replace(event, time=time_s)
+
+
+def test_what_a_record_says_stays_text_and_breaks_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "<img src=x onerror=window.isHit=6>"
+    hostile_record(folder)
+    with page_of(folder) as address, browsing(tmp_path / "profile") as browser:
+        browser.look_at(WIDE)
+        marked(browser, address)
+        browser.shows("#step", "49")
+        browser.shows("#title", folder.name)
+        awaited(lambda: len(browser.texts("#decisions-body tr")) == len(HOSTILE), what="the decisions", deadline_s=30)
+        shown = "\n".join(
+            [*browser.texts("#decisions-body tr"), *browser.texts("figure.chart"), *browser.texts("ol.items > li")]
+        )
+        for text in HOSTILE[:4]:
+            assert text in shown
+        assert browser.texts("h1") == [folder.name]
+        assert browser.run("return window.isHit ?? null") is None, "nothing of it has run"
+        assert browser.run("return window.isStillThere"), "nothing of it has led elsewhere"
+        assert browser.run("return document.querySelectorAll('main script, main img').length") == 0
+        assert_in_order(browser)
+        assert browser.run("return window.isHit ?? null") is None
+
+
+# ---- many ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_hundred_browsers_at_once_see_every_update_and_the_job_loses_no_step(tmp_path: Path) -> None:
+    with started(tmp_path, *WITH_PAGE, program="network.py", arguments=endless(tmp_path)) as job:
+        job.steps(5)
+        address = address_of(job)
+        with ExitStack() as opened:
+            readers = [opened.enter_context(Reader(address)) for _ in range(200)]
+            read(readers, lambda reader: reader.count("event: snapshot") == 1)
+            steps = len(lines_of(job.folder / "metrics.jsonl"))
+            # A third leaves in the middle of all, without a word.
+            for reader in readers[::3]:
+                reader.socket.close()
+            stayed = [reader for nth, reader in enumerate(readers) if nth % 3]
+            assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
+            job.event("rescale", to=3)
+            read(stayed, lambda reader: '"to": 3' in reader.text or "2 -> 3 peers" in reader.text)
+            job.steps(steps + 50)
+        assert main(["stop", "--logdir", str(job.folder)]) == 0
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert [row["step"] for row in ended.metrics] == [*range(1, len(ended.metrics) + 1)], "no step is lost"
+    assert ended.sizes == [2, 3]
+
+
+class Reader:
+    """A browser as the server sees it: a connection on which updates come."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
+        self.socket.sendall(
+            f"GET /updates HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
+        )
+        self.socket.setblocking(False)
+        self.text = ""
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.socket.close()
+
+    def count(self, words: str) -> int:
+        """How often this came."""
+        return self.text.count(words)
+
+
+def read(readers: list[Reader], is_done: Any, *, within_s: float = 60.0) -> None:
+    """Reads until each of them has what it waits for."""
+    waiting, deadline = (
+        {reader.socket: reader for reader in readers if not is_done(reader)},
+        time.monotonic() + within_s,
+    )
+    with selectors.DefaultSelector() as selector:
+        for one in waiting:
+            selector.register(one, selectors.EVENT_READ)
+        while waiting:
+            assert time.monotonic() < deadline, (
+                f"{len(waiting)} of {len(readers)} wait; {next(iter(waiting.values())).text[-500:]}"
+            )
+            for key, _ in selector.select(timeout=1.0):
+                reader = waiting[key.fileobj]  # type: ignore[index]  # sockets only
+                received = reader.socket.recv(1 << 20)
+                assert received, "the page has hung up"
+                reader.text += received.decode()
+                if is_done(reader):
+                    selector.unregister(key.fileobj)
+                    del waiting[key.fileobj]  # type: ignore[arg-type]  # likewise
