@@ -4,6 +4,7 @@ The gate draws the same examples each time, so that it says something about the 
 ``KUNGFU_RANDOM=1``, as `make soak` runs it, hypothesis looks for new ones.
 """
 
+import gc
 import os
 import threading
 
@@ -17,11 +18,20 @@ settings.register_profile("random", deadline=None)
 settings.load_profile("random" if os.environ.get("KUNGFU_RANDOM") else "gate")
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported stays: each full collection, of which Keras asks for many, would go through all of it."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the last test of a module no agent of its tests may have a message under way: it would disturb others."""
     if nextitem is not None and nextitem.path == item.path:
         return
+    # What a module leaves stays, too.
+    gc.collect()
+    gc.freeze()
     for thread in threading.enumerate():
         if thread.name == "kungfu-peer-client":
             thread.join(30.0)

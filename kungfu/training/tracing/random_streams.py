@@ -107,6 +107,9 @@ def _states_of_generators(handles: Iterable[Any]) -> set[int]:
     if not candidates:
         return set()
     states = set()
+    # What a program has frozen is not listed.
+    if gc.get_freeze_count():
+        gc.unfreeze()
     for one in gc.get_objects():  # a graph knows handles, and not whose they are
         kind = type(one)
         if issubclass(kind, tf.random.Generator):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import keras
@@ -70,6 +71,15 @@ def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own_which_follow_fr
         different = {repr(one) for one in (random_streams if way not in (4, 5, 6) else random_streams[:3])}
         assert len(different) == (4 if way not in (4, 5, 6) else 3), f"way {way}: generators have seeds of their own"
     assert Program().of_peer(1)[:WAYS] == runs[1][:WAYS]
+
+
+def test_generators_that_a_program_has_frozen_are_found():
+    expected, program = Program().of_peer(0), Program()
+    gc.freeze()
+    try:
+        assert program.of_peer(0)[:WAYS] == expected[:WAYS]
+    finally:
+        gc.unfreeze()
 
 
 def test_what_is_drawn_between_steps_stays_what_it_was_and_equal_on_all_peers():
