@@ -5,7 +5,7 @@ python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 
-.PHONY: help setup setup-oldest demo test test-oldest soak browser screenshots lint format proto plots docs docs-serve bench lock clean
+.PHONY: help setup setup-oldest demo test test-oldest soak browser screenshots lint format proto plots docs docs-serve examples bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -34,7 +34,8 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, jobs u
 	@KUNGFU_SOAK=1 $(python) -m pytest tests/jobs/test_unlike.py tests/jobs/test_keeping.py tests/jobs/test_failures.py \
 		tests/jobs/test_exports.py tests/jobs/test_page_browser.py tests/jobs/test_keras.py \
 		tests/jobs/test_keras_examples.py tests/jobs/test_several_averages.py tests/jobs/test_keras_phases.py \
-		tests/jobs/test_naming.py tests/benchmarks tests/test_distribution.py tests/test_versions.py
+		tests/jobs/test_naming.py tests/benchmarks tests/test_distribution.py tests/test_versions.py \
+		tests/docs/test_examples.py tests/docs/test_first_steps.py
 
 browser: setup  ## the browser of make soak and make screenshots, where it is missing (Debian's Chromium)
 	@bash tools/browser.sh
@@ -61,6 +62,9 @@ docs: setup  ## build the documentation site into build/site; a warning is an er
 
 docs-serve: setup  ## show the site at http://127.0.0.1:8000 while its pages are written
 	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs serve --strict
+
+examples: setup  ## run the examples, and write down what they print
+	@$(python) tools/example_outputs.py
 
 benchmarks := $(filter-out __init__,$(basename $(notdir $(wildcard benchmarks/*.py))))
 bench: setup  ## measure all; make bench benchmarks=NAME measures one

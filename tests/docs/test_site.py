@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import kungfu
-from tools.docs_site import flowchart
+from tools.docs_site import command_line, flowchart
 from tools.docs_site.pages import ROOT
 
 PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "record", "schedule", "tune")
@@ -81,6 +81,14 @@ def test_the_site_is_built_strictly_has_every_public_name_and_loads_nothing_from
     assert not missing, "docs/reference/ has no place for these, or they have no docstring"
 
 
+def test_the_page_of_the_command_line_has_every_command_with_its_options() -> None:
+    page = command_line.page()
+    assert {"explain", "why", "draw", "doctor", "status", "resize", "stop"} <= {*command_line.commands()}
+    for name in ("kungfu-run", "kungfu", *(f"kungfu {one}" for one in command_line.commands())):
+        assert f"\n## {name}\n\n```text\nusage: {name} " in page
+    assert "\n  --max B  " in page
+
+
 def is_there(address: str, *, page: Path, site: Path) -> bool:
     path = urlsplit(address).path
     return not path or ((page.parent / path).resolve().is_relative_to(site) and (page.parent / path).exists())
@@ -107,7 +115,7 @@ def test_a_flowchart_is_drawn_with_each_box_below_those_that_point_to_it() -> No
     drawing = flowchart.layered(dict.fromkeys(chart.labels, (50.0, 20.0)), chart.edges)
     heights = {name: y for name, (_, y) in drawing.centres.items()}
     assert heights["a"] < heights["b"] < heights["c"]
-    assert [len(route) for route in drawing.routes] == [2, 2, 3], "the last one passes beside the box between"
+    assert [len(route) for route in drawing.routes] == [2, 2, 4], "the last one passes beside the box between"
     drawn = flowchart.svg(text)
     assert "\n\n" not in drawn
     assert "more &amp; more" in drawn

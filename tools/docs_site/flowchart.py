@@ -109,21 +109,21 @@ def _arrow(route: Sequence[Point]) -> str:
 def layered(sizes: Mapping[str, Point], edges: Iterable[Edge]) -> Drawing:
     """A layout in layers (Sugiyama et al., 1981), each box below all that point to it.
 
-    Arrows over several layers pass between the boxes, at a point of their own in each layer.
+    Arrows over several layers pass between the boxes, each straight down at a place of its own in each layer.
     """
     edges = list(edges)
     layer_of = _layers(sizes, edges)
     ways = [_way(one, other, layer_of) for one, other in edges]
-    room = {point: sizes.get(point, (0.0, 0.0)) for way in ways for point in way} | dict(sizes)
     layers: list[list[str]] = [[] for _ in range(max(layer_of.values()) + 1)]
     for point in [*sizes, *(point for way in ways for point in way if point not in sizes)]:
         layers[layer_of[point]].append(point)
+    heights = [max(sizes.get(point, (0.0, 0.0))[1] for point in layer) for layer in layers]
+    room = {point: sizes.get(point, (0.0, heights[number])) for number, layer in enumerate(layers) for point in layer}
     _untangle(layers, [pair for way in ways for pair in pairwise(way)])
     width = max(sum(room[point][0] for point in layer) + BETWEEN * (len(layer) - 1) for layer in layers)
     centres: dict[str, Point] = {}
     y = 0.0
-    for layer in layers:
-        height = max(room[point][1] for point in layer)
+    for layer, height in zip(layers, heights, strict=True):
         x = (width - sum(room[point][0] for point in layer) - BETWEEN * (len(layer) - 1)) / 2
         for point in layer:
             centres[point] = (x + room[point][0] / 2, y + height / 2)
@@ -169,10 +169,6 @@ def _mean(values: Sequence[float], *, else_: float) -> float:
 
 
 def _route(way: Sequence[str], centres: Mapping[str, Point], room: Mapping[str, Point]) -> list[Point]:
-    """From the lower edge of the first box to the upper edge of the last one."""
-    (x0, y0), (x1, y1) = centres[way[0]], centres[way[-1]]
-    return [
-        (x0, y0 + room[way[0]][1] / 2),
-        *(centres[point] for point in way[1:-1]),
-        (x1, y1 - room[way[-1]][1] / 2),
-    ]
+    """From the lower edge of the first box to the upper edge of the last one, past each layer between them."""
+    edges = [(x, y + side * room[point][1] / 2) for point in way for x, y in [centres[point]] for side in (-1, 1)]
+    return edges[1:-1]

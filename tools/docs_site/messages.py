@@ -92,5 +92,5 @@ def _is_told(text: str) -> bool:
 
 
 def _code(text: str) -> str:
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{' '.join(text.split())}{fence}"
+    words = " ".join(text.split())
+    return f"`` {words} ``" if "`" in words else f"`{words}`"

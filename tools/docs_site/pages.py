@@ -13,7 +13,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tools.docs_site import messages
+from tools.docs_site import command_line, messages
 from tools.docs_site.flowchart import svg
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,10 +25,11 @@ CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of the root are pages of the site, and so is the list of messages."""
+    """The pages of the root are pages of the site, and so are those that are written from the sources."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "messages.md", content=messages.page(ROOT / "kungfu")))
+    files.append(File.generated(config, "command_line.md", content=command_line.page()))
     return files
 
 

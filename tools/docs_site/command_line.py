@@ -1,0 +1,45 @@
+"""The page of the command line: what ``--help`` says of every command."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from unittest.mock import patch
+
+from kungfu.cli import main as kungfu
+from kungfu.cli import run as kungfu_run
+
+__all__ = ["commands", "page"]
+
+HEAD = """# The command line
+
+What `--help` says of each command, written when this site is built. [Commands](commands.md) tells how to steer a job.
+"""
+LETTERS = "100"  # of a line
+
+
+def page() -> str:
+    """The page in Markdown."""
+    parts = [HEAD, _section("kungfu-run", kungfu_run.main, []), _section("kungfu", kungfu.main, [])]
+    return "\n".join([*parts, *(_section(f"kungfu {name}", kungfu.main, [name]) for name in commands())])
+
+
+def commands() -> Iterator[str]:
+    """The names of what `kungfu` can do, as its own help lists them."""
+    listed = _help(kungfu.main, []).partition("\ncommands:\n")[2]
+    yield from re.findall(r"^    ([a-z][a-z-]*)(?: |$)", listed, re.MULTILINE)
+
+
+def _section(title: str, program: Callable[[Sequence[str]], int], words: list[str]) -> str:
+    return f"## {title}\n\n```text\n{_help(program, words).rstrip()}\n```\n"
+
+
+def _help(program: Callable[[Sequence[str]], int], words: list[str]) -> str:
+    said = io.StringIO()
+    width = patch.dict(os.environ, {"COLUMNS": LETTERS})
+    with width, contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        program([*words, "--help"])
+    return said.getvalue()
