@@ -48,7 +48,7 @@ def run(given: argparse.Namespace) -> int:
     if not (folder / "events.jsonl").is_file():
         raise UsageError(f"{folder}: the folder holds no events.jsonl; give the folder that kungfu-run wrote to")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
-    from kungfu.cli.page.server import PageServer, listening
+    from kungfu.cli.page.server import PageServer, listening, url_of
 
     try:
         listener = listening(address)
@@ -56,10 +56,11 @@ def run(given: argparse.Namespace) -> int:
         raise UsageError(
             f"--port {given.port}: nothing can listen there ({error.strerror}); give another one"
         ) from error
-    server = PageServer(folder, listener)
-    server.feed.look()  # refuses a record of another version before anything is promised
-    print(f"the page of {folder} is at http://{ListenAddress(address.host, server.port)}/; Ctrl-C ends it", flush=True)
-    server.run(_waits)
+    with listener:
+        server = PageServer(folder, listener, told=address.host)
+        server.feed.look()  # refuses a record of another version before anything is promised
+        print(f"the page of {folder} is at {url_of(address, server.port)}; Ctrl-C ends it", flush=True)
+        server.run(_waits)
     return 0
 
 

@@ -21,7 +21,7 @@ from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 
-__all__ = ["PageServer", "listening", "main"]
+__all__ = ["PageServer", "is_known", "listening", "main", "url_of"]
 
 _BACKLOG = 512
 # For browsers to take the last update.
@@ -34,6 +34,7 @@ class PageServer:
     Args:
         folder: The folder of the run's record.
         listener: The socket; it is closed at the end.
+        told: The name or the address under which people were told to reach it.
         limits: What the page gives browsers.
 
     Attributes:
@@ -41,13 +42,15 @@ class PageServer:
         port: Where it listens.
     """
 
-    def __init__(self, folder: Path, listener: socket.socket, *, limits: PageLimits | None = None) -> None:
+    def __init__(
+        self, folder: Path, listener: socket.socket, *, told: str = LOOPBACK, limits: PageLimits | None = None
+    ) -> None:
         self._listener = listener
         host, self.port = listener.getsockname()[:2]
         self.feed = PageFeed(folder)
         control = JobControl(folder, feed=self.feed)
         app = PageApp(
-            self.feed, control, is_known=lambda name: is_known(name, host), limits=limits or PageLimits()
+            self.feed, control, is_known=lambda name: is_known(name, host, told=told), limits=limits or PageLimits()
         )  # fmt: skip
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
@@ -80,8 +83,8 @@ class PageServer:
             self._server.should_exit = True
 
 
-def is_known(name: str, host: str) -> bool:
-    """Whether a page that listens at the address ``host`` may be asked for by this name.
+def is_known(name: str, host: str, *, told: str = "") -> bool:
+    """Whether a page that listens at the address ``host``, or was ``told`` to by another name, may be asked for so.
 
     By an address it always may: only names can be made to point elsewhere. Beside those of the loopback interface a
     page has the names of its machine, where it listens for others.
@@ -90,7 +93,7 @@ def is_known(name: str, host: str) -> bool:
     [True, True, True, False, False]
     """
     name = name.lower()
-    if name == "localhost" or name == host.lower():
+    if name and name in ("localhost", told.lower()):
         return True
     try:
         ipaddress.ip_address(name)
@@ -111,7 +114,26 @@ def listening(address: ListenAddress) -> socket.socket:
     """
     found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
-    return socket.create_server(place[:2], family=family, backlog=_BACKLOG)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # The port of a page that has just ended is free again, though its last connections are not forgotten yet.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(address: ListenAddress, port: int) -> str:
+    """What people type to see a page that listens at an address; one for all has the name of its machine.
+
+    >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
+    ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
+    """
+    is_for_all = address.host in ("0.0.0.0", "::")
+    return f"http://{ListenAddress(socket.gethostname() if is_for_all else address.host, port)}/"
 
 
 def main(record: Path, address: ListenAddress) -> int:
@@ -122,10 +144,10 @@ def main(record: Path, address: ListenAddress) -> int:
     except OSError as error:
         print(f"no page is served at {address} ({error.strerror}); training goes on without it", flush=True)
         return 0
-    port = listener.getsockname()[1]
-    print(f"http://{ListenAddress(address.host or LOOPBACK, port)}/", flush=True)
+    server = PageServer(record, listener, told=address.host)
+    print(url_of(address, server.port), flush=True)
     try:
-        PageServer(record, listener).run(job_ends)
+        server.run(job_ends)
     except UsageError as error:
         print(error, flush=True)
         return 1

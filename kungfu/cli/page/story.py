@@ -6,7 +6,7 @@ only the newest ones are kept, so that the page of a week is not longer than a p
 
 | kind | what, beside ``time``, ``step``, ``headline`` and ``details`` |
 | --- | --- |
-| ``decision`` | ``rule``, the values that it ``saw``, what it ``asked`` for, and the ``outcome`` |
+| ``decision`` | ``rule``, the values that it ``saw``, what it ``asked`` for (a ``size``), ``state`` and ``outcome`` |
 | ``change`` | of the membership: ``cause``, sizes ``before`` and ``after``, ``stop_s`` and its ``parts`` |
 | ``failure`` | what went wrong |
 | ``request`` | from outside: its ``request_id``, ``state`` and ``reason`` |
@@ -178,7 +178,13 @@ def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[
     told = {**_told("decision", event), "rule": event.rule, "saw": _saw(event)}
     match event:
         case DecisionEvent():
-            more = {"asked": asked(event), "contest": contest(event), "state": "decided", "outcome": event.done}
+            more: Item = {
+                "asked": asked(event),
+                "size": event.asked,
+                "contest": contest(event),
+                "state": "decided",
+                "outcome": event.done,
+            }
             # It found the job as it wanted it.
             if event.asked == event.size and not event.peers:
                 more["state"] = "carried out"

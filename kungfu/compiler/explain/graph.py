@@ -63,7 +63,8 @@ def graph_of(plan: Plan) -> PlanGraph:
         inputs = tuple(dict.fromkeys(places[one] for one in _shown_under(node, places)))
         how = node.kind.meaning if isinstance(node, Source) else _made(node, labels)
         places[node] = len(nodes)
-        nodes.append(GraphNode(labels[node], _kind(node), how, node.placement, units[node], inputs))
+        label = node.monitor if is_number(labels[node]) else labels[node]
+        nodes.append(GraphNode(label, _kind(node), how, node.placement, units[node], inputs))
     # What tells that a budget holds a rule back is the twin of a rule that is there.
     rules = [rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode != "held"]
     nodes += [_rule(rule, labels, places) for rule in rules]

@@ -73,7 +73,11 @@ class Chart {
     this.figure = element("figure", { class: "chart" }, element("div", { class: "bar" }, title, this.readout), this.area, this.caption);
     this.figure.dataset.curve = shown.key;
     this.area.addEventListener("keydown", (event) => this.move(event));
-    this.area.addEventListener("blur", () => this.plot?.setCursor({ left: -10, top: -10 }));
+    this.area.addEventListener("focus", () => this.readout.setAttribute("aria-live", "polite"));
+    this.area.addEventListener("blur", () => {
+      this.readout.removeAttribute("aria-live");
+      this.plot?.setCursor({ left: -10, top: -10 });
+    });
   }
 
   paint() {
@@ -141,7 +145,7 @@ class Chart {
       scale: at ? "z" : "y", stroke: colour(at ? "--second" : "--first"), width: at ? 1.5 : 2, paths,
       points: { show: false }, spanGaps: name !== "loss",
     }));
-    const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : padded };
+    const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : (_, low, high) => padded(_, low, this.highest(high)) };
     const axes = [
       { ...axis, values: (_, ticks) => ticks.map(overTime ? duration : short) },
       { ...axis, size: 52, values: (_, ticks) => ticks.map(short) },
@@ -151,8 +155,14 @@ class Chart {
       width: this.width(), height: HEIGHT, axes, series: [{}, ...series], legend: { show: false },
       scales: { x: { time: false }, y, z: { range: padded } },
       cursor: { sync: { key: "run" }, drag: { x: true, y: false }, y: false },
-      hooks: { drawClear: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
+      hooks: { draw: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
     };
+  }
+
+  /** The highest value that is drawn: a size that was asked for may be above those that came about. */
+  highest(high) {
+    if (this.shown.key !== "size" || high === null) return high;
+    return Math.max(high, ...this.run.ofKind("decision").map((item) => item.size ?? 0));
   }
 
   /** A line at each change of the membership, and a mark at each decision beside the size. */
@@ -170,6 +180,24 @@ class Chart {
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);
+      ctx.stroke();
+    }
+    ctx.restore();
+    if (this.shown.key === "size") this.drawDecisions(plot, colour);
+  }
+
+  /** A diamond at each size that was asked for. */
+  drawDecisions(plot, colour) {
+    const { ctx } = plot;
+    const reach = 5 * devicePixelRatio;
+    ctx.save();
+    [ctx.strokeStyle, ctx.fillStyle, ctx.lineWidth] = [colour("--bad"), colour("--raised"), 1.5 * devicePixelRatio];
+    for (const item of this.run.ofKind("decision").filter((one) => typeof one.size === "number")) {
+      const [x, y] = [this.placeOf(item, plot), plot.valToPos(item.size, "y", true)];
+      ctx.beginPath();
+      for (const [dx, dy] of [[0, -reach], [reach, 0], [0, reach], [-reach, 0]]) ctx.lineTo(x + dx, y + dy);
+      ctx.closePath();
+      ctx.fill();
       ctx.stroke();
     }
     ctx.restore();

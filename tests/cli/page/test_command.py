@@ -1,0 +1,100 @@
+"""``kungfu page``, and the process beside a job: where they listen, what they refuse, and how they end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.export.listen_address import ListenAddress
+from kungfu.cli.export.side_process import SideProcess
+from kungfu.cli.main import main
+from kungfu.cli.page.command import page_program
+from kungfu.cli.page.server import is_known, url_of
+from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from kungfu.runtime.job_api.job_file import end_job_file
+from tests.cli.recorded import GROWN, measured, written
+from tests.jobs.harness import awaited
+from tests.runtime.job_api.served_job import SECRET, serve_job
+
+
+def test_what_cannot_be_served_is_one_message_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*words: str) -> str:
+        assert main(["page", *words]) == 2
+        return capsys.readouterr().err
+
+    assert "the folder holds no events.jsonl" in told(str(tmp_path))
+    record = str(written(tmp_path, GROWN))
+    assert "must be PORT or ADDRESS:PORT" in told(record, "--port", "many")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "nothing can listen there (Address already in use)" in told(
+            record, "--port", str(taken.getsockname()[1])
+        )
+    assert "holds no job.json" in told(record, "--secret")
+    other = event_to_line(RecordEvent(version=RECORD_VERSION + 1))
+    (tmp_path / "events.jsonl").write_text(f"{other}\n")
+    assert f"version {RECORD_VERSION + 1}, and this kungfu reads" in told(record)
+
+
+def test_the_secret_is_printed_while_the_job_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_job(tmp_path):
+        assert main(["page", "--secret", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == f"{SECRET}\n"
+        end_job_file(tmp_path, code=0, now=1.0)
+        assert main(["page", "--secret", str(tmp_path)]) == 2
+        assert "the job is over, and its secret gone" in capsys.readouterr().err
+
+
+def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other() -> None:
+    own = socket.gethostname()
+    assert is_known(own, "0.0.0.0")
+    assert not is_known(own, "127.0.0.1") or own == "localhost"
+    assert is_known("box.example", "192.0.2.7", told="Box.example")
+    assert not is_known("", "127.0.0.1", told="")
+    assert not is_known("evil.example", "0.0.0.0")
+    assert url_of(ListenAddress("0.0.0.0", 0), 80) == f"http://{own}:80/"
+
+
+@pytest.mark.slow
+def test_beside_a_job_a_page_says_where_it_is_and_ends_with_it_and_not_by_a_signal(tmp_path: Path) -> None:
+    written(tmp_path, GROWN, metrics=[measured(1)])
+    told = list[str]()
+    with SideProcess(page_program(tmp_path, ListenAddress("127.0.0.1", 0)), tell=told.append):
+        awaited(lambda: told, what="its address", deadline_s=120.0)
+        address = re.fullmatch(r"page: (http://127\.0\.0\.1:(\d+)/)", told[0])
+        assert address
+        with urllib.request.urlopen(address[1], timeout=60) as answer:
+            assert b'<h1 id="title">' in answer.read()
+        taken: list[str] = []
+        with SideProcess(page_program(tmp_path, ListenAddress("127.0.0.1", int(address[2]))), tell=taken.append):
+            awaited(lambda: taken, what="its remark", deadline_s=120.0)
+        place = f"127.0.0.1:{address[2]}"
+        assert taken == [f"page: no page is served at {place} (Address already in use); training goes on without it"]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address[1], timeout=60)
+    assert len(told) == 1, "its end is no remark"
+
+
+@pytest.mark.slow
+def test_a_page_of_a_recorded_run_is_served_until_ctrl_c(tmp_path: Path) -> None:
+    written(tmp_path, GROWN, metrics=[measured(1)])
+    command = [sys.executable, "-m", "kungfu.cli.main", "page", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            found = re.search(r"http://\S+/", line)
+            assert found, line
+            with urllib.request.urlopen(f"{found[0]}run.json", timeout=60) as answer:
+                assert answer.status == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
