@@ -1,0 +1,93 @@
+"""A job with a page: it is seen live, and resized by its button."""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.runtime.job_api.job_file import read_job_file
+from tests.jobs.harness import Job, started
+
+pytestmark = pytest.mark.slow
+
+
+def address_of(job: Job) -> str:
+    """Where the page is, as kungfu-run prints it."""
+    found = job.seen(
+        lambda: re.search(r"page: (http://\S+/)", job.console.read_text()), what="its address", deadline_s=60.0
+    )
+    return found[1]
+
+
+def posted(address: str, path: str, body: dict[str, Any], *, secret: str) -> tuple[int, dict[str, Any]]:
+    """The status and the answer to a request of the page."""
+    headers = {"kungfu-secret": secret, "content-type": "application/json", "origin": address.rstrip("/")}
+    request = urllib.request.Request(f"{address}{path}", json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def events_of(stream: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The server-sent events of a page, as a browser gets them."""
+    kind = ""
+    for line in stream:
+        name, _, value = line.decode().rstrip("\n").partition(": ")
+        kind = value if name == "event" else kind
+        if name == "data":
+            yield kind, json.loads(value)
+
+
+def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp_path: Path) -> None:
+    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+    with started(tmp_path, "-np", 2, "--max", 3, "--page", program="network.py", arguments=arguments) as job:
+        address = address_of(job)
+        job.event("view", version=1)
+        with urllib.request.urlopen(f"{address}updates", timeout=120) as stream:
+            events = events_of(stream)
+            kind, whole = next(events)
+            assert (kind, whole["run"]["name"]) == ("snapshot", job.folder.name)
+            wanted = {"action": "resize", "size": 3}
+            assert posted(address, "requests", wanted, secret="0" * 64)[0] == 403
+            secret = read_job_file(job.folder).secret
+            status, plan = posted(address, "plan", wanted, secret=secret)
+            assert (status, plan["refusal"]) == (200, ""), plan
+            assert "2 -> 3 peers; nothing was changed" in plan["lines"][0]
+            assert (
+                "this job takes 1 to 3" in posted(address, "plan", {**wanted, "size": 4}, secret=secret)[1]["refusal"]
+            )
+            status, told = posted(address, "requests", {**wanted, "if_view": plan["view"]}, secret=secret)
+            assert (status, told["state"]) == (200, "accepted"), told
+            grown = next(data for _, data in events if data.get("membership", {}).get("size") == 3)
+            trained = grown if "peers" in grown else next(data for _, data in events if "peers" in data)
+            assert [row["rank"] for row in trained["peers"] if row["rank"] is not None] == [0, 1, 2]
+            next(data for _, data in events if 3 in _newest(data, "size"))
+            change = next(item for item in json.loads(_read(f"{address}run.json"))["items"] if item["kind"] == "change")
+            assert (change["before"], change["after"], change["cause"]) == (2, 3, "kungfu resize 3")
+            assert posted(address, "requests", {"action": "stop"}, secret=secret)[1]["state"] == "accepted"
+            assert [kind for kind, _ in events][-1] == "over", "with the job"
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert ended.output.count("page: ") == 1, "its address, and nothing to remark"
+    assert [event["state"] for event in ended.all_of("request")] == ["accepted", "carried out"] * 2
+
+
+def _newest(data: dict[str, Any], name: str) -> list[float]:
+    """The points of a curve that an update has."""
+    curves = data.get("curves", {}).get("curves", ())
+    return next((one["values"] for one in curves if one["name"] == name), [])
+
+
+def _read(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        return answer.read()
