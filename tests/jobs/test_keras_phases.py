@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import keras
 import numpy as np
 import pytest
 
+from kungfu.runtime.checkpoints import find, read_manifest
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import PROGRAMS, Ended, ran
+from tests.jobs.harness import PROGRAMS, Ended, ran, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -120,3 +122,36 @@ def test_rank_0_is_killed_in_the_second_fit_and_the_one_in_its_place_passes_thro
     assert {one["epochs"] for one in told.values()} == {program().EPOCHS}
     assert {step: one["steps_left"] for step, one in told.items()} == {step: -step % (STEPS // 2) for step in told}
     assert (told[STEPS]["samples_left"], told[STEPS]["samples"]) == (0, 2 * program().EPOCHS * program().SAMPLES)
+
+
+@SOAK
+def test_a_job_that_ctrl_c_ends_in_its_second_fit_goes_on_there_and_a_joiner_passes_through_the_first(tmp_path):
+    folders = [tmp_path / name for name in ("first", "second")]
+    for one in folders:
+        one.mkdir()
+    first, second = folders
+    kept, words = tmp_path / "kept", ["--results", first / "results", "--record", first / "log" / "events.jsonl"]
+    # The checkpoint is of step 14, in the middle of the first epoch of the second fit.
+    words += ["--keep", "[13, 16]", "--schedule", '{"0": 2}']
+    with started(first, "-np", 2, "--checkpoints", kept, program="keras_phases.py", arguments=words) as job:
+        job.event("checkpoint")
+        job.steps(16)
+        job.signal(signal.SIGINT)
+        ended = job.end(deadline_s=10)
+    assert ended.code == 130
+    assert "ended by Ctrl-C" in ended.output
+    manifest = read_manifest(find(kept))
+    assert (manifest.phase, manifest.step) == (2, 14)
+    assert [event["phase"] for event in ended.all_of("phase")] == [2]
+
+    ended, found = fitted(
+        second, "-np", 1, "--max", 2, "--resume", kept, schedule={"0": 1, "16": 2}, wait={"17": 1},
+    )  # fmt: skip
+    assert ended.sizes == [1, 2]
+    assert ended.metrics[0]["step"] == 15, "nothing is done again"
+    (phase,) = ended.all_of("phase")
+    assert (phase["phase"], phase["peers"]) == (2, [0]), "with which the job begins"
+    for peer in (0, 1):
+        assert_as_plain(found[peer])
+    assert found[0]["ranks"] == [None, 0], "it passed through the first fit too"
+    assert found[1]["ranks"] == [None, 1]

@@ -52,16 +52,25 @@ class Waiting(keras.callbacks.Callback):
         record: The events of the job.
         wait: Steps of the job, after which so many offers were made.
         die: The number of the peer, if this is the second fit.
+        keep: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from.
     """
 
-    def __init__(self, training: Any, record: Path, wait: dict[int, int], die: int | None) -> None:
+    def __init__(
+        self, training: Any, record: Path, wait: dict[int, int], die: int | None, keep: tuple[int, int]
+    ) -> None:
         super().__init__()
-        self._training, self._record, self._wait, self._die = training, record, wait, die
+        self._training, self._record = training, record
+        self._given = lambda: (wait, die, keep)  # plain values would come from the checkpoint
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        if batch == 2 and self._die == own_id():
+        wait, die, (asks, stands) = self._given()
+        if batch == 2 and die == own_id():
             os.kill(os.getpid(), signal.SIGKILL)
-        offers = self._wait.get(self._training.step_number)
+        if self._training.step_number == asks:
+            self._training.checkpoint()
+        if self._training.step_number == stands:
+            awaited(lambda: False, what="end of this job by a signal")
+        offers = wait.get(self._training.step_number)
         if offers:
             awaited(lambda: self._offers() >= offers, what=f"offer {offers}")
             self._await_offer()
@@ -83,6 +92,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step of the job")
     parser.add_argument("--wait", type=json.loads, default={}, help="offers by step of the job")
     parser.add_argument("--die", type=int, help="the peer that is killed in the second fit")
+    parser.add_argument("--keep", type=json.loads, default=[-1, -1], help="the step of a checkpoint, and the last one")
     parser.add_argument("--epochs", type=int, nargs=2, default=[EPOCHS, EPOCHS])
     return parser.parse_args()
 
@@ -107,7 +117,7 @@ def main() -> None:
         training = kf.keras.attach(model, policies=policies, seed=3)
         callbacks = [
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
-            Waiting(training, given.record, wait, given.die if phase == 1 else None),
+            Waiting(training, given.record, wait, given.die if phase == 1 else None, tuple(given.keep)),
         ]
         history = model.fit(
             x, y, batch_size=BATCH, epochs=epochs, callbacks=callbacks, verbose=0, validation_data=(x[:20], y[:20])

@@ -65,6 +65,9 @@ class Executor:
                 self._record(DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
             case decided.AdmitFirstView():
+                # A job that is resumed may begin with a later phase.
+                if (phase := cluster.phases.number) > 1:
+                    self._record(PhaseEvent(phase=phase, view=command.view.version, peers=command.view.ids))
                 self._peers.admit_first_view(command)
             case decided.AdmitPhase():
                 self._record(PhaseEvent(phase=command.number, view=command.view.version, peers=command.view.ids))
