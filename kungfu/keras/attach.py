@@ -40,7 +40,7 @@ from kungfu.keras.own_step import (
     own_step_alone,
     refuse_unknown_loss,
 )
-from kungfu.keras.phases import FitCall
+from kungfu.keras.phases import Evaluations, FitCall
 from kungfu.keras.refusals import refuse_in_job, refuse_step
 from kungfu.keras.step import job_step, step_alone
 from kungfu.policy_definition import Policy
@@ -136,11 +136,12 @@ class _Attached:
         combine: Mapping[str, Combination],
     ) -> None:
         self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
-        self._combine = combine
+        self.combine = combine
         self._optimizer = model.optimizer
         self.is_fitting = self.passes = False
         self.training: Training | None = None  # of the fit under way, or of the last one
         self.first_epoch = 0
+        self.evaluations = Evaluations()  # after the last fit
         self.handle = FitHandle(self)
 
     @property
@@ -208,10 +209,11 @@ class _Attached:
         refuse_in_job(model, arguments)
         data = fit_data(arguments, seed=self._seed)
         own = self._prepared(data.symbolic_batch)
-        call = FitCall(model, arguments, data, connection)
+        call = FitCall(model, arguments, data, connection, combine=self.combine)
         if not data.plan.epochs:  # there is nothing to do, and nobody to do it with
             return call.nothing()
         self.first_epoch, missed = arguments["initial_epoch"], connection.begin_phase()
+        self.evaluations = call.evaluations
         while True:
             # The others have done this fit; the state of the one that they are in comes when this peer joins it.
             self.passes = missed is not None
@@ -226,7 +228,7 @@ class _Attached:
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
         model, data = self._model, call.data
         per_step = output_loss_trackers(model)
-        job_metrics = CombinedMetrics(metrics_of(model), self._combine, per_step=per_step)
+        job_metrics = CombinedMetrics(metrics_of(model), self.combine, per_step=per_step)
         metrics = ModelMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
         self.training = training = self._attach(call.connection, own)
         loop = JobLoop(training)

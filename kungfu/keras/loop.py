@@ -318,7 +318,7 @@ class FitRun:
             "batch_size": arguments["validation_batch_size"] or arguments["batch_size"],
         }  # fmt: skip
         if progress.validation is None:
-            evaluation = SharedEvaluation(model, given, self._callbacks.running)
+            evaluation = SharedEvaluation(model, given, self._callbacks.running, self._call.combine)
             progress.validation = SharedPass(numbered_batches(given), evaluation)
         if not progress.validation.attempt(self._loop.meet):
             return None

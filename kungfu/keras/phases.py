@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -19,10 +20,42 @@ from kungfu.errors import UsageError
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.callbacks import JobCallbacks
 from kungfu.keras.data import FitData
-from kungfu.keras.plain_values import pack, unpack
+from kungfu.keras.plain_values import is_plain, pack, unpack
+from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_connection import JobConnection
 
-__all__ = ["FitCall", "FitOutcome"]
+__all__ = ["Evaluations", "FitCall", "FitOutcome"]
+
+
+class Evaluations:
+    """What the calls of ``evaluate`` came to between the end of a fit and the next one, in their order.
+
+    All peers have the same numbers, and so has one that passes through the fit: it is told them, as it takes no part.
+    """
+
+    def __init__(self) -> None:
+        self._results: list[list[Any]] = []
+        self._taken = 0  # by this peer, which passes through the fit
+
+    def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
+        """The peers have come to these numbers on the data with this description."""
+        if is_plain(dict(logs)):
+            self._results.append([list(data), dict(logs)])
+
+    def take(self, data: Sequence[int]) -> dict[str, Any] | None:
+        """The numbers of the next call, ``None`` where the others have not come to it, or had other data."""
+        if self._taken >= len(self._results) or self._results[self._taken][0] != list(data):
+            return None
+        self._taken += 1
+        return dict(self._results[self._taken - 1][1])
+
+    def told(self) -> list[list[Any]]:
+        """All so far, for a peer that comes; any thread may ask."""
+        return list(self._results)
+
+    def tell(self, results: Sequence[list[Any]]) -> None:
+        """Those that another peer knows."""
+        self._results, self._taken = list(results), 0
 
 
 class FitCall:
@@ -33,13 +66,23 @@ class FitCall:
         arguments: Those of ``fit`` by name, all of them.
         data: What it walks.
         connection: This process in its job.
+        combine: How the states of metrics are combined over the peers, by the name of the metric.
 
     Raises:
         UsageError: A callback cannot run in a job.
     """
 
-    def __init__(self, model: Any, arguments: Mapping[str, Any], data: FitData, connection: JobConnection) -> None:
+    def __init__(
+        self,
+        model: Any,
+        arguments: Mapping[str, Any],
+        data: FitData,
+        connection: JobConnection,
+        *,
+        combine: Mapping[str, Combination] = MappingProxyType({}),
+    ) -> None:
         self.model, self.arguments, self.data, self.connection = model, arguments, data, connection
+        self.combine, self.evaluations = combine, Evaluations()
         given = arguments["callbacks"]
         self._given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
         params = {"epochs": arguments["epochs"], "steps": data.steps}
@@ -91,7 +134,7 @@ class FitCall:
             values = [tf.identity(one) for one in _variables(self.model)]
         # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
         kept = unpack(pack(self.callbacks.kept()))
-        return FitOutcome(self.told, kept, bool(self.model.stop_training), values).packed
+        return FitOutcome(self.told, kept, bool(self.model.stop_training), values, self.evaluations).packed
 
 
 def _verbose(given: Any) -> int:
@@ -108,12 +151,14 @@ class FitOutcome:
         kept: What the callbacks keep, the History among them.
         stops: ``stop_training`` of the model.
         variables: The weights, and the counters and rates of the optimizer.
+        evaluations: Those after the fit; there are more of them as long as the next one has not begun.
     """
 
     told: Sequence[str]
     kept: Mapping[str, Any]
     stops: bool
     variables: Sequence[tf.Tensor]
+    evaluations: Evaluations
 
     def packed(self) -> bytes:
         """As bytes; any thread may ask for them."""
@@ -123,6 +168,7 @@ class FitOutcome:
                 "told": list(self.told),
                 "callbacks": dict(self.kept),
                 "stops": self.stops,
+                "evaluations": self.evaluations.told(),
                 # Bytes, since NumPy has no name for some types (bfloat16).
                 "variables": [np.frombuffer(np.ascontiguousarray(one).tobytes(), np.uint8) for one in arrays],
             }
@@ -153,6 +199,7 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
         array = np.frombuffer(value.tobytes(), variable.dtype.as_numpy_dtype)
         variable.assign(array.reshape(variable.shape))
     model.stop_training = outcome["stops"]
+    call.evaluations.tell(outcome["evaluations"])
     return len(model.history.epoch)
 
 

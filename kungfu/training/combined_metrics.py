@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 
-__all__ = ["Combination", "CombinedMetrics", "PeerPlace", "Watched", "adds_up"]
+__all__ = ["Combination", "CombinedMetrics", "PeerPlace", "Watched", "adds_up", "call_combination"]
 
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -316,7 +316,7 @@ def _chosen(gathered: Sequence[_Gathered], rows: Any) -> dict[int, Any]:
         group.sort(key=lambda one: one.state.place)
         way, old, after = group[0].state.way, [one.before for one in group], [one.after for one in group]
         if callable(way):
-            new = _called(way, old, after)
+            new = call_combination(way, old, after)
         else:
             new = [(tf.reduce_max if way == "max" else tf.reduce_min)(one, axis=0) for one in after]
         for one, value in zip(group, new, strict=True):
@@ -330,8 +330,8 @@ def _in_row(vector: Any, place: PeerPlace) -> Any:
     return tf.scatter_nd([[rank]], vector[None], tf.stack([size, tf.size(vector, tf.int64)]))
 
 
-def _called(function: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    """Graph: the new states of a metric, as a function of the program's makes them."""
+def call_combination(function: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """The new states of a metric, as a function of the program's makes them; also in a graph."""
     given = function(list(before), list(after))
     new = [given] if isinstance(given, tf.Tensor) else list(given)
     if len(new) != len(before):

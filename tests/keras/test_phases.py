@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
@@ -78,6 +79,29 @@ def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatc
     handle = passed.fit.attached.handle
     assert (handle.rank, handle.epoch) == (None, 2)
     assert late.membership.past_phases.numbers() == (1, 2), "others may ask it in their turn"
+
+
+def test_a_peer_that_comes_late_is_told_what_evaluate_came_to_and_does_by_itself_what_the_others_have_not(monkeypatch):
+    def scores(model: Any, *more: Any) -> list[Any]:
+        (x, y), told = points(), {"batch_size": 16, "verbose": 0}
+        data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+        given = [(x, y, told), (x[:20], y[:20], told), (data, None, {"verbose": 0, "return_dict": True}), *more]
+        return [model.evaluate(x, y, **told) for x, y, told in given]
+
+    first = connected(monkeypatch)
+    trained, _ = fits(in_job)
+    found = scores(trained)
+    plain = keras.Model.evaluate(trained, *points(), batch_size=16, verbose=0)
+    assert found[0] == pytest.approx(plain, rel=1e-6)
+    told = trained.fit.attached.evaluations.told()
+    assert [one[0][0] for one in told] == [4, 2, 4], "batches"
+    told[1][1]["loss"] = 42.0  # which no peer computes
+    connected(monkeypatch).membership = Late(first, over=2)
+    passed, _ = fits(in_job)
+    x, y = points()
+    its = scores(passed, (x[:30], y[:30], {"verbose": 0}))
+    assert its[:3] == [found[0], 42.0, found[2]]
+    assert its[3] == pytest.approx(keras.Model.evaluate(trained, x[:30], y[:30], verbose=0), rel=1e-6)
 
 
 def test_a_fit_that_is_called_otherwise_on_a_peer_that_comes_late_is_refused(monkeypatch) -> None:

@@ -2,11 +2,12 @@
 
 A pass has two meetings. In the first one the peers see that they do the same with the same data, and which batches are
 done; the others are split among them, each peer a run of them. Each does its part by Keras' own ``evaluate`` or
-``predict``. In the second one the parts are put together: the states of metrics are added up, and predictions become
-one array in the order of the data. A peer that is lost takes its part with it: the next attempt finds what is missing.
+``predict``. In the second one the parts are put together: the states of metrics are added up, or combined as the
+program says, and predictions become one array in the order of the data. A peer that is lost takes its part with it: the
+next attempt finds what is missing.
 
 Where that cannot be, each peer does the whole: for data without numbers, fewer batches than peers, data that differ
-between the peers, metrics whose states do not add up.
+between the peers, metrics of whose states nobody says how they are combined.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any, Protocol
 import keras
 import numpy as np
 
+from kungfu.keras.evaluation.metric_states import MetricStates
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches
 from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
-from kungfu.training.combined_metrics import adds_up
+from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_loop import Meeting
 
 __all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction"]
@@ -147,27 +149,28 @@ class SharedEvaluation:
         model: Compiled and built.
         given: The arguments of the call by name.
         callbacks: Those that run on this peer, as Keras' list.
+        combine: How the states of metrics are combined, by the name of the metric.
     """
 
     name = "model.evaluate()"
 
-    def __init__(self, model: Any, given: Mapping[str, Any], callbacks: Any) -> None:
+    def __init__(
+        self, model: Any, given: Mapping[str, Any], callbacks: Any, combine: Mapping[str, Combination]
+    ) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
-        self._metrics = metrics_of(model)
-        self._sums: list[Any] = []
+        self._states = MetricStates(metrics_of(model), combine)
         self._began = False
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
         """See `Work`."""
-        if not all(map(adds_up, self._metrics)):
+        if not self._states.can_be_combined:
             return False
         if not self._began:
             self._began = True
             self._callbacks.on_test_begin()
         callbacks = _Numbered(self._callbacks, numbers, lambda *_: None)
         logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
-        states = [variable.numpy() for variable in self._variables()]
-        self._sums = [one + other for one, other in zip(self._sums, states, strict=True)] if self._sums else states
+        self._states.take_part()
         # A test step of the user's may give what is no metric's.
         return set(logs) == set(self._model.get_metrics_result())
 
@@ -180,15 +183,10 @@ class SharedEvaluation:
 
     def join(self, meeting: Meeting, *, count: int) -> dict[str, Any]:
         """See `Work`."""
-        variables = self._variables()
-        for variable, total in zip(variables, meeting.sums(self._sums), strict=True):
-            variable.assign(total)
+        self._states.join(meeting)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
         self._callbacks.on_test_end(logs)
         return logs
-
-    def _variables(self) -> list[Any]:
-        return [variable for metric in self._metrics for variable in metric.variables]
 
 
 class SharedPrediction:

@@ -4,6 +4,9 @@ Then no agent leads a job that could recover: the peers of the last view are sti
 So a call is shared as long as all of them come to it; when one does not, each of the others does the whole by itself,
 with the same result, and so for all calls that follow. Before training, and where a callback calls, each peer does the
 whole.
+
+A peer that passes through a fit that is over has the weights of its end. It takes no part, as it is in no view: it is
+told the numbers of ``evaluate`` that the others have come to, and predicts by itself.
 """
 
 from __future__ import annotations
@@ -15,11 +18,14 @@ from functools import wraps
 from typing import Any, Protocol
 
 import keras
+import tensorflow as tf
 
 from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import without_writers
-from kungfu.keras.evaluation.numbered_batches import numbered_batches
+from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
+from kungfu.keras.phases import Evaluations
+from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
@@ -32,6 +38,8 @@ class Attached(Protocol):
     is_fitting: bool
     passes: bool  # through a fit that the others have done
     training: Training | None
+    combine: Mapping[str, Combination]
+    evaluations: Evaluations
 
 
 def share_calls(model: Any, attached: Attached) -> None:
@@ -56,19 +64,16 @@ class _Sharing:
 
         @wraps(own)
         def call(*args: Any, **kwargs: Any) -> Any:
-            loop = self._loop()
-            if self._attached.passes and not self._attached.is_fitting:
-                _say(
-                    f"model.{name}() is called by a peer that joins, after a fit that the others have done: it gets "
-                    "their weights in the fit that they are in, so here it finds numbers of its own"
-                )
-            if loop is None:
+            loop, passes = self._loop(), self._attached.passes and not self._attached.is_fitting
+            if loop is None and not (passes and name == "evaluate"):
                 return own(self._model, *args, **kwargs)
             bound = inspect.signature(own).bind(self._model, *args, **kwargs)
             bound.apply_defaults()
             given = {one: value for one, value in bound.arguments.items() if one not in ("self", "kwargs")}
-            shared = self._evaluate if name == "evaluate" else self._predict
-            found = shared(loop, given)
+            if loop is None:
+                found = self._told(given)
+            else:
+                found = self._evaluate(loop, given) if name == "evaluate" else self._predict(loop, given)
             return own(self._model, *args, **kwargs) if found is None else found[0]
 
         return call
@@ -76,26 +81,41 @@ class _Sharing:
     def _loop(self) -> JobLoop | None:
         """Of the job whose training is over, as long as all its peers come to each call."""
         training = self._attached.training
-        if (
-            training is None
-            or training is self._broken
-            or self._attached.passes
-            or self._attached.is_fitting
-            or training.size == 1
-        ):
+        if training is None or training is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
         loop = JobLoop(training)
         return loop if loop.is_after_training else None
 
     def _evaluate(self, loop: JobLoop, given: dict[str, Any]) -> tuple[Any] | None:
-        evaluation = SharedEvaluation(self._model, given, self._callbacks(loop, given))
-        found = self._shared(loop, SharedPass(numbered_batches(given), evaluation), SharedEvaluation.name)
-        if found is None or given["return_dict"]:
-            return found
-        return (flat_metrics(self._model, found[0]),)
+        batches, callbacks = numbered_batches(given), self._callbacks(given, leads=loop.rank == 0)
+        evaluation = SharedEvaluation(self._model, given, callbacks, self._attached.combine)
+        shared = SharedPass(batches, evaluation)
+        found = self._shared(loop, shared, SharedEvaluation.name)
+        if found is None:
+            return None
+        if not shared.differs:
+            self._attached.evaluations.add(_described(batches), found[0])
+        return self._in_form(found[0], given)
+
+    def _told(self, given: dict[str, Any]) -> tuple[Any] | None:
+        """What the others have come to in this call; ``None`` where they have not, or had data without numbers."""
+        batches = numbered_batches(given)
+        logs = None if batches is None else self._attached.evaluations.take(_described(batches))
+        if logs is None:
+            return None
+        # A Dataset that shuffles anew each time has to be read as often as the others have read it.
+        if isinstance(given["x"], tf.data.Dataset):
+            next(iter(given["x"]), None)
+        callbacks = self._callbacks(given, leads=False)
+        callbacks.on_test_begin()
+        callbacks.on_test_end(logs)
+        return self._in_form(logs, given)
+
+    def _in_form(self, logs: dict[str, Any], given: Mapping[str, Any]) -> tuple[Any]:
+        return (logs if given["return_dict"] else flat_metrics(self._model, logs),)
 
     def _predict(self, loop: JobLoop, given: dict[str, Any]) -> tuple[Any] | None:
-        prediction = SharedPrediction(self._model, given, self._callbacks(loop, given))
+        prediction = SharedPrediction(self._model, given, self._callbacks(given, leads=loop.rank == 0))
         return self._shared(loop, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
 
     def _shared(self, loop: JobLoop, shared: SharedPass, what: str) -> tuple[Any] | None:
@@ -115,15 +135,19 @@ class _Sharing:
             _say(f"{what} was done by each peer alone: not all called it, or they gave it other data")
         return (shared.result,)
 
-    def _callbacks(self, loop: JobLoop, given: Mapping[str, Any]) -> Any:
+    def _callbacks(self, given: Mapping[str, Any], *, leads: bool) -> Any:
         """Keras' list of them; those that write run on rank 0."""
         verbose = 2 if given["verbose"] == "auto" else int(given["verbose"])
         callbacks = keras.callbacks.CallbackList(
             given["callbacks"], add_progbar=verbose != 0, model=self._model, verbose=verbose, epochs=1, steps=None
         )
-        if loop.rank != 0:
+        if not leads:
             callbacks.callbacks = without_writers(callbacks.callbacks)
         return callbacks
+
+
+def _described(batches: NumberedBatches | None) -> list[int]:
+    return [0, 0] if batches is None else [batches.count, batches.checksum]
 
 
 def _say(text: str) -> None:

@@ -1,0 +1,119 @@
+"""The states of metrics over the parts of an evaluation are those of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu.keras.evaluation.metric_states import MetricStates
+from tests.keras.fitting import float64
+
+BATCHES = [np.random.default_rng(seed).normal(size=(4,)) for seed in range(6)]
+
+
+class Range(keras.metrics.Metric):
+    """The largest value, and the product of the means of batches."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.largest = self.add_variable((), "zeros", name="largest")
+        self.product = self.add_variable((), "ones", name="product")
+
+    def reset_state(self) -> None:
+        self.largest.assign(-9.0)
+        self.product.assign(1.0)
+
+    def update_state(self, values: Any, sample_weight: Any = None) -> None:
+        self.largest.assign(keras.ops.maximum(self.largest, keras.ops.max(values)))
+        self.product.assign(self.product * keras.ops.mean(values))
+
+    def result(self) -> Any:
+        return self.largest + self.product
+
+
+def merged(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    return [keras.ops.max(after[0], axis=0), before[1] * keras.ops.prod(after[1] / before[1], axis=0)]
+
+
+class Together:
+    """Peers that meet, each in its thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._barrier, self._brought = size, Barrier(size, timeout=60.0), dict[int, list[Any]]()
+
+    def sums(self, rank: int, arrays: Sequence[Any]) -> list[Any]:
+        self._brought[rank] = list(arrays)
+        self._barrier.wait()
+        found = [sum(one) for one in zip(*(self._brought[one] for one in range(self.size)), strict=True)]
+        self._barrier.wait()
+        return found
+
+
+class Peer:
+    """One of them, as a meeting has it."""
+
+    def __init__(self, together: Together, rank: int) -> None:
+        self._together, self.rank, self.size = together, rank, together.size
+
+    def sums(self, arrays: Sequence[Any]) -> list[Any]:
+        return self._together.sums(self.rank, arrays)
+
+
+def metrics() -> list[Any]:
+    return [keras.metrics.Mean(name="mean"), Range("range")]
+
+
+def evaluated(found: Sequence[Any], numbers: Sequence[int]) -> None:
+    for metric in found:
+        metric.reset_state()
+        for number in numbers:
+            metric.update_state(BATCHES[number])
+
+
+@pytest.mark.parametrize(
+    "parts", [[[[0, 1]], [[2, 3]], [[4, 5]]], [[[0, 1], [4]], [[2, 3], [5]]], [[[0, 1, 2, 3, 4, 5]]]]
+)
+def test_the_parts_of_peers_come_to_what_one_finds_that_evaluates_all(parts):
+    """Also of peers that have done a part of one that was lost."""
+    with float64():
+        whole, peers = metrics(), [metrics() for _ in parts]
+        evaluated(whole, range(6))
+        together = Together(len(parts))
+
+        def peer(rank: int) -> None:
+            states = MetricStates(peers[rank], {"range": merged})
+            assert states.can_be_combined
+            for numbers in parts[rank]:
+                evaluated(peers[rank], numbers)
+                states.take_part()
+            states.join(Peer(together, rank))
+
+        with ThreadPoolExecutor(len(parts)) as threads:
+            list(threads.map(peer, range(len(parts))))
+        for found in peers:
+            for one, other in zip(found, whole, strict=True):
+                np.testing.assert_allclose(float(one.result()), float(other.result()), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("way", "result"), [("max", max), ("min", min)])
+def test_the_largest_or_smallest_of_states_is_taken_element_by_element(way, result):
+    with float64():
+        found = Range("range")
+        states, values = MetricStates([found], {"range": way}), []
+        for numbers in ([0, 1], [2]):
+            evaluated([found], numbers)
+            values.append([float(one) for one in found.variables])
+            states.take_part()
+        states.join(Peer(Together(1), 0))
+        assert [float(one) for one in found.variables] == [result(pair) for pair in zip(*values, strict=True)]
+
+
+@pytest.mark.parametrize(("combine", "can"), [({}, False), ({"range": "mean"}, False), ({"range": "sum"}, True)])
+def test_a_metric_of_which_nobody_says_how_it_is_combined_and_a_mean_are_evaluated_whole(combine, can):
+    assert MetricStates(metrics(), combine).can_be_combined is can
