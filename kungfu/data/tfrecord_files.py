@@ -14,9 +14,9 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.data.file_index import Files, paths_of
+from kungfu.data.indexed_samples import IndexedSamples, refuse_readers, spec_of
 from kungfu.data.record_index import FOOTER_BYTES, HEADER_BYTES, RecordIndex, record_index
 from kungfu.errors import UsageError
-from kungfu.training.data.sample_source import SampleSource
 
 __all__ = ["TFRecords", "tfrecords"]
 
@@ -73,14 +73,13 @@ def tfrecords(
     [9.0, 1.0]
     >>> folder.cleanup()
     """
-    if not isinstance(readers, int) or readers < 1:
-        raise UsageError(f"kf.data.tfrecords(readers={readers!r}): must be an integer of at least 1")
+    refuse_readers(readers, of="kf.data.tfrecords")
     paths = paths_of(files, "tfrecords")
     folder = None if index is None else Path(index)
     return TFRecords(paths, [record_index(path, folder) for path in paths], parse, readers=readers)
 
 
-class TFRecords(SampleSource):
+class TFRecords(IndexedSamples):
     """The records of TFRecord files, each made into a sample; see `tfrecords`."""
 
     def __init__(
@@ -90,16 +89,15 @@ class TFRecords(SampleSource):
         self._ends = np.cumsum([len(one) for one in indices])
         if not self.samples:
             raise UsageError(f"kf.data.tfrecords(): the {len(self._paths)} files hold no record")
-        self._spec = _spec_of(parse)
+        self._spec = spec_of(
+            tf.data.Dataset.from_tensors(tf.constant(b"")).map(parse), of="kf.data.tfrecords(parse=...)"
+        )
         self._parse = tf.function(
             lambda records: tf.map_fn(parse, records, fn_output_signature=self._spec),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
         self._open: dict[int, int] = {}  # descriptors by the number of the file
         self._lock = Lock()  # a batch is read at a time, by the loader or by an evaluation
-
-    def __len__(self) -> int:
-        return self.samples
 
     def __del__(self) -> None:
         for descriptor in getattr(self, "_open", {}).values():
@@ -110,23 +108,16 @@ class TFRecords(SampleSource):
         """How many records there are."""
         return int(self._ends[-1])
 
+    @property
+    def sample_spec(self) -> Any:
+        """What ``parse`` makes of a record."""
+        return self._spec
+
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, stacked."""
         with self._lock:
             records = self._read(np.asarray(indices, np.int64))
         return self._parse(tf.constant(records, tf.string))
-
-    def dataset(self, batch_size: int) -> tf.data.Dataset:
-        """All samples, in the order of the files, in batches: for ``validation_data``, ``evaluate`` and ``predict``."""
-        starts = range(0, self.samples, batch_size)
-
-        def batches() -> Any:
-            for start in starts:
-                yield self.take(np.arange(start, min(start + batch_size, self.samples)))
-
-        spec = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), self._spec)
-        made = tf.data.Dataset.from_generator(batches, output_signature=spec)
-        return made.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(1)
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
@@ -168,20 +159,3 @@ class TFRecords(SampleSource):
                 f"not at byte {at} any more; leave the files as they are while a job trains on them"
             )
         return found[HEADER_BYTES : HEADER_BYTES + length]
-
-
-def _spec_of(parse: Callable[[Any], Any]) -> Any:
-    """What ``parse`` makes of a record, as `tf.TensorSpec`."""
-    spec = tf.data.Dataset.from_tensors(tf.constant(b"")).map(parse).element_spec
-    for one in tf.nest.flatten(spec):
-        if not isinstance(one, tf.TensorSpec):
-            raise UsageError(
-                f"kf.data.tfrecords(parse=...) gives a {type(one).__name__}: the samples of a batch are stacked, and "
-                "so dense and of one shape; take tf.io.FixedLenFeature, or make it dense and pad it"
-            )
-        if one.shape.rank is None:
-            raise UsageError(
-                "kf.data.tfrecords(parse=...) gives a tensor of unknown shape, as tf.io.decode_image and "
-                "tf.io.parse_tensor do: say it with tf.ensure_shape(tensor, [...])"
-            )
-    return spec

@@ -305,6 +305,7 @@ class Training:
         seed: int,
         samples: int | None = None,
         load: Callable[[Any], Any] | None = None,
+        readers: int = 1,
         remainder: Remainder = "keep",
         max_local_batch_size: int | None = None,
     ) -> Iterator[Any]:
@@ -323,6 +324,7 @@ class Training:
             seed: Each epoch has its own order, which follows from the seed.
             samples: How many there are, for a function of indices only.
             load: Makes a nest of arrays of one record.
+            readers: How many threads call ``load`` at once, for the records of a batch; it has to bear that.
             remainder: "keep" makes a smaller last step of what whole ones leave of an epoch; "drop" leaves it out.
             max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
                 is one call of the step, and only the last one reduces, updates through the attached optimizers, and
@@ -343,8 +345,8 @@ class Training:
             All peers follow one agreed position, so nothing is lost or repeated when peers join or leave.
         """
         plan = make_batch_plan(
-            data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, remainder=remainder,
-            max_local_batch_size=max_local_batch_size,
+            data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
+            remainder=remainder, max_local_batch_size=max_local_batch_size,
         )  # fmt: skip
         if self._plan is not None:
             raise UsageError(

@@ -130,11 +130,12 @@ def make_batch_plan(
     seed: int,
     samples: int | None = None,
     load: Callable[[Any], Any] | None = None,
+    readers: int = 1,
     remainder: Remainder = "keep",
     max_local_batch_size: int | None = None,
 ) -> BatchPlan:
     """What ``training.batches`` was asked for, or a ``UsageError`` that says what is wrong with it."""
-    source = as_source(data, load=load, samples=samples)
+    source = as_source(data, load=load, samples=samples, readers=readers)
     numbers = [("batch_size", batch_size, 1), ("epochs", epochs, 0), ("seed", seed, 0)]
     if max_local_batch_size is not None:
         numbers.append(("max_local_batch_size", max_local_batch_size, 1))

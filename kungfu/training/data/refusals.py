@@ -30,8 +30,9 @@ def refuse_unindexed(data: Any) -> None:
     if isinstance(data, tf.data.Dataset):
         raise UsageError(
             "training.batches() was given a tf.data.Dataset, which can only be walked from its start, so peers cannot "
-            "share its samples by their index; give a function of indices instead: training.batches(lambda indices: "
-            "tf.data.Dataset.from_tensor_slices(indices).map(read), samples=N, ...); or " + _INSTEAD
+            "share its samples by their index; give kf.data.mapped(items, read) for from_tensor_slices(items).map(read)"
+            ", or a function of indices instead: training.batches(lambda indices: tf.data.Dataset.from_tensor_slices("
+            "indices).map(read), samples=N, ...): see docs/data.md"
         )
     if _is_keras_sequence(data):
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeGuard
@@ -51,18 +52,31 @@ class Arrays:
 
 @dataclass(frozen=True)
 class Records:
-    """A sequence with one record a sample, a file's name say, each made into a nest of arrays by ``load``."""
+    """A sequence with one record a sample, a file's name say, each made into a nest of arrays by ``load``.
+
+    Args:
+        records: The sequence.
+        load: Makes a sample of one of them.
+        readers: How many threads call ``load`` at once.
+    """
 
     records: Any
     load: Callable[[Any], Any]
+    readers: int = 1
 
     @property
     def samples(self) -> int:
         return len(self.records)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """These records, loaded one after the other and stacked."""
-        return stacked([self.load(self.records[int(index)]) for index in indices])
+        """These records, loaded and stacked in their order; where some cannot be loaded, the first one's error."""
+        if (readers := min(self.readers, len(indices))) == 1:
+            return stacked([self._sample(index) for index in indices])
+        with ThreadPoolExecutor(readers, "kungfu-records") as pool:
+            return stacked(list(pool.map(self._sample, indices)))
+
+    def _sample(self, index: np.int64) -> Any:
+        return self.load(self.records[int(index)])
 
 
 @dataclass(frozen=True)
@@ -88,8 +102,15 @@ class ByIndex:
         return batch
 
 
-def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None) -> SampleSource:
+def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None, readers: int = 1) -> SampleSource:
     """The source that ``data`` is; ``UsageError`` for what is none."""
+    if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
+        raise UsageError(f"training.batches(readers={readers!r}): must be an integer of at least 1")
+    if readers > 1 and (is_source(data) or (load is None and not _is_records(data))):
+        raise UsageError(
+            f"training.batches(readers={readers}): only for records, which are loaded one by one; kf.data's functions "
+            "take it themselves"
+        )
     if is_source(data):
         _refuse_samples(samples)
         if load is not None:
@@ -98,7 +119,7 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
     refuse_unindexed(data)
     # Records: a sequence of the user's own, or any sequence with the function that makes arrays of one.
     if load is not None or _is_records(data):
-        return _records(data, load or _as_it_is, samples)
+        return _records(data, load or _as_it_is, samples, int(readers))
     # A function of indices: the one thing that does not know its length.
     if callable(data):
         if not isinstance(samples, int | np.integer) or samples < 1:
@@ -124,14 +145,14 @@ def _arrays(data: Any) -> Arrays:
     return Arrays(tf.nest.pack_sequence_as(data, leaves), len(leaves[0]))
 
 
-def _records(data: Any, load: Callable[[Any], Any], samples: int | None) -> Records:
+def _records(data: Any, load: Callable[[Any], Any], samples: int | None, readers: int) -> Records:
     _refuse_samples(samples)
     if not _has_items(data) or isinstance(data, Mapping):
         raise UsageError(
             f"training.batches(load=...) was given {type(data).__name__}: it takes a sequence of records, anything "
             "with a length whose items are numbered from 0"
         )
-    return Records(data, load)
+    return Records(data, load, readers)
 
 
 def _refuse_samples(samples: int | None) -> None:

@@ -1,0 +1,75 @@
+"""What samples that are known by their index have in common: a length, and a Dataset of all of them in order."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from kungfu.errors import UsageError
+from kungfu.training.data.sample_source import SampleSource
+
+__all__ = ["IndexedSamples", "refuse_readers", "spec_of"]
+
+
+class IndexedSamples(SampleSource):
+    """Samples by their index, for ``training.batches`` and for Keras' ``fit``."""
+
+    def __len__(self) -> int:
+        return self.samples
+
+    @property
+    @abstractmethod
+    def samples(self) -> int:
+        """How many there are."""
+
+    @property
+    @abstractmethod
+    def sample_spec(self) -> Any:
+        """One of them, as a nest of `tf.TensorSpec`."""
+
+    @abstractmethod
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """The samples with these numbers, stacked."""
+
+    def dataset(self, batch_size: int) -> tf.data.Dataset:
+        """All samples, in their order, in batches: for ``validation_data``, ``evaluate`` and ``predict``."""
+        starts = range(0, self.samples, batch_size)
+
+        def batches() -> Any:
+            for start in starts:
+                yield self.take(np.arange(start, min(start + batch_size, self.samples)))
+
+        spec = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), self.sample_spec)
+        made = tf.data.Dataset.from_generator(batches, output_signature=spec)
+        return made.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(1)
+
+
+def refuse_readers(readers: Any, *, of: str) -> None:
+    """Raises ``UsageError`` for a number of readers that is none, given to the function called ``of``."""
+    if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
+        raise UsageError(f"{of}(readers={readers!r}): must be an integer of at least 1")
+
+
+def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:
+    """The elements of a Dataset that maps one item, as a nest of `tf.TensorSpec`.
+
+    Raises:
+        UsageError: The function ``of`` gives what cannot be stacked.
+    """
+    spec = dataset.element_spec
+    for one in tf.nest.flatten(spec):
+        if not isinstance(one, tf.TensorSpec):
+            raise UsageError(
+                f"{of} gives a {type(one).__name__}: the samples of a batch are stacked, and so dense and of one "
+                "shape; take tf.io.FixedLenFeature, or make it dense and pad it"
+            )
+        if one.shape.rank is None:
+            raise UsageError(
+                f"{of} gives a tensor of unknown shape, as tf.io.decode_image and tf.io.parse_tensor do: say it with "
+                "tf.ensure_shape(tensor, [...])"
+            )
+    return spec

@@ -1,0 +1,83 @@
+"""Records of the program's own, such as a list of files, as samples: each is loaded when it is needed, several at once.
+
+``training.batches(records, load=...)`` does the same for a loop of one's own; Keras' ``fit`` takes them in this form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from kungfu.data.indexed_samples import IndexedSamples, refuse_readers
+from kungfu.errors import UsageError
+from kungfu.training.data.sample_source import Records
+
+__all__ = ["LoadedRecords", "records"]
+
+
+def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> LoadedRecords:
+    """Records that become samples by a function, for ``training.batches`` and for Keras' ``fit``.
+
+    Samples are taken by index in the job's shuffled order, so a peer loads what it trains on and nothing else.
+
+    Args:
+        records: A sequence with one record per sample, such as a list of files: anything with a length whose items are
+            numbered from 0.
+        load: Makes of one record a nest of arrays, of the same shapes and types for all. For ``fit`` it gives ``x``,
+            ``(x, y)`` or ``(x, y, sample_weight)``.
+        readers: How many threads call ``load`` at once, for the records of one batch; it has to bear that. What comes
+            out is the same, whatever their number.
+
+    Returns:
+        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+
+    Raises:
+        UsageError: This is no sequence, an empty one, or ``readers`` is no number. What ``load`` raises comes out of
+            the loop, with a note on the samples: of several records that fail, the error of the first in the batch.
+
+    Cost:
+        One record is loaded here, to know how samples look.
+
+    >>> import kungfu as kf
+    >>> squares = kf.data.records(range(5), lambda number: (float(number), float(number**2)), readers=2)
+    >>> len(squares), squares.take(np.array([3, 1]))[1].numpy().tolist()
+    (5, [9.0, 1.0])
+    """
+    refuse_readers(readers, of="kf.data.records")
+    if not hasattr(records, "__len__") or not hasattr(records, "__getitem__") or isinstance(records, Mapping):
+        raise UsageError(
+            f"kf.data.records() was given {type(records).__name__}: it takes a sequence of records, anything with a "
+            "length whose items are numbered from 0"
+        )
+    if not len(records):
+        raise UsageError("kf.data.records() was given no record")
+    if not callable(load):
+        raise UsageError(f"kf.data.records(load={load!r}): must be a function of a record")
+    return LoadedRecords(Records(records, load, int(readers)))
+
+
+class LoadedRecords(IndexedSamples):
+    """The samples that records become; see `records`."""
+
+    def __init__(self, source: Records) -> None:
+        self._source = source
+        first = source.take(np.zeros(1, np.int64))
+        self._spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
+
+    @property
+    def samples(self) -> int:
+        """How many records there are."""
+        return self._source.samples
+
+    @property
+    def sample_spec(self) -> Any:
+        """That of the first one, which all have."""
+        return self._spec
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """The samples with these numbers, stacked."""
+        return self._source.take(indices)

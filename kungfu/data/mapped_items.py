@@ -1,0 +1,98 @@
+"""Items that a TensorFlow function makes samples of: what ``from_tensor_slices(items).map(function)`` gives, by index.
+
+A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. In this form a peer computes the
+samples of its slice, and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from kungfu.data.indexed_samples import IndexedSamples, refuse_readers, spec_of
+from kungfu.errors import UsageError
+
+__all__ = ["MappedItems", "mapped"]
+
+
+def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> MappedItems:
+    """What ``tf.data.Dataset.from_tensor_slices(items).map(function)`` gives, by index.
+
+    For ``training.batches`` and for Keras' ``fit``. Samples are taken in the job's shuffled order, so a peer reads and
+    computes what it trains on and nothing else, a buffer for shuffling is not needed, and a peer that joins begins at
+    once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
+
+    Args:
+        items: A nest of arrays with one entry per sample, such as the names of files and their classes; or a whole
+            number, for the numbers below it, as in ``Dataset.range``.
+        function: Makes a sample of one item by TensorFlow's ops, as in ``dataset.map``: it is called with the parts of
+            a tuple as its arguments, and gives a nest of tensors of fixed shapes; it is traced once. For ``fit`` it
+            gives ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. Changing samples at random it may.
+        readers: How many items of a batch are in work at once. What comes out is the same, whatever their number.
+
+    Returns:
+        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
+
+    Raises:
+        UsageError: There is no item, the arrays have other lengths, or samples are of unknown shape. What the function
+            raises comes out of the loop, with a note on the samples.
+
+    >>> import kungfu as kf
+    >>> numbers, names = np.arange(5), np.array(["a", "b", "c", "d", "e"])
+    >>> squares = kf.data.mapped((numbers, names), lambda number, name: (number**2, tf.strings.length(name)))
+    >>> len(squares), squares.take(np.array([3, 1]))[0].numpy().tolist()
+    (5, [9, 1])
+    """
+    refuse_readers(readers, of="kf.data.mapped")
+    if isinstance(items, tf.data.Dataset) or not callable(function):
+        raise UsageError(
+            f"kf.data.mapped() was given {type(items).__name__} and {type(function).__name__}: it takes what "
+            "Dataset.from_tensor_slices() and .map() would be given, arrays (or a whole number) and a function of one "
+            "of their entries"
+        )
+    if isinstance(items, int | np.integer):
+        items = np.arange(int(items))
+    arrays = tf.nest.map_structure(np.asarray, items)
+    lengths = {one.shape[0] if one.ndim else 0 for one in tf.nest.flatten(arrays)}
+    if len(lengths) != 1 or lengths == {0}:
+        raise UsageError(
+            f"kf.data.mapped() was given arrays of {sorted(lengths)} entries: all have as many, at least one, and a "
+            "list of numbers or names is made one by np.array(...)"
+        )
+    return MappedItems(arrays, function, readers=int(readers))
+
+
+class MappedItems(IndexedSamples):
+    """The samples that a function makes of items; see `mapped`."""
+
+    def __init__(self, arrays: Any, function: Callable[..., Any], *, readers: int) -> None:
+        self._arrays, self._samples = arrays, len(tf.nest.flatten(arrays)[0])
+        first = tf.nest.map_structure(lambda one: tf.constant(one[0]), arrays)
+        self._spec = spec_of(tf.data.Dataset.from_tensors(first).map(function), of="kf.data.mapped(function)")
+
+        def sample(item: Any) -> Any:
+            return function(*item) if isinstance(item, tuple) else function(item)
+
+        def stacked(chosen: Any) -> Any:
+            return tf.map_fn(sample, chosen, fn_output_signature=self._spec, parallel_iterations=readers)
+
+        signature = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), first)
+        self._sample = tf.function(stacked, input_signature=[signature])
+
+    @property
+    def samples(self) -> int:
+        """How many items there are."""
+        return self._samples
+
+    @property
+    def sample_spec(self) -> Any:
+        """What the function makes of an item."""
+        return self._spec
+
+    def take(self, indices: NDArray[np.int64]) -> Any:
+        """The samples with these numbers, stacked."""
+        return self._sample(tf.nest.map_structure(lambda one: tf.constant(one[indices]), self._arrays))
