@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from kungfu.errors import UsageError
-from kungfu.event_log.events import RECORD_VERSION, AnyEvent, LoggedEvent, RecordEvent
+from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
 __all__ = ["check_version", "event_of", "event_to_json", "event_to_line", "events_schema", "fields_of", "line_to_event"]
@@ -61,12 +61,12 @@ def check_version(first: AnyEvent | None, *, where: str) -> None:
     Raises:
         UsageError: The record says another version, or none, as those of before version 1 do.
     """
-    if isinstance(first, RecordEvent) and first.version == RECORD_VERSION:
+    if isinstance(first, RecordEvent) and first.version in READABLE_VERSIONS:
         return
+    known = " or ".join(map(str, READABLE_VERSIONS))
     found = f"is of version {first.version}" if isinstance(first, RecordEvent) else "does not say its version"
     raise UsageError(
-        f"{where}: this record {found}, and this kungfu reads version {RECORD_VERSION}: read it with the kungfu that "
-        "wrote it"
+        f"{where}: this record {found}, and this kungfu reads version {known}: read it with the kungfu that wrote it"
     )
 
 

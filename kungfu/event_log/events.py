@@ -2,7 +2,9 @@
 
 The class says what happened, its tag is the word under ``event`` in the file, and its fields are the keys of the line.
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
-key that is added, removed or changes its meaning needs another `RECORD_VERSION`.
+key that is added, removed or changes its meaning needs another `RECORD_VERSION`; where all that came since an older
+version may be missing, the older one stays in `READABLE_VERSIONS`. Version 2 has more kinds than version 1, of phases,
+processes on standby, and joiners that read to where the others are; and decisions say more of peers, budgets and hooks.
 
 Peers are given by their ids, which never change in a job, unless a field says rank. Times are seconds since 1970,
 durations are seconds. ``None`` is what is not known.
@@ -27,12 +29,14 @@ from kungfu.event_log.job_events import (
     UnrecordedEvent,
 )
 from kungfu.event_log.logged_event import (
+    READABLE_VERSIONS,
     RECORD_VERSION,
     LoggedEvent,
     Number,
 )
 from kungfu.event_log.peer_events import (
     BrokenEvent,
+    CaughtUpEvent,
     DismissedEvent,
     DissentEvent,
     FinishedEvent,
@@ -73,10 +77,12 @@ from kungfu.event_log.rule_events import (
 )
 
 __all__ = [
+    "READABLE_VERSIONS",
     "RECORD_VERSION",
     "AnyEvent",
     "BrokenEvent",
     "CalledEvent",
+    "CaughtUpEvent",
     "CheckpointEvent",
     "DecisionEvent",
     "DevicesEvent",
@@ -133,8 +139,9 @@ AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent
     | StartedEvent | EndedEvent | FailedEvent | HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent
     | LeaderEvent | DevicesEvent | StandbyEvent | RequestEvent
-    | SpawnedEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent | PeerEndedEvent
-    | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent | FinishedEvent | LateEvent
+    | SpawnedEvent | CaughtUpEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent
+    | PeerEndedEvent | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent
+    | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
     | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent

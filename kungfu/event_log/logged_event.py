@@ -8,13 +8,15 @@ from typing import Literal
 from msgspec import Struct
 
 __all__ = [
+    "READABLE_VERSIONS",
     "RECORD_VERSION",
     "LoggedEvent",
     "Number",
     "Saw",
 ]
 
-RECORD_VERSION = 1
+RECORD_VERSION = 2
+READABLE_VERSIONS = (1, 2)  # what came since version 1 may be missing
 
 # JSON knows no NaN and no infinity: in a file they are words.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]

@@ -10,6 +10,7 @@ from kungfu.event_log.logged_event import LoggedEvent, Number
 
 __all__ = [
     "BrokenEvent",
+    "CaughtUpEvent",
     "DismissedEvent",
     "DissentEvent",
     "FinishedEvent",
@@ -133,11 +134,22 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
 
 class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
-    """The program trains again: its peers begin phase ``phase`` with view ``view``. The first phase is not told."""
+    """The program trains again: its peers begin phase ``phase`` with view ``view``. Phase 1 is not told."""
 
     phase: int
     view: int
     peers: tuple[int, ...]
+
+
+class CaughtUpEvent(LoggedEvent, frozen=True, kw_only=True, tag="caught up"):
+    """A joiner has read ``batches`` of data that it has no use for, to come to where the others are.
+
+    They trained meanwhile: it does so before it is ready.
+    """
+
+    peer: int
+    batches: int
+    seconds: float
 
 
 class Percentiles(Struct, frozen=True, omit_defaults=True):

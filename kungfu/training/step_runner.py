@@ -14,12 +14,14 @@ import tensorflow as tf
 
 from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.api import ExitReport, ShadowAsk, StandaloneMembership, Terms
+from kungfu.runtime.api import ExitReport, Membership, Position, ShadowAsk, StandaloneMembership, Terms
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, is_stale
+from kungfu.training.data.catch_up import catch_up
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.planned_epochs import PlannedEpochs
+from kungfu.training.data.stream import Stream
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step import (
@@ -90,6 +92,8 @@ class StepRunner:
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
         self._unused: set[str] = set()  # names that were fed for no policy
+        self._stream: Stream | None = None  # data that every peer reads
+        self._newest: Position | None = None  # in the data, as joiners may ask
         self._joiners = 0  # on this host, as the graph has it
         self.is_newest: Callable[[], bool] = lambda: True  # else another phase has begun, with another view
 
@@ -143,6 +147,8 @@ class StepRunner:
             )
         self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
+        if isinstance(plan.source, Stream):
+            self._stream = plan.source
 
     def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
         """Tells the record how the program counts its epochs; see `PlannedEpochs`."""
@@ -242,6 +248,8 @@ class StepRunner:
             self._record_view()
         else:
             self._position = report.position
+            if self._stream is not None:
+                self._newest = Position(report.position.epoch, report.position.offset)
         return result
 
     def _note_joiners(self) -> None:
@@ -326,9 +334,26 @@ class StepRunner:
             with context.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
                 warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
         context.graph_state.progress.batch.assign(self._first_batch(tensors))
+        self._catch_up()
         self.barrier.join(self._first_terms)
         self._record_view()
         return compiled
+
+    def _catch_up(self) -> None:
+        """Reads data that have to be read from their start to where training is, while nobody waits for this peer."""
+        membership = self.barrier.context.membership
+        if self._stream is None or not isinstance(membership, Membership):
+            return
+        place, here = membership.data_position, read_position(self.graph_state)  # further on in a run that is resumed
+        place.own.tell(lambda: self._newest)
+
+        def newest() -> Position:
+            others = place.of_others(max(1, self.barrier.phase)) or Position(0, 0)
+            return max(others, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
+
+        found = catch_up(self._stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
+        if found is not None:
+            place.record(found.batches, found.seconds)
 
     def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """The step, traced; ``UsageError`` where it does not average as often as it says."""

@@ -208,6 +208,11 @@ def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_p
     if kind == "generator":
         said = r"this peer read (\d+) batches of the generator that model\.fit\(\) was given in \d+\.\d s"
         assert re.search(said, ended.output), "the price of joining"
+        # Those who wait for the second one stand at steps 11 and 17: it is where they are before it is offered.
+        caught_up = ended.all_of("caught up")
+        assert [event["peer"] for event in caught_up] == [2, 3]
+        assert caught_up[0]["batches"] >= 10
+        assert ended.events.index(caught_up[0]) < ended.events.index(ended.all_of("rescale")[0])
 
 
 def test_losses_of_every_denominator_and_metrics_that_do_not_add_up_are_those_of_the_whole_batch(tmp_path):

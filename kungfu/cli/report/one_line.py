@@ -20,6 +20,7 @@ from kungfu.cli.report.values import counted, duration, figure, finite_number, p
 from kungfu.event_log.events import (
     BrokenEvent,
     CalledEvent,
+    CaughtUpEvent,
     CheckpointEvent,
     DecisionEvent,
     DevicesEvent,
@@ -147,6 +148,12 @@ def _phase(event: PhaseEvent) -> str:
     """The view that follows says that they train."""
     peers = f"{counted(len(event.peers), 'peer')} {'is' if len(event.peers) == 1 else 'are'}"
     return f"phase {figure(event.phase)} of the program: {peers} ready to train again"
+
+
+def _caught_up(event: CaughtUpEvent) -> str:
+    batches = f"{figure(event.batches)} {'batch' if event.batches == 1 else 'batches'}"
+    read = f"read {batches} of its data in {duration(event.seconds)}"
+    return f"peer {figure(event.peer)} {read} to come to where training is, while the others trained"
 
 
 def _missing(event: MissingEvent) -> str:
@@ -319,6 +326,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     GapEvent: _gap,
     ViewEvent: _view,
     PhaseEvent: _phase,
+    CaughtUpEvent: _caught_up,
     MissingEvent: _missing,
     DismissedEvent: lambda event: f"peer {figure(event.peer)} was dismissed: {event.reason}",
     NoticedEvent: _noticed,

@@ -506,6 +506,16 @@ class PhaseRequest(_message.Message):
     number: int
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
+class DataPosition(_message.Message):
+    __slots__ = ("phase", "epoch", "offset")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    phase: int
+    epoch: int
+    offset: int
+    def __init__(self, phase: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class TraceRequest(_message.Message):
     __slots__ = ("seconds", "folder")
     SECONDS_FIELD_NUMBER: _ClassVar[int]

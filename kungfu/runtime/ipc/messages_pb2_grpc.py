@@ -89,6 +89,11 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
                 _registered_method=True)
+        self.GetPosition = channel.unary_unary(
+                '/kungfu.v1.PeerService/GetPosition',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.DataPosition.FromString,
+                _registered_method=True)
 
 
 class PeerServiceServicer(object):
@@ -160,6 +165,12 @@ class PeerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetPosition(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -217,6 +228,11 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.FetchPhase,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.SerializeToString,
+            ),
+            'GetPosition': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPosition,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.FromString,
+                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.DataPosition.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -516,6 +532,33 @@ class PeerService(object):
             '/kungfu.v1.PeerService/FetchPhase',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PhaseRequest.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.StateChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPosition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kungfu.v1.PeerService/GetPosition',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.DataPosition.FromString,
             options,
             channel_credentials,
             insecure,

@@ -48,8 +48,12 @@ class AgentClient:
         self._unacknowledged: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
-        self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(peer)))
+        self.report_attached()
         self._reporter.start()
+
+    def report_attached(self) -> None:
+        """This peer's program is attached; said again, that it still prepares its first step."""
+        self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(self._peer)))
 
     def report_ready(self, identity: Identity, *, phase: int = 1) -> None:
         """This peer is warmed up for a phase of the job, and waits to be admitted."""

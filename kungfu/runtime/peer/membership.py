@@ -32,6 +32,7 @@ from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
+from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
@@ -69,6 +70,8 @@ class Membership:
         self._server, self._agent_client = _started(settings, self._service)
         self._channels = rpc.ChannelPool(secret=settings.secret)
         means = settings, attachment, self._service, self._agent_client, self._channels
+        position = self._service.position
+        self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings, clock=clock)
         self._installer = ViewInstaller(*means, clock)
         self._barrier_protocol = BarrierProtocol(*means, self._installer.abandon_reason)
         self._peer_state: PeerState | None = None
@@ -123,6 +126,7 @@ class Membership:
         """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""
         self._phase = number
         self._service.begin_phase(on_offer)
+        self._service.position.begin_phase(number)
 
     # ---- entries and exits ---------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
+from kungfu.runtime.peer.data_position import OwnPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
@@ -73,6 +74,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.write_trace: Callable[[float, str], str] | None = None
         self._tracing = threading.Lock()
         self.past_phases = PastPhases()
+        self.position = OwnPosition()
 
     def begin_phase(self, on_offer: Callable[[], None]) -> None:
         """This peer gets ready for a phase of the job: what joiners were offered in the one before counts no more."""
@@ -185,6 +187,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def FetchPhase(self, request: pb.PhaseRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         yield from self.past_phases.stream(request.number, context)
+
+    def GetPosition(self, request: pb.Empty, context: Any) -> pb.DataPosition:  # noqa: N802 - gRPC's name
+        return self.position.message()
 
     def admission(
         self, *, after: int, deadline_s: float, what: str, meanwhile: Callable[[], None] = lambda: None

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -91,20 +92,45 @@ class Stream:
         can_seek: bool = False,
         checksum: Callable[[Any], int] | None = None,
     ) -> None:
-        self.samples, self.can_seek = samples, can_seek
-        self._read, self._is_endless, self._what, self._checksum = read, is_endless, what, checksum
+        self.samples, self.can_seek, self.what = samples, can_seek, what
+        self._read, self._is_endless, self._checksum = read, is_endless, checksum
         self._readings = 0  # begun so far
         self._batches: Iterator[Any] = iter(())
         self._chunks: deque[tuple[int, Any]] = deque()  # what is kept, by the number of its first sample
         self._next = 0  # the number of the sample that comes next
         self._failed: Exception | None = None
+        self._left_out = 0  # batches that were read in vain, and not counted yet
         self._reached = 0  # the number of the first sample that may be asked for again
         self._checksums: dict[int, int] = {}  # of the batch that an epoch begins with
         self._lock = Lock()  # the loading thread takes samples, and the program's asks for checksums
 
     def reach(self, position: Position) -> None:
         """All peers are at this position, from the program's thread: samples before it are not asked for again."""
-        self._reached = position.epoch * self.samples + position.offset
+        self._reached = self._number(position)
+
+    def lacks(self, position: Position) -> bool:
+        """Whether a peer that joins at this position has to read before it what the others have trained on."""
+        return not self.can_seek and self._next <= self._number(position)
+
+    def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
+        """Reads on until the sample at a position is there, before this peer is in a view.
+
+        Args:
+            position: Where the others are: what lies before it is not kept.
+            meanwhile: Called after each batch.
+
+        Returns:
+            How many batches were read that lie before it.
+        """
+        with self._lock:
+            self._reached = self._number(position)
+            # Where the others are at the end of the data, they have trained on all of it.
+            with suppress(DataEndedError):
+                self._read_until(self._reached + 1, meanwhile=meanwhile)
+            return self._take_left_out()
+
+    def _number(self, position: Position) -> int:
+        return position.epoch * self.samples + position.offset
 
     def read_until(self, end: int) -> None:
         """Reads on until sample ``end - 1`` is there.
@@ -112,8 +138,16 @@ class Stream:
         Raises:
             DataEndedError: There are no more samples.
         """
+        begun_s = time.monotonic()
         with self._lock:
             self._read_until(end)
+            left_out = self._take_left_out()
+        if left_out >= _WORTH_A_REMARK:
+            print(
+                f"kungfu: this peer read {left_out} batches of {self.what} in {time.monotonic() - begun_s:.1f} s to "
+                "come to where training is, as every peer that joins has to",
+                file=sys.stderr,
+            )
 
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, which follow one another.
@@ -125,7 +159,7 @@ class Stream:
         self.read_until(end)
         with self._lock:
             if not self._chunks or first < self._chunks[0][0]:
-                raise UsageError(f"{self._what}: sample {first} was asked for again after it had been forgotten")
+                raise UsageError(f"{self.what}: sample {first} was asked for again after it had been forgotten")
             pieces = [
                 tf.nest.map_structure(lambda array, a=first - at, b=end - at: array[max(0, a) : b], chunk)
                 for at, chunk in self._chunks
@@ -151,19 +185,17 @@ class Stream:
 
     # ---- reading ---------------------------------------------------------------------------------------------------
 
-    def _read_until(self, end: int) -> None:
+    def _read_until(self, end: int, *, meanwhile: Callable[[], None] = lambda: None) -> None:
         self._forget()
-        begun_s, left_out = time.monotonic(), 0
         while self._next < end:
             self._read_on(end)
-            left_out += self._next <= self._reached  # this peer joins: the others have trained on that batch
+            self._left_out += self._next <= self._reached  # this peer joins: the others have trained on that batch
             self._forget()
-        if left_out >= _WORTH_A_REMARK:
-            print(
-                f"kungfu: this peer read {left_out} batches of {self._what} in {time.monotonic() - begun_s:.1f} s to "
-                "come to where training is, as every peer that joins has to",
-                file=sys.stderr,
-            )
+            meanwhile()
+
+    def _take_left_out(self) -> int:
+        left_out, self._left_out = self._left_out, 0
+        return left_out
 
     def _forget(self) -> None:
         while self._chunks and self._chunks[0][0] + _length(self._chunks[0][1]) <= self._reached:
@@ -196,7 +228,7 @@ class Stream:
             raise
         if batch is None:
             raise DataEndedError(
-                f"{self._what} ended after {self._next - reading * self.samples} samples of {self.samples}: give one "
+                f"{self.what} ended after {self._next - reading * self.samples} samples of {self.samples}: give one "
                 "that has as many in each reading, or .repeat() it and say steps_per_epoch"
             )
         return batch

@@ -47,7 +47,7 @@ def test_damaged_lines_and_lines_that_are_no_events_are_left_out(tmp_path: Path)
 @pytest.mark.parametrize(
     ("first", "found"),
     [
-        ('{"event": "record", "version": 2}', "is of version 2"),
+        ('{"event": "record", "version": 3}', "is of version 3"),
         ('{"event": "record", "version": 0}', "is of version 0"),
         ('{"event": "started", "job": "a", "size": 2, "command": []}', "does not say its version"),
         ('{"event": "rec', "does not say its version"),

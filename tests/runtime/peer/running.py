@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
+
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_terms, from_view, to_peer, to_view
+from kungfu.runtime.ipc.convert import from_peer, from_terms, from_view, to_peer, to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
@@ -75,9 +77,20 @@ class Agent(AgentServiceServicer):
     in_force: list[View] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
     losses: queue.SimpleQueue[pb.LossReport] = field(default_factory=queue.SimpleQueue)
+    attached: int = 0  # times that a peer said so
+    is_silent: bool = False
 
     def ReportAttached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        if self.is_silent:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "of the test")
+        self.attached += 1
         return pb.Ack()
+
+    def GetPhaseProgress(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        if self.is_silent:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "of the test")
+        peers = self.in_force[-1].peers if self.in_force else ()
+        return pb.PhaseProgress(holders=map(from_peer, peers))
 
     def ReportReady(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.ready.put(to_peer(request.peer))

@@ -162,8 +162,8 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # It was dismissed meanwhile, and its end is under way; or it has said so before.
         return cluster, []
     if not event.ready:
-        # It has attached, and traces its first step.
-        entry = replace(entry, attached=now)
+        # It has attached, and traces its first step; or it says so again, while it reads to where the others are.
+        entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
         return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
     if cluster.view is not None and event.phase != cluster.phases.number:
         # It is ready for a phase that is over: it finds out, and gets ready for this one.
@@ -257,7 +257,8 @@ def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
     """A joiner that has been on its way for too long, and how far it came."""
     limit = cluster.rules.deadlines.ready_s
-    late = [peer for peer, entry in cluster.starting.items() if entry.ready is None and now - entry.since > limit]
+    waiting = {peer: max(entry.since, entry.reads) for peer, entry in cluster.starting.items() if entry.ready is None}
+    late = [peer for peer, since in waiting.items() if now - since > limit]
     if not late:
         # All are within their time.
         return None

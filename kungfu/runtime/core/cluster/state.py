@@ -57,6 +57,7 @@ class Starting:
         replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
         identity: What it said of its program and machine.
         phase: The phase of the job that it is ready for.
+        reads: When it last said that it reads its data to where the others are; 0 if it has not.
     """
 
     since: float
@@ -66,6 +67,7 @@ class Starting:
     replaces: int | None = None
     identity: Identity = field(default_factory=Identity)
     phase: int = 1
+    reads: float = 0.0
 
 
 @dataclass(frozen=True)

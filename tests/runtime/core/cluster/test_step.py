@@ -99,6 +99,16 @@ def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> Non
     assert step(cluster, Tick(), 100.1)[1] == [Fail(1, why, late=True)]
 
 
+def test_who_says_that_it_reads_data_to_where_the_others_are_is_on_its_way_as_long_as_it_says_so() -> None:
+    cluster = after(start_job(2, rules=RULES, now=0.0)[0], ready(0), attached(1))[0]
+    for now in (60.0, 120.0, 180.0):
+        cluster, commands = after(cluster, attached(1), Tick(), now=now)
+        assert commands == []
+    assert cluster.starting[1].attached == 1.0, "when it called attach"
+    assert not step(cluster, Tick(), 280.0)[1]
+    assert isinstance(step(cluster, Tick(), 280.1)[1][0], Fail)
+
+
 def test_who_is_ready_is_never_late() -> None:
     cluster, _ = after(started(2), ready(0), ready(1))
     assert step(cluster, Tick(), 1e6)[1] == []

@@ -1,0 +1,43 @@
+"""Where a peer is in its data, asked by one that joins."""
+
+from __future__ import annotations
+
+from kungfu.runtime.core.sample_slices import Position
+from tests.runtime.peer.running import job
+
+
+def test_a_peer_tells_its_place_in_the_phase_that_it_is_in() -> None:
+    with job(b"state", b"state") as running:
+        first, second = (member.membership.data_position for member in running.members)
+        assert second.of_others(1) is None, "it has not done a step"
+        first.own.tell(lambda: Position(2, 30))
+        assert second.of_others(1) == Position(2, 30)
+        assert second.of_others(2) is None, "it is in another phase"
+        first.own.begin_phase(2)
+        assert second.of_others(2) is None, "and has not done a step of that one"
+
+
+def test_a_peer_that_reads_says_now_and_then_that_it_is_on_its_way() -> None:
+    with job(b"state") as running:
+        place = running.members[0].membership.data_position
+        told = running.agent.attached
+        place.report_reading()
+        assert running.agent.attached == told
+        place._reported -= 6.0
+        place.report_reading()
+        place.report_reading()
+        assert running.agent.attached == told + 1
+
+
+def test_the_record_tells_what_was_read_and_an_agent_that_is_gone_keeps_nobody_up() -> None:
+    with job(b"state") as running:
+        place = running.members[0].membership.data_position
+        place.record(37, 1.23456)
+        running.members[0].membership._agent_client._flush()
+        (report,) = [one for one in running.agent.reports if "caught up" in one]
+        assert '"batches": 37' in report
+        assert '"seconds": 1.235' in report
+        running.agent.is_silent = True
+        assert place.of_others(1) is None
+        place._reported -= 6.0
+        place.report_reading()

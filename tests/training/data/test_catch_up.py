@@ -1,0 +1,88 @@
+"""A joiner reads on to where the others are before it joins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kungfu.errors import UsageError
+from kungfu.runtime.core.sample_slices import Position
+from kungfu.training.data.catch_up import catch_up
+from kungfu.training.data.stream import Stream
+
+BATCH, SAMPLES = 4, 400
+
+
+class Slow:
+    """Data whose batches take ``batch_s`` seconds to read, of which the others do one in ``step_s`` seconds."""
+
+    def __init__(self, batch_s: float, step_s: float, *, at: int) -> None:
+        self.batch_s, self.step_s, self.at, self.now_s, self.read = batch_s, step_s, at, 0.0, 0
+        self.stream = Stream(self._read, samples=SAMPLES, is_endless=True, what="the data")
+        self.meanwhile = 0
+
+    def _read(self, reading: int, at: int) -> tuple[int, Iterator[Any]]:
+        def batches() -> Iterator[Any]:
+            for start in range(0, 10 * SAMPLES, BATCH):
+                self.now_s, self.read = self.now_s + self.batch_s, self.read + 1
+                yield np.arange(start, start + BATCH)
+
+        return 0, batches()
+
+    def newest(self) -> Position:
+        number = (self.at + int(self.now_s / self.step_s)) * BATCH
+        return Position(number // SAMPLES, number % SAMPLES)
+
+    def _count(self) -> None:
+        self.meanwhile += 1
+
+    def catch_up(self, newest: Callable[[], Position | None] | None = None) -> Any:
+        return catch_up(
+            self.stream, newest or self.newest, meanwhile=self._count, allowed_s=20.0, clock=lambda: self.now_s
+        )
+
+
+def test_it_reads_on_until_the_others_have_hardly_moved_on(capsys):
+    data = Slow(0.1, 0.4, at=200)
+    found = data.catch_up()
+    behind = data.newest().epoch * SAMPLES + data.newest().offset - data.read * BATCH
+    assert behind <= 3 * BATCH, "what is left is read in the view"
+    assert data.read - 5 < found.batches < data.read, "the last one of each round was needed then"
+    assert found.seconds == pytest.approx(data.now_s)
+    assert data.meanwhile == data.read, "it says that it is on its way"
+    said = rf"this peer read {found.batches} batches of the data in \d+\.\d s to come to where training is"
+    assert re.search(said, capsys.readouterr().err)
+    assert data.stream.take(np.arange(data.read * BATCH, data.read * BATCH + 2)).numpy().tolist()
+
+
+def test_a_rest_that_does_not_become_less_is_read_in_the_view_if_it_is_short():
+    data = Slow(0.1, 0.1, at=50)
+    assert data.catch_up().batches < 200
+    assert data.now_s < 20.0
+
+
+def test_a_rest_that_does_not_become_less_and_is_long_is_an_error():
+    data = Slow(1.0, 1.0, at=50)
+    with pytest.raises(UsageError, match=r"so it reads the data no faster than they train; give data by index"):
+        data.catch_up()
+
+
+def test_the_end_of_the_data_ends_it():
+    ended = Stream(
+        lambda reading, at: (0, iter([np.arange(4), np.arange(4, 8)])), samples=8, is_endless=True, what="the data"
+    )
+    found = catch_up(ended, lambda: Position(1, 0), meanwhile=lambda: None, allowed_s=1.0)
+    assert found is not None
+    assert found.batches == 2
+
+
+def test_nothing_is_read_where_nobody_trains_or_the_data_can_be_read_from_any_place():
+    data = Slow(1.0, 1.0, at=50)
+    assert data.catch_up(lambda: None) is None
+    data.stream.can_seek = True
+    assert data.catch_up() is None
+    assert not data.read
