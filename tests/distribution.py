@@ -9,6 +9,8 @@ import sys
 import tarfile
 from pathlib import Path
 
+from tests.docs.first_steps import take_first_steps
+
 __all__ = ["REPOSITORY", "distributions", "run", "works"]
 
 REPOSITORY = Path(__file__).parent.parent
@@ -72,7 +74,7 @@ def distributions(folder: Path) -> tuple[Path, Path]:
 
 
 def works(environment: Path, folder: Path) -> None:
-    """Imports, asks for help, trains with one peer, and fits with two, by the programs of this environment alone."""
+    """Imports, asks for help, trains with one peer, and takes the first steps, by the programs of this environment."""
     programs = environment / "bin"
     home = run(programs / "python", "-c", "import kungfu; print(kungfu.__file__)", folder=folder).strip()
     assert Path(home).is_relative_to(environment)
@@ -83,6 +85,6 @@ def works(environment: Path, folder: Path) -> None:
         shown = run(*command, folder=folder)
         assert "trained 6 steps" in shown, shown
         assert str(environment) in shown
-    shutil.copy(REPOSITORY / "examples" / "keras" / "digits.py", folder)
-    fit = [programs / "kungfu-run", "-np", 2, programs / "python", "digits.py", "--epochs", 1]
-    assert "accuracy on 360 held-out images: " in run(*fit, folder=folder)
+    project = folder / "first steps"
+    project.mkdir()
+    take_first_steps(project, programs=programs)
