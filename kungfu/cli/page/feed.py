@@ -32,6 +32,7 @@ _LOOK_EVERY_S = 1.0
 # While an old record is read, browsers see how far.
 _PUBLISH_EVERY_S = 0.5
 _TRACES = "trace.jsonl"
+_OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class PageFeed:
@@ -159,11 +160,13 @@ class PageFeed:
         self._traced_bytes = traced
         try:
             plan = read_plan(self._folder)
-        except UsageError as error:
+            drawing = None if plan is None else draw_plan(plan)
+        # It is a plan of another version, or somebody has changed the record.
+        except (KungfuError, *_OF_A_CHANGED_PLAN) as error:
             self._plan_is_read = True
-            return {"plan": {"remark": str(error)}}
-        self._plan_is_read = plan is not None
-        return {} if plan is None else {"plan": draw_plan(plan)}
+            return {"plan": {"remark": f"the plan in the record cannot be shown: {error}"}}
+        self._plan_is_read = drawing is not None
+        return {} if drawing is None else {"plan": drawing}
 
 
 def _membership(status: JobStatus) -> dict[str, Any]:

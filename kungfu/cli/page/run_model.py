@@ -45,6 +45,7 @@ class RunModel:
         self._progress = ProgressSoFar()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
+        self._sent_object: Document = {}
         self._speeds, self._rescales = SpeedsBySize(), deque[RescaleEvent](maxlen=_MOST_RESCALES)
 
     def add(self, new: NewRecords) -> None:
@@ -110,6 +111,10 @@ class RunModel:
         return {**told, "time_left": "" if seconds is None or is_over else rough_duration(seconds)}
 
     def _is_new(self, key: str, value: Any) -> bool:
+        # The plan is large, and set once.
+        if key in self._given and self._given[key] is self._sent_object.get(key):
+            return False
+        self._sent_object[key] = value
         text = as_text(value)
         changed, self._sent[key] = self._sent.get(key) != text, text
         return changed
