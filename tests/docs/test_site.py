@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import kungfu
-from tools.docs_site import command_line, flowchart
+from tools.docs_site import command_line, doctest_blocks, flowchart
 from tools.docs_site.pages import ROOT
 
 PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "record", "schedule", "tune")
@@ -77,6 +77,8 @@ def test_the_site_is_built_strictly_has_every_public_name_and_loads_nothing_from
     for sheet in site.rglob("*.css"):
         assert not [one for one in of_style(sheet.read_text()) if is_outside(one)], sheet
     anchors = {anchor for path, page in pages.items() if "reference" in path.parts for anchor in page.anchors}
+    sections = {name for path, page in pages.items() if "reference" in path.parts for name in page.classes}
+    assert {"cost", "on-rescale", "undefined", "reference"} <= sections, "our own sections of docstrings are told apart"
     missing = [name for name, home in public_names().items() if not {name, home} & anchors]
     assert not missing, "docs/reference/ has no place for these, or they have no docstring"
 
@@ -104,6 +106,12 @@ def public_names() -> dict[str, str]:
                 f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', name)}"
             )
     return {name: home for name, home in found.items() if name.removeprefix("kungfu.") not in PACKAGES}
+
+
+def test_examples_in_docstrings_become_blocks_of_code() -> None:
+    shown = doctest_blocks.fenced("Adds.\n\n>>> 1 + 1\n2\n\nArgs:\n    x: As in\n\n        >>> f(x)")
+    block = "```pycon\n>>> 1 + 1\n2\n```"
+    assert shown == f"Adds.\n\n{block}\n\nArgs:\n    x: As in\n\n        ```pycon\n        >>> f(x)\n        ```"
 
 
 def test_a_flowchart_is_drawn_with_each_box_below_those_that_point_to_it() -> None:
