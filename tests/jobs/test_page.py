@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,9 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.job_api.job_file import read_job_file
-from tests.jobs.harness import Job, started
+from tests.jobs.harness import Job, awaited, started
+from tests.jobs.on_hosts import started_on_hosts
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -80,6 +83,42 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
     assert ended.code == 0, ended.output
     assert ended.output.count("page: ") == 1, "its address, and nothing to remark"
     assert [event["state"] for event in ended.all_of("request")] == ["accepted", "carried out"] * 2
+
+
+@SOAK
+def test_when_the_leading_host_is_killed_the_pages_of_the_others_go_on_with_their_buttons(tmp_path: Path) -> None:
+    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+    line = ("-np", 3, "--max", 4, "--page")
+    with started_on_hosts(tmp_path, *line, slots=(1, 2, 2), program="network.py", arguments=arguments) as hosts:
+        addresses = [address_of(job) for job in hosts.jobs]
+        hosts[1].event("view", version=1)
+        hosts[0].signal(signal.SIGKILL)
+
+        def told() -> Any:
+            """What the page of the second host tells once that host leads and three peers train again."""
+            run = json.loads(_read(f"{addresses[1]}run.json"))
+            ranks = [row["rank"] for row in run["peers"] if row["rank"] is not None]
+            return run if run["run"]["leader"] and ranks == [0, 1, 2] else None
+
+        run = awaited(told, what="another leader and three peers", deadline_s=120.0)
+        assert run["run"]["leader"] in ("127.0.0.2", "127.0.0.3")
+        assert {row["host"] for row in run["peers"] if row["rank"] is not None} == {"127.0.0.2", "127.0.0.3"}
+        assert any("127.0.0.1" in item["headline"] for item in run["items"] if item["kind"] == "failure")
+        awaited(lambda: _is_gone(addresses[0]), what="the end of the page of the host that was killed", deadline_s=60.0)
+        secret = read_job_file(hosts[2].folder).secret
+        status, plan = posted(addresses[2], "plan", {"action": "resize", "size": 4}, secret=secret)
+        assert (status, plan["refusal"]) == (200, ""), "by the page of either host"
+        assert posted(addresses[2], "requests", {"action": "stop"}, secret=secret)[1]["state"] == "accepted"
+        ended = [job.end() for job in hosts.jobs[1:]]
+    assert [one.code for one in ended] == [0, 0], ended[0].output
+
+
+def _is_gone(address: str) -> bool:
+    try:
+        _read(address)
+    except OSError:
+        return True
+    return False
 
 
 def _newest(data: dict[str, Any], name: str) -> list[float]:

@@ -146,11 +146,13 @@ class Chart {
       points: { show: false }, spanGaps: name !== "loss",
     }));
     const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : (_, low, high) => padded(_, low, this.highest(high)) };
+    const upright = { ...axis, size: 52, values: (_, ticks) => ticks.map(short) };
+    const decades = { ...upright, filter: powersOfTen, grid: { ...axis.grid, filter: powersOfTen }, ticks: { ...axis.ticks, filter: powersOfTen } };
     const axes = [
       { ...axis, values: (_, ticks) => ticks.map(overTime ? duration : short) },
-      { ...axis, size: 52, values: (_, ticks) => ticks.map(short) },
+      this.isLogarithmic ? decades : upright,
     ];
-    if (series.length > 1) axes.push({ ...axis, scale: "z", side: 1, size: 52, grid: { show: false }, values: (_, ticks) => ticks.map(short) });
+    if (series.length > 1) axes.push({ ...upright, scale: "z", side: 1, grid: { show: false } });
     return {
       width: this.width(), height: HEIGHT, axes, series: [{}, ...series], legend: { show: false },
       scales: { x: { time: false }, y, z: { range: padded } },
@@ -238,6 +240,11 @@ function padded(_, low, high) {
   const bottom = low >= 0 && low < high * 0.7 ? 0 : low - (high - low || Math.abs(low) || 1) * 0.1;
   const top = high + (high - bottom || 1) * 0.1;
   return [bottom, top];
+}
+
+/** Of the marks of a logarithmic axis those that are read; all of them are a grey band. */
+function powersOfTen(_, marks) {
+  return marks.map((mark) => (Math.abs(Math.log10(mark) - Math.round(Math.log10(mark))) < 1e-9 ? mark : null));
 }
 
 function range(values) {

@@ -75,7 +75,7 @@ export class Control {
     if (this.action === "resize") wanted.size = Number(byId("request-size").value);
     const told = await this.post("plan", wanted);
     if (told === null) return;
-    byId("request-preview").replaceChildren(element("ul", { class: "lines" }, ...told.lines.map((text) => element("li", {}, text.trim()))));
+    byId("request-preview").replaceChildren(element("ul", { class: "lines" }, ...told.lines.map(line)));
     if (told.refusal || told.changes_nothing) return;
     // What is carried out is what was shown: in another view the job refuses it.
     this.seen = this.action === "resize" ? { ...wanted, if_view: told.view } : wanted;
@@ -125,6 +125,12 @@ export class Control {
     byId("request-secret-row").hidden = false;
     byId("request-secret").focus();
   }
+}
+
+/** A line of a plan; what it is about stands before the rest, in a column of `kungfu resize --plan`. */
+function line(text) {
+  const [, name, rest] = text.match(/^ {2}(\w+) {2,}(.*)$/) ?? [null, null, text.trim()];
+  return element("li", {}, name === null ? null : element("span", { class: "name" }, name), rest);
 }
 
 // A browser may refuse to keep anything: then it asks each time.
