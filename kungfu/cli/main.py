@@ -28,6 +28,7 @@ _PLANNING = (
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
     ("page", "kungfu.cli.page.command", "serve a page of a run for browsers: what it does and did, and buttons"),
+    ("chaos", "kungfu.cli.chaos.command", "inject faults into a running job, and tell what held"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
 )

@@ -17,7 +17,7 @@ SOAK = os.environ.get("KUNGFU_SOAK_FAULTS", "")
 def test_an_error_deaths_a_peer_that_stands_still_and_one_that_is_taken_away(tmp_path):
     faults = parse("""
         at next recovered kill rank 0      # peer 1 has raised an error by itself; its replacement is on its way
-        once settled stop rank 0
+        once settled freeze rank 0
         at next regrouping notice rank 1
     """)
     run = faulted(tmp_path, faults, "--heartbeat", 4, size=3, epochs=30, marks=["raise-1"])

@@ -27,6 +27,10 @@ class JobView:
         view: The ids of the newest view's peers.
         version: The version of the newest view.
         begins: After how many steps each view began, by version.
+        told_at: When the record told of each process, by process id, in seconds since 1970.
+        host_names: The names of the hosts that were ever in the job; empty for a job of one.
+        awaited: The peers that the job is to have again after a loss; 0 where nobody is awaited.
+        requests: The states of the requests from outside, by id.
     """
 
     steps: int = 0
@@ -40,6 +44,10 @@ class JobView:
     view: tuple[int, ...] = ()
     version: int = 0
     begins: dict[int, int] = field(default_factory=dict)
+    told_at: dict[int, float] = field(default_factory=dict)
+    host_names: dict[int, str] = field(default_factory=dict)
+    awaited: int = 0
+    requests: dict[str, str] = field(default_factory=dict)
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -63,15 +71,30 @@ class JobView:
         trains = self.steps > self.begins.get(self.version, self.steps)
         return len(self.members) == len(self.view) == size and not self.joiners and trains
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has settled with as many peers as it is to have, and no request is under way.
+
+        The size is the job's own choice: that of its policies, its requests, and of those who come for lost peers.
+        """
+        under_way = "accepted" in self.requests.values()
+        return bool(self.view) and self.settled(len(self.view)) and len(self.view) >= self.awaited and not under_way
+
     def add(self, event: Mapping[str, Any]) -> None:
         """Takes one more event in."""
         kind, peer = event.get("event", ""), event.get("peer", -1)
         self.kinds.append(kind)
+        self._add_awaited(kind, event)
         if kind == "spawned":
-            self.pids[peer], self.host_of[peer] = event["pid"], event.get("host", 0)
+            self.pids[peer], self.host_of[peer] = event["pid"], event.get("host") or 0
+            self._told(event)
         elif kind == "host":
             self.agents[event["host"]] = event["pid"]
             self.hosts.add(event["host"])
+            self.host_names[event["host"]] = event.get("name", "")
+            self._told(event)
+        elif kind == "request":
+            self.requests[event["id"]] = event["state"]
         elif kind in ("host left", "host lost"):
             self.hosts.discard(event["host"])
             self.gone.update(self.peers_of(event["host"]))
@@ -84,9 +107,24 @@ class JobView:
         elif kind in ("peer ended", "dismissed", "lost") or (kind == "finished" and event.get("leaving")):
             self.gone.add(peer)
 
+    def _told(self, event: Mapping[str, Any]) -> None:
+        if "time" in event:
+            self.told_at[event["pid"]] = event["time"]
+
+    def _add_awaited(self, kind: str, event: Mapping[str, Any]) -> None:
+        # Survivors train, and others are to come for those who were lost.
+        if kind in ("regrouping", "recovered"):
+            self.awaited = event.get("target", 0)
+        # They are there, or somebody decided on another size meanwhile; or they will not come.
+        elif kind in ("rescale", "missing", "refused"):
+            self.awaited = 0
+
 
 class JobWatcher:
     """Follows the files of a job's folder as they grow.
+
+    Attributes:
+        folder: The folder.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -96,6 +134,7 @@ class JobWatcher:
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._events, self._metrics = _Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")
         self._sight = JobView()
 
@@ -104,7 +143,7 @@ class JobWatcher:
         for event in self._events.more():
             self._sight.add(event)
         for row in self._metrics.more():
-            self._sight.steps = max(self._sight.steps, row["step"])
+            self._sight.steps = max(self._sight.steps, row.get("step", 0))
         return self._sight
 
 
@@ -123,4 +162,10 @@ class _Tail:
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
-            yield json.loads(line)
+            try:
+                found = json.loads(line)
+            # A disk that was full has cut it short.
+            except ValueError:
+                continue
+            if isinstance(found, dict):
+                yield found

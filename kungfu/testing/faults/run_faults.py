@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.job_view import JobView, JobWatcher
-from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalHosts, SignalPeers, Verb, When
+from kungfu.testing.faults.processes import send_signal
+from kungfu.testing.faults.schedule import (
+    Fault,
+    RequestCheckpoint,
+    ResizeJob,
+    SignalHosts,
+    SignalPeers,
+    SlowPeers,
+    Verb,
+    What,
+    When,
+)
 
-__all__ = ["FaultDone", "run_faults"]
+__all__ = ["FaultDone", "carry_out", "has_come", "hit_peers", "job_state", "pids_of", "run_faults"]
 
 _SIGNALS: dict[Verb, signal.Signals] = {
     "kill": signal.SIGKILL,
-    "stop": signal.SIGSTOP,
-    "continue": signal.SIGCONT,
+    "freeze": signal.SIGSTOP,
+    "thaw": signal.SIGCONT,
     "notice": signal.SIGTERM,
 }
 _LOOK_S = 0.01
@@ -51,7 +62,8 @@ def run_faults(
     """Carries out faults, one after the other, on a job that runs on this machine.
 
     The peers that are hit follow from the job's record, and signals go to processes by the ids in it. Returns when the
-    job has settled from the last fault: it has the size that it shall have, and no joiner is on its way.
+    job has settled from the last fault: it has the size that it shall have, and no joiner is on its way. What is frozen
+    for some seconds, or slowed, runs again by then; what is frozen without them stays frozen.
 
     Args:
         faults: The faults, in their order.
@@ -64,25 +76,34 @@ def run_faults(
 
     Raises:
         DeadlineExceeded: The moment of a fault did not come in time.
-        UsageError: The job ended before, or has no peer that a fault could hit.
+        UsageError: The job ended before, or has no peer that a fault could hit; or it is to write a checkpoint, which
+            only ``kungfu chaos`` asks a job for.
     """
+    if any(isinstance(fault.what, RequestCheckpoint) for fault in faults):
+        raise UsageError(
+            "run_faults asks for no checkpoint: leave `checkpoint` out, or give the schedule to kungfu chaos"
+        )
     watches = [JobWatcher(one) for one in ([folder] if isinstance(folder, Path) else folder)]
-    carried, doomed, hosts = list[FaultDone](), set[int](), set[int]()
-    for fault in faults:
+    carried, doomed, hosts, begun = list[FaultDone](), set[int](), set[int](), watches[0].look().steps
+    with Freezer() as freezer:
+        for fault in faults:
+            watch = _undisturbed(watches, hosts)
+            coming = _await(fault.when, watch, size=size, doomed=doomed, begun=begun, over=over, deadline_s=deadline_s)
+            view = watch.look()
+            if isinstance(fault.what, ResizeJob):
+                size = fault.what.size
+                resize(size)
+            peers = hit_peers(fault.what, view, coming)
+            carry_out(fault.what, pids_of(fault.what, view, peers), freezer)
+            doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
+            if isinstance(fault.what, SignalHosts):
+                hit = {
+                    *fault.what.hosts
+                }  # a host that was given up meanwhile writes no more of the record when it wakes
+                hosts = hosts - (hit & view.hosts) if _spares(fault) else hosts | hit
+            carried.append(FaultDone(fault, view.steps, peers))
         watch = _undisturbed(watches, hosts)
-        coming = _await(fault.when, watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
-        view = watch.look()
-        if isinstance(fault.what, ResizeJob):
-            size = fault.what.size
-            resize(size)
-        peers = _hit(fault.what, view, coming)
-        doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
-        if isinstance(fault.what, SignalHosts):
-            hit = {*fault.what.hosts}  # who was given up meanwhile writes no more of the record when it may go on
-            hosts = hosts - (hit & view.hosts) if _spares(fault) else hosts | hit
-        carried.append(FaultDone(fault, view.steps, peers))
-    watch = _undisturbed(watches, hosts)
-    _await(When("settled"), watch, size=size, doomed=doomed, over=over, deadline_s=deadline_s)
+        _await(When("settled"), watch, size=size, doomed=doomed, begun=begun, over=over, deadline_s=deadline_s)
     return carried
 
 
@@ -92,69 +113,120 @@ def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
 
 
 def _await(
-    when: When, watch: JobWatcher, *, size: int, doomed: set[int], over: Callable[[], bool], deadline_s: float
-) -> tuple[int, ...]:
-    """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back."""
+    when: When, watch: JobWatcher, *, size: int, doomed: set[int], begun: int, over: Callable[[], bool],
+    deadline_s: float,
+) -> tuple[int, ...]:  # fmt: skip
+    """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back.
+
+    Those who are doomed were hit by a fault: as long as they live, the job has not settled.
+    """
     deadline, before = time.monotonic() + deadline_s, len(watch.look().kinds)
-    while not _has_come(when, watch.look(), size=size, doomed=doomed, before=before):
+    while True:
+        view = watch.look()
+        calm = view.settled(size) and doomed.isdisjoint(view.members)
+        if has_come(when, view, calm=calm, begun=begun, before=before):
+            break
         if over():
             raise UsageError(f"the job ended before the moment {when}; let it train longer")
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {_state(watch.look())}")
+            raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {job_state(view)}")
         time.sleep(_LOOK_S)
     coming = watch.look().joiners
     time.sleep(when.after_s)
     return coming
 
 
-def _has_come(when: When, view: JobView, *, size: int, doomed: set[int], before: int) -> bool:
-    """Those who are doomed were hit by a fault: as long as they live, the job has not settled."""
-    if when.moment == "step":
-        return view.steps >= when.number
-    if when.moment == "barrier":
-        return len(view.barriers) >= when.number
-    if when.moment == "next":
-        return when.event in view.kinds[before:]
-    return view.settled(size) and doomed.isdisjoint(view.members)
+def has_come(when: When, view: JobView, *, calm: bool, begun: int, before: int) -> bool:
+    """Whether the moment of a fault has come, but for the seconds after it.
+
+    Args:
+        when: The moment.
+        view: The job as its record tells of it.
+        calm: Whether it has settled from the faults before.
+        begun: The steps of the record when the schedule began.
+        before: How many events the record had after the fault before.
+    """
+    match when.moment:
+        case "step":
+            return view.steps >= when.number + begun * when.relative and (calm or not when.calm)
+        case "barrier":
+            return len(view.barriers) >= when.number and (calm or not when.calm)
+        case "next":
+            return when.event in view.kinds[before:]
+        case "settled":
+            return calm
+        case "now":
+            return True
 
 
-def _hit(what: SignalPeers | SignalHosts | ResizeJob, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
-    if isinstance(what, ResizeJob):
+def hit_peers(what: What, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+    """The ids of the peers that a fault hits; of one on hosts, all that they have started.
+
+    Args:
+        what: The fault.
+        view: The job as its record tells of it.
+        coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
+
+    Raises:
+        UsageError: There is no such peer or host.
+    """
+    if isinstance(what, ResizeJob | RequestCheckpoint):
         return ()
-    return _hit_peers(what, view, coming) if isinstance(what, SignalPeers) else _hit_hosts(what, view)
-
-
-def _hit_hosts(what: SignalHosts, view: JobView) -> tuple[int, ...]:
-    known = {*view.agents} if what.verb == "continue" else view.hosts  # who stood still for long was given up
-    if not known >= {*what.hosts}:
-        raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
-    for host in what.hosts:
-        _send(view.agents[host], _SIGNALS[what.verb])
-    return tuple(peer for host in what.hosts for peer in view.peers_of(host))
-
-
-def _hit_peers(what: SignalPeers, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(what, SignalHosts):
+        known = {*view.agents} if what.verb == "thaw" else view.hosts  # a host that stood still for long was given up
+        if not known >= {*what.hosts}:
+            raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
+        return tuple(peer for host in what.hosts for peer in view.peers_of(host))
     members = view.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
     joiner = view.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
     if missing or not (what.ranks or joiner):
-        raise UsageError(f"there is nobody to {what}; {_state(view)}")
-    peers = tuple(members[rank] for rank in what.ranks) or joiner
-    for peer in peers:
-        _send(view.pids[peer], _SIGNALS[what.verb])
-    return peers
+        raise UsageError(f"there is nobody to {what}; {job_state(view)}")
+    return tuple(members[rank] for rank in what.ranks) or joiner
+
+
+def pids_of(what: What, view: JobView, peers: Collection[int]) -> tuple[int, ...]:
+    """The ids of the processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts."""
+    if isinstance(what, SignalHosts):
+        return tuple(view.agents[host] for host in what.hosts)
+    return tuple(view.pids[peer] for peer in peers)
+
+
+def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float | None = None) -> None:
+    """Does to processes what a fault says; nothing where it asks the job for something.
+
+    Args:
+        what: The fault.
+        pids: The processes.
+        freezer: Thaws what is frozen for a time.
+        longest_s: After so many seconds, what is frozen without saying for how long is thawed; ``None`` for never.
+    """
+    for pid in pids:
+        match what:
+            case SlowPeers(percent=percent, for_s=for_s):
+                freezer.slow(pid, share=percent / 100, for_s=for_s)
+            case SignalPeers(verb="freeze") | SignalHosts(verb="freeze"):
+                frozen_s = longest_s if what.for_s is None else what.for_s
+                if frozen_s is None:
+                    send_signal(pid, signal.SIGSTOP)
+                else:
+                    freezer.freeze(pid, for_s=frozen_s)
+            case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
+                freezer.thaw(pid)
+            case SignalPeers() | SignalHosts():
+                send_signal(pid, _SIGNALS[what.verb])
 
 
 def _spares(fault: Fault) -> bool:
-    return isinstance(fault.what, SignalPeers | SignalHosts) and fault.what.verb == "continue"
+    """Whether those that it hits may live on."""
+    match fault.what:
+        case SlowPeers():
+            return True
+        case SignalPeers() | SignalHosts():
+            return fault.what.verb == "thaw" or fault.what.for_s is not None
+    return False
 
 
-def _send(pid: int, number: signal.Signals) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return  # it has just ended by itself: no fault is lost by that
-
-
-def _state(view: JobView) -> str:
+def job_state(view: JobView) -> str:
+    """Who trains and who is on the way, in words."""
     return f"by step {view.steps} peers {list(view.members)} train and {list(view.joiners)} are on their way"

@@ -3,18 +3,23 @@
 One fault a line (or between semicolons), carried out in their order, each not before the one above it:
 
     at step 40 kill rank 1
+    at step +100 once settled kill leader
     at step 60 resize 5
-    at barrier 3 stop rank 0
+    at step 80 checkpoint
+    at barrier 3 freeze rank 0
     at step 80 notice rank 2
     at next lost after 0.05 s kill rank 0
-    once settled kill ranks 0,1
+    once settled freeze ranks 0,1 for 2.5 s
+    once settled slow rank 1 to 30 % for 10 s
     at next spawned after 2 s kill joiner
-    once settled kill host 1
+    now kill host 1
 
-A rank counts the members of the newest view that still live, in their order; a joiner is the newest process that is in
-no view yet, or was in none when the moment came and is in one when its seconds are over; a host counts those of the job
-in the order of its list, and its kungfu-run is who gets the signal. ``kill`` is SIGKILL, ``stop`` SIGSTOP, ``continue``
-SIGCONT, ``notice`` SIGTERM.
+A step with a plus counts from the step at which the schedule began. A rank counts the members of the newest view that
+still live, in their order, and the leader is rank 0; a joiner is the newest process that is in no view yet, or was in
+none when the moment came and is in one when its seconds are over; a host counts those of the job in the order of its
+list, and its kungfu-run gets the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, ``notice`` SIGTERM.
+What is frozen ``for`` some seconds is thawed after them; what is slowed ``to`` a share runs for that share of each
+tenth of a second, and is frozen for the rest of it.
 """
 
 from __future__ import annotations
@@ -25,16 +30,34 @@ from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
 
-__all__ = ["Fault", "ResizeJob", "SignalHosts", "SignalPeers", "Verb", "When", "parse"]
+__all__ = [
+    "Fault",
+    "RequestCheckpoint",
+    "ResizeJob",
+    "SignalHosts",
+    "SignalPeers",
+    "SlowPeers",
+    "Verb",
+    "What",
+    "When",
+    "parse",
+]
 
-Verb = Literal["kill", "stop", "continue", "notice"]
-Moment = Literal["step", "barrier", "next", "settled"]
+Verb = Literal["kill", "freeze", "thaw", "notice"]
+Moment = Literal["step", "barrier", "next", "settled", "now"]
 
 _LINE = re.compile(
-    r"(?:at (?P<moment>step|barrier) (?P<number>\d+)|at next (?P<event>[a-z]+(?: [a-z]+)?)|once (?P<settled>settled))"
+    r"(?:at (?P<moment>step|barrier) (?P<plus>\+?)(?P<number>\d+)(?P<calm> once settled)?"
+    r"|at next (?P<event>[a-z]+(?: [a-z]+)?)|once (?P<settled>settled)|(?P<now>now))"
     r"(?: after (?P<after>\d+(?:\.\d+)?) s)?"
-    r" (?:resize (?P<size>\d+)|(?P<verb>kill|stop|continue|notice)"
-    r" (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<who>joiner)|hosts? (?P<hosts>\d+(?:,\d+)*)))"
+    r" (?:resize (?P<size>\d+)|(?P<checkpoint>checkpoint)|(?P<verb>kill|freeze|thaw|notice|slow)"
+    r" (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<leader>leader)|(?P<who>joiner)|hosts? (?P<hosts>\d+(?:,\d+)*))"
+    r"(?: to (?P<percent>\d+) ?%)?(?: for (?P<seconds>\d+(?:\.\d+)?) s)?)"
+)
+_FORMS = (
+    "write a moment (now, at step N, at step +N, at barrier N, at next EVENT, once settled; maybe after N s), then "
+    f"resize N, checkpoint, or {', '.join(get_args(Verb))} and rank N, ranks N,M, leader, joiner, host N or hosts N,M; "
+    "freeze may end with for N s, and slow ranks N ends with to P % for N s"
 )
 
 
@@ -42,42 +65,75 @@ _LINE = re.compile(
 class When:
     """The moment of a fault.
 
-    ``step`` and ``barrier``: once the record tells of so many (``number``). ``next``: at the next event of the kind
-    ``event`` in the record, counted from the fault before. ``settled``: every process is in the view, it has the
-    size that the job is to have, and has done a step. ``after_s`` seconds later.
+    ``step`` and ``barrier``: once the record tells of so many (``number``), counted from the beginning of the schedule
+    where it is ``relative``, and once the job has settled where it must be ``calm``. ``next``: at the next event of the
+    kind ``event`` in the record, counted from the fault before. ``settled``: every process is in the view, it has the
+    size that the job is to have, and has done a step. ``now``: at once. ``after_s`` seconds later.
     """
 
     moment: Moment
     number: int = 0
     event: str = ""
     after_s: float = 0.0
+    relative: bool = False
+    calm: bool = False
 
     def __str__(self) -> str:
-        named = f"at next {self.event}" if self.moment == "next" else f"at {self.moment} {self.number}"
-        after = f" after {self.after_s:g} s" if self.after_s else ""
-        return f"{'once settled' if self.moment == 'settled' else named}{after}"
+        match self.moment:
+            case "next":
+                named = f"at next {self.event}"
+            case "settled":
+                named = "once settled"
+            case "now":
+                named = "now"
+            case _:
+                plus, calm = "+" if self.relative else "", " once settled" if self.calm else ""
+                named = f"at {self.moment} {plus}{self.number}{calm}"
+        return f"{named} after {self.after_s:g} s" if self.after_s else named
 
 
 @dataclass(frozen=True)
 class SignalPeers:
-    """A signal to the members with these ``ranks``, at once; to the newest joiner without any."""
+    """A signal to the members with these ``ranks``, at once; to the newest joiner without any.
+
+    Frozen peers are thawed after ``for_s`` seconds, if that is given.
+    """
 
     verb: Verb
     ranks: tuple[int, ...] = ()
+    for_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.verb} {'ranks ' + ','.join(map(str, self.ranks)) if self.ranks else 'joiner'}"
+        lasting = "" if self.for_s is None else f" for {self.for_s:g} s"
+        return f"{self.verb} {_named_ranks(self.ranks)}{lasting}"
+
+
+@dataclass(frozen=True)
+class SlowPeers:
+    """The members with these ``ranks`` (the newest joiner without any) run for ``percent`` of the next ``for_s`` s."""
+
+    ranks: tuple[int, ...]
+    percent: int
+    for_s: float
+
+    def __str__(self) -> str:
+        return f"slow {_named_ranks(self.ranks)} to {self.percent} % for {self.for_s:g} s"
 
 
 @dataclass(frozen=True)
 class SignalHosts:
-    """A signal to kungfu-run on these ``hosts``, at once; they are counted in the order of the job's list."""
+    """A signal to kungfu-run on these ``hosts``, at once; they are counted in the order of the job's list.
+
+    Frozen ones are thawed after ``for_s`` seconds, if that is given.
+    """
 
     verb: Verb
     hosts: tuple[int, ...]
+    for_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.verb} hosts {','.join(map(str, self.hosts))}"
+        lasting = "" if self.for_s is None else f" for {self.for_s:g} s"
+        return f"{self.verb} hosts {','.join(map(str, self.hosts))}{lasting}"
 
 
 @dataclass(frozen=True)
@@ -91,11 +147,22 @@ class ResizeJob:
 
 
 @dataclass(frozen=True)
+class RequestCheckpoint:
+    """Ask for a checkpoint."""
+
+    def __str__(self) -> str:
+        return "checkpoint"
+
+
+What = SignalPeers | SlowPeers | SignalHosts | ResizeJob | RequestCheckpoint
+
+
+@dataclass(frozen=True)
 class Fault:
     """What happens when."""
 
     when: When
-    what: SignalPeers | SignalHosts | ResizeJob
+    what: What
 
     def __str__(self) -> str:
         return f"{self.when} {self.what}"
@@ -117,19 +184,51 @@ def parse(text: str) -> tuple[Fault, ...]:
 def _fault(words: str) -> Fault:
     found = _LINE.fullmatch(words)
     if found is None:
-        raise UsageError(
-            f"{words!r} is no fault; write a moment (at step N, at barrier N, at next EVENT, once settled; maybe after "
-            f"N s), then resize N, or {', '.join(get_args(Verb))} and rank N, ranks N,M, joiner, host N or hosts N,M"
-        )
+        raise UsageError(f"{words!r} is no fault; {_FORMS}")
     part: dict[str, Any] = found.groupdict()
-    moment: Moment = part["moment"] or ("settled" if part["settled"] else "next")
-    when = When(moment, int(part["number"] or 0), part["event"] or "", float(part["after"] or 0))
-    verb: Verb | None = part["verb"]
-    if verb is None:
-        return Fault(when, ResizeJob(int(part["size"])))
+    if (why := _contradiction(part)) is not None:
+        raise UsageError(f"{words!r} is no fault: {why}; {_FORMS}")
+    return Fault(_when(part), _what(part))
+
+
+def _contradiction(part: dict[str, Any]) -> str | None:
+    """What of the parts of a fault does not go with its verb; ``None`` where all do."""
+    if part["verb"] == "slow":
+        percent = int(part["percent"] or 0)
+        if part["hosts"] or not part["seconds"] or not 1 <= percent <= 99:
+            return "slow takes peers, a share from 1 to 99 %, and for how long"
+    elif part["percent"]:
+        return "only slow takes a share"
+    elif part["seconds"] and part["verb"] != "freeze":
+        return f"{part['verb']} is done at once, and takes no seconds"
+    return None
+
+
+def _when(part: dict[str, Any]) -> When:
+    settled, now = part["settled"], part["now"]
+    moment: Moment = part["moment"] or ("settled" if settled else "now" if now else "next")
+    return When(
+        moment, int(part["number"] or 0), part["event"] or "", float(part["after"] or 0), bool(part["plus"]),
+        bool(part["calm"]),
+    )  # fmt: skip
+
+
+def _what(part: dict[str, Any]) -> What:
+    if part["checkpoint"]:
+        return RequestCheckpoint()
+    if part["size"]:
+        return ResizeJob(int(part["size"]))
+    lasting = float(part["seconds"]) if part["seconds"] else None
     if part["hosts"]:
-        return Fault(when, SignalHosts(verb, _numbers(part["hosts"])))
-    return Fault(when, SignalPeers(verb, _numbers(part["ranks"] or "")))
+        return SignalHosts(part["verb"], _numbers(part["hosts"]), lasting)
+    ranks = (0,) if part["leader"] else _numbers(part["ranks"] or "")
+    if part["verb"] == "slow":
+        return SlowPeers(ranks, int(part["percent"]), float(part["seconds"]))
+    return SignalPeers(part["verb"], ranks, lasting)
+
+
+def _named_ranks(ranks: tuple[int, ...]) -> str:
+    return f"ranks {','.join(map(str, ranks))}" if ranks else "joiner"
 
 
 def _numbers(words: str) -> tuple[int, ...]:

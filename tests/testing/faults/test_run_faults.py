@@ -71,12 +71,12 @@ def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_p
 
 def test_a_job_in_which_a_stopped_peer_still_lives_has_not_settled(tmp_path):
     with processes(tmp_path, 2), pytest.raises(DeadlineExceeded, match=r"for once settled; by step 10 peers \[0, 1\]"):
-        run_faults(parse("at step 1 stop rank 0"), tmp_path, size=2, resize=print, deadline_s=0.05)
+        run_faults(parse("at step 1 freeze rank 0"), tmp_path, size=2, resize=print, deadline_s=0.05)
 
 
 def test_a_peer_that_may_go_on_does_not_keep_a_job_from_settling(tmp_path):
     with processes(tmp_path, 2):
-        carried = run_faults(parse("at step 1 stop rank 0; at step 1 continue rank 0"), tmp_path, size=2, resize=print)
+        carried = run_faults(parse("at step 1 freeze rank 0; at step 1 thaw rank 0"), tmp_path, size=2, resize=print)
     assert [one.peers for one in carried] == [(0,), (0,)]
 
 
@@ -109,9 +109,7 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
             write(folder, {"step": 10}, name="metrics.jsonl")
         write(folders[1], {"event": "spawned", "peer": 1, "pid": agents[1].pid, "host": 1})
         write(folders[1], {"event": "host lost", "host": 0}, *view(1))
-        carried = run_faults(
-            parse("at step 1 stop host 0; once settled continue host 0"), folders, size=1, resize=print
-        )
+        carried = run_faults(parse("at step 1 freeze host 0; once settled thaw host 0"), folders, size=1, resize=print)
     assert [one.peers for one in carried] == [(0,), ()]
 
 

@@ -1,0 +1,1 @@
+"""``kungfu chaos``: injects faults into a running job, and tells what held."""

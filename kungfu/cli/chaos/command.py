@@ -1,0 +1,281 @@
+"""``kungfu chaos DIR``: injects a schedule of faults into a running job, and tells what held.
+
+Whatever ends this command, nothing stays frozen: a process beside it thaws (see ``kungfu.testing.faults.freezer``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.text import Text
+
+from kungfu.cli.chaos.foresight import ForeseenFault, foresee
+from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
+from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_size
+from kungfu.cli.chaos.show import injection_line, print_foreseen, print_report
+from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report.values import counted
+from kungfu.errors import UsageError
+from kungfu.runtime.core.requests import JobRequest, Resize, SaveCheckpoint
+from kungfu.runtime.job_api.job_file import is_running, newest_folder, read_job_file
+from kungfu.runtime.job_api.status import JobStatus
+from kungfu.testing.faults import (
+    Fault,
+    Freezer,
+    Injection,
+    InjectionLimits,
+    JobWatcher,
+    RequestCheckpoint,
+    ResizeJob,
+    inject,
+    parse,
+    survivable_faults,
+)
+from kungfu.testing.faults.processes import local_hosts
+
+__all__ = ["add_arguments", "read_schedule", "run"]
+
+_RUNS = Path("runs")
+_LONGEST_S = 86400.0
+_EXITS = (
+    "exit codes: 0 each fault was carried out and everything held, 1 not, 2 the command line is wrong, or there is no "
+    "such job, 130 ended by Ctrl-C"
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives ``parser`` the options of the command."""
+    parser.epilog = _EXITS
+    parser.add_argument("place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest in runs/)")
+    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
+    parser.add_argument(
+        "--fault", action="append", default=[], metavar="FAULT", help="as in 'at step +100 kill leader'; repeatable"
+    )
+    parser.add_argument(
+        "--schedule", type=Path, metavar="FILE", help="of faults, one a line, or a list of them in YAML or JSON"
+    )
+    parser.add_argument("--seed", type=int, metavar="S", help="draw faults that the job survives, by this seed")
+    parser.add_argument("--faults", type=int, default=5, metavar="N", help="how many are drawn (%(default)s)")
+    parser.add_argument("--every", type=int, default=100, metavar="K", help="steps between them (%(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="tell what would happen, and do nothing")
+    parser.add_argument("--yes", action="store_true", help="do not ask before it begins")
+    parser.add_argument(
+        "--within", type=float, default=120.0, metavar="S",
+        help="the job has to be whole again so soon after each fault (%(default)g)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--patience", type=float, default=3600.0, metavar="S", help="wait so long for a fault's moment (%(default)g)"
+    )
+    parser.add_argument("--may-end-job", action="store_true", help="also what ends the job for sure")
+    parser.add_argument(
+        "--watch", type=Path, metavar="DIR", help="read the record of another host, as when kungfu-run here is killed"
+    )
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Injects the faults of a command line, and tells what held; the exit code is 0 only if everything did."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
+    from kungfu.runtime.job_api.client import connected
+
+    for name, seconds in (("--within", given.within), ("--patience", given.patience)):
+        if not 1 <= seconds <= _LONGEST_S:
+            raise UsageError(f"{name} {seconds:g}: must be from 1 to {_LONGEST_S:g} seconds")
+    folder = given.logdir or given.place or newest_folder(_RUNS)
+    with connected(folder) as job:
+        status = job.status()
+    watcher = JobWatcher(given.watch or folder)
+    view = watcher.look()
+    content = read_job_file(folder)
+    # A job of one host does not tell of its hosts.
+    if not view.host_names:
+        view.agents[0], view.told_at[content.pid] = content.pid, content.started
+        view.hosts.add(0)
+    if not view.members:
+        raise UsageError(f"{given.watch or folder}: the job does not train yet; wait for its first view")
+    faults, here = _faults(given, status), local_hosts(view)
+    foreseen = foresee(
+        faults, view, status, local_hosts=here, own_agent=content.pid,
+        is_watched=given.watch is not None, within_s=given.within,
+    )  # fmt: skip
+    if given.dry_run:
+        print_foreseen(foreseen, form=given.form)
+        return 0
+    _refuse_impossible(foreseen, may_end_job=given.may_end_job)
+    if not given.yes and not _is_confirmed(foreseen, folder, status):
+        return 2
+    limits = InjectionLimits(given.within, given.patience, here, given.may_end_job, f"chaos-{secrets.token_hex(3)}")
+    with _alone(folder), _interruptible():
+        return _inject(faults, _SteeredJob(folder, watcher, given.watch is not None), limits, form=given.form)
+
+
+# ---- the schedule ----------------------------------------------------------------------------------------------------
+
+
+def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
+    """Those of the command line, by hand or drawn."""
+    written = [*(read_schedule(given.schedule) if given.schedule else ()), *(parse("\n".join(given.fault)))]
+    if given.seed is not None and written:
+        raise UsageError(f"--seed {given.seed} draws a schedule, and --fault or --schedule gives one: take one of them")
+    if given.seed is None:
+        if not written:
+            raise UsageError("no fault was given: --fault 'at step +100 kill leader', --schedule FILE, or --seed 1")
+        return written
+    if status.scaling == "inelastic":
+        least, most = 1, None
+    else:
+        least, most = status.membership.minimum, status.membership.maximum
+    return survivable_faults(
+        given.seed, faults=given.faults, every=given.every, size=status.membership.size, least=least, most=most
+    )
+
+
+def read_schedule(path: Path) -> tuple[Fault, ...]:
+    """The faults of a file: one a line, or where its name says YAML or JSON, a list of texts.
+
+    Raises:
+        UsageError: The file cannot be read, or something in it is no fault.
+    """
+    try:
+        text = path.read_text()
+        if path.suffix.lower() in (".yaml", ".yml", ".json"):
+            content: Any = yaml.safe_load(text)
+            if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
+                raise UsageError(f"{path}: must be a list of faults, each a text as 'at step +100 kill leader'")
+            text = "\n".join(content)
+        return parse(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schedule {path}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        raise UsageError(f"--schedule {path}: is no YAML or JSON ({error})") from error
+
+
+def _refuse_impossible(foreseen: Sequence[ForeseenFault], *, may_end_job: bool) -> None:
+    for number, one in enumerate(foreseen, start=1):
+        if one.obstacle and not (one.ends_job and may_end_job):
+            way_out = "; --may-end-job does it all the same" if one.ends_job else ""
+            raise UsageError(f"fault {number} ({one.when} {one.what}) cannot be done: {one.obstacle}{way_out}")
+
+
+def _is_confirmed(foreseen: Sequence[ForeseenFault], folder: Path, status: JobStatus) -> bool:
+    """Whether a person at the terminal wants it."""
+    if not sys.stdin.isatty():
+        raise UsageError("nobody can be asked whether this is meant: give --yes, or look with --dry-run first")
+    print_foreseen(foreseen, form="text", stderr=True)
+    size = counted(status.membership.size, "peer")
+    print(f"Do this to the job {status.job} in {folder}, which trains with {size}? [y/N] ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    print("nothing was done", file=sys.stderr)
+    return False
+
+
+# ---- the injection ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _SteeredJob:
+    """The job in ``folder``; ``watcher`` follows its record, or that of another host of it where ``is_watched``."""
+
+    folder: Path
+    watcher: JobWatcher
+    is_watched: bool
+
+    def request(self, what: ResizeJob | RequestCheckpoint, *, id: str) -> None:
+        """Hands a request in; raises ``KungfuError`` if it is refused."""
+        from kungfu.runtime.job_api.client import connected
+
+        action = Resize(what.size) if isinstance(what, ResizeJob) else SaveCheckpoint()
+        with connected(self.folder) as job:
+            progress = job.submit(JobRequest(id, action))
+        if progress.state == "refused":
+            raise UsageError(f"the job refuses it: {progress.reason}")
+
+    def is_over(self) -> bool:
+        """Whether it has ended: its record says so, or its kungfu-run here is gone, unless another one is watched."""
+        if {"ended", "failed"} & {*self.watcher.look().kinds[-50:]}:
+            return True
+        return not self.is_watched and not is_running(read_job_file(self.folder))
+
+    @property
+    def record(self) -> Path:
+        """The folder that is read."""
+        return self.watcher.folder
+
+
+def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
+    """Injects the faults, and reports; Ctrl-C ends it with a report of what has been."""
+    injections, console = list[Injection](), Console(stderr=True, highlight=False)
+    since, first_step, offset = time.time(), job.watcher.look().steps, trace_size(job.record)
+    interrupted = False
+    try:
+        with Freezer() as freezer:
+            for one in inject(faults, job.watcher, job, limits=limits, freezer=freezer):
+                injections.append(one)
+                console.print(Text(injection_line(one)), soft_wrap=True)
+    except KeyboardInterrupt:
+        interrupted = True
+        left = counted(len(faults) - len(injections), "fault")
+        console.print(Text(f"interrupted: nothing is frozen any more, {left} left out"), soft_wrap=True)
+    report = _reported(injections, job, since=since, within_s=limits.within_s, first_step=first_step, offset=offset)
+    print_report(report, form=form)
+    return 130 if interrupted else int(not report.held)
+
+
+def _reported(
+    injections: Sequence[Injection], job: _SteeredJob, *, since: float, within_s: float, first_step: int, offset: int
+) -> ChaosReport:
+    content = read_job_file(job.folder)
+    rows = read_metrics(job.record).rows
+    return report_chaos(
+        injections, read_events(job.record).events, [row for row in rows if row.get("step", 0) > first_step - 200],
+        job=content.job, since=since, within_s=within_s, samples=_samples(job.record, rows, first_step, offset),
+        code=content.code,
+    )  # fmt: skip
+
+
+def _samples(record: Path, rows: Sequence[Any], first_step: int, offset: int) -> SampleCheck:
+    """By the trace, which knows each step's place; else by the metrics of whole epochs."""
+    steps = read_steps(record, offset=offset)
+    return check_steps(steps) if steps else check_epochs(rows, since=first_step)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """No second chaos at the same job: neither could tell its faults from the other's."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(f"{folder}: another kungfu chaos is at work on this job; wait for its end") from None
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM is taken as Ctrl-C: what is frozen is thawed, and what has been is reported."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,300 @@
+"""What became of a job under injected faults: a pure function of the injections and of the job's record."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kungfu.cli.chaos.samples import SampleCheck
+from kungfu.cli.report import one_line
+from kungfu.cli.report.changes import recovered, rescaled
+from kungfu.cli.report.values import duration, figure, finite_number, peers_named
+from kungfu.event_log.codec import fields_of
+from kungfu.event_log.events import (
+    CheckpointEvent,
+    FailedEvent,
+    HostLeftEvent,
+    HostLostEvent,
+    LeaderEvent,
+    LoggedEvent,
+    LostEvent,
+    MissingEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RequestEvent,
+    RescaleEvent,
+    RoundedEvent,
+    ViewEvent,
+)
+from kungfu.testing.faults import (
+    Injection,
+    JobView,
+    RequestCheckpoint,
+    ResizeJob,
+    SignalHosts,
+    SignalPeers,
+    SlowPeers,
+)
+
+__all__ = ["ChaosReport", "Digests", "FaultOutcome", "ViewCheck", "report_chaos"]
+
+Digests = Literal["equal", "equal after rounding", "one peer"]
+Rows = Sequence[Mapping[str, Any]]
+
+_TOLD = (
+    LostEvent, RecoveredEvent, RefusedEvent, MissingEvent, HostLostEvent, HostLeftEvent, LeaderEvent, RescaleEvent,
+    RequestEvent, CheckpointEvent, FailedEvent,
+)  # fmt: skip
+_STEPS_BEFORE, _BEFORE_S = 20, 60.0
+
+
+@dataclass(frozen=True)
+class FaultOutcome:
+    """What became of one fault; ``None`` is not known, or did not happen.
+
+    Args:
+        fault: The fault, in the words of the schedule.
+        time: When it was carried out, seconds since 1970.
+        step: The steps of the job at that time.
+        peers: The ids of the peers that it hit.
+        noticed_s: Seconds from the last step before it until the job knew of the loss.
+        stop_s: Seconds for which training stood still.
+        whole_s: Seconds from the end of the fault until the job was whole again, all who come for lost peers included.
+        result: What came of it, in words.
+        held: Whether it was carried out, and the job recovered in time.
+    """
+
+    fault: str
+    time: float | None
+    step: int
+    peers: tuple[int, ...]
+    noticed_s: float | None
+    stop_s: float | None
+    whole_s: float | None
+    result: str
+    held: bool
+
+
+@dataclass(frozen=True)
+class ViewCheck:
+    """The peers of a view that began under the faults, and how the checksums of their states compared."""
+
+    version: int
+    peers: tuple[int, ...]
+    digests: Digests
+
+
+@dataclass(frozen=True)
+class ChaosReport:
+    """What held under the faults, and what did not.
+
+    Args:
+        job: The name of the job.
+        faults: What became of each fault.
+        views: The views that began under them: no view begins whose peers hold different states.
+        samples: What the record says of the samples.
+        told: What happened, in the words of ``kungfu why``.
+        code: The exit code of the job, if it ended meanwhile.
+        problems: What did not hold, in words; nothing where everything did.
+    """
+
+    job: str
+    faults: tuple[FaultOutcome, ...]
+    views: tuple[ViewCheck, ...]
+    samples: SampleCheck
+    told: tuple[str, ...]
+    code: int | None
+    problems: tuple[str, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether everything did."""
+        return not self.problems
+
+
+def report_chaos(
+    injections: Sequence[Injection],
+    events: Sequence[LoggedEvent],
+    rows: Rows,
+    *,
+    job: str,
+    since: float,
+    within_s: float,
+    samples: SampleCheck,
+    code: int | None,
+) -> ChaosReport:
+    """Says what held.
+
+    Args:
+        injections: What became of each fault.
+        events: Those of the whole run.
+        rows: The lines of the metrics from shortly before the first fault on.
+        job: The name of the job.
+        since: When the injection began, seconds since 1970.
+        within_s: Seconds in which the job had to be whole again.
+        samples: What the record says of the samples.
+        code: The exit code of the job, if it ended meanwhile.
+    """
+    after = [event for event in events if event.time is not None and event.time >= since]
+    steps = _one_row_each(rows)
+    faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
+    problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
+    problems += samples.problems
+    problems += [one_line(event) for event in after if isinstance(event, CheckpointEvent) and event.error]
+    # The job ended with an error of its own, or because of the faults.
+    if code:
+        failed = [event.error for event in after if isinstance(event, FailedEvent)]
+        problems.append(f"the job ended with exit code {code}{f': {failed[0]}' if failed else ''}")
+    told = [one_line(event) for event in after if isinstance(event, _TOLD)]
+    return ChaosReport(
+        job, faults, tuple(_views(after)), samples, tuple(line for line in told if line), code,
+        tuple(dict.fromkeys(problems)),
+    )  # fmt: skip
+
+
+def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
+    """A view is in force only when the checksums of its peers agreed, if by rounding not at once."""
+    rounded = {event.view for event in after if isinstance(event, RoundedEvent)}
+    for event in after:
+        if isinstance(event, ViewEvent):
+            digests: Digests = "equal after rounding" if event.version in rounded else "equal"
+            yield ViewCheck(event.version, event.peers, digests if len(event.peers) > 1 else "one peer")
+
+
+# ---- one fault -------------------------------------------------------------------------------------------------------
+
+
+def _outcome(
+    one: Injection, events: Sequence[LoggedEvent], after: Sequence[LoggedEvent], rows: Rows, *, within_s: float,
+    code: int | None,
+) -> FaultOutcome:  # fmt: skip
+    fault = str(one.fault)
+    if one.at is None:
+        return FaultOutcome(fault, None, one.step, one.peers, None, None, None, f"not carried out: {one.why}", False)
+    since = [event for event in after if (event.time or 0.0) >= one.at]
+    change = _change(one, since)
+    whole_at = _whole_at(one, events, rows)
+    whole_s = None if whole_at is None else max(0.0, whole_at - one.until)
+    stop_s = _paused_s(rows, one.at, whole_at or one.until) if change is None else change.stop_s
+    in_time = whole_s is not None and whole_s <= within_s
+    result = _result(one, one.at, change, since, rows)
+    # Whoever was to come for a lost peer need not come to a job whose training is over.
+    if not in_time and code != 0:
+        late = "was not" if whole_s is None else f"was only after {duration(whole_s)}"
+        result = f"{result}; {within_s:g} s after it the job {late} whole again"
+    noticed_s = change.noticed_s if isinstance(change, RecoveredEvent) else None
+    held = in_time or code == 0
+    refused = _request_state(one, since)
+    if refused is not None and refused.state != "carried out":
+        held = False
+    return FaultOutcome(fault, one.at, one.step, one.peers, noticed_s, stop_s, whole_s, result, held)
+
+
+def _change(one: Injection, since: Sequence[LoggedEvent]) -> RecoveredEvent | RescaleEvent | None:
+    """The change of the membership that came of a fault: a recovery without its peers, or a rescale."""
+    what, hit = one.fault.what, {str(peer) for peer in one.peers}
+    for event in since:
+        if isinstance(event, RecoveredEvent) and hit & event.lost.keys():
+            return event
+        if isinstance(event, RescaleEvent):
+            is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
+            if is_notice and {*one.peers} & {*event.left}:
+                return event
+            if isinstance(what, ResizeJob) and event.rule == f"kungfu {what}":
+                return event
+    return None
+
+
+def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent | None:
+    """The last that was recorded of a fault's request."""
+    found = [event for event in since if isinstance(event, RequestEvent) and one.request and event.id == one.request]
+    return found[-1] if found else None
+
+
+def _result(
+    one: Injection, at: float, change: RecoveredEvent | RescaleEvent | None, since: Sequence[LoggedEvent], rows: Rows
+) -> str:
+    """What came of a fault at this time, in words."""
+    what, request = one.fault.what, _request_state(one, since)
+    if change is not None:
+        return recovered(change)[0] if isinstance(change, RecoveredEvent) else rescaled(change)[0]
+    if isinstance(what, RequestCheckpoint):
+        written = (event for event in since if isinstance(event, CheckpointEvent))
+        return next(map(one_line, written), "no checkpoint was written")
+    if isinstance(what, ResizeJob):
+        return one_line(request) if request is not None else "the job has not answered"
+    if isinstance(what, SlowPeers):
+        before, meanwhile = _speed(rows, at - _BEFORE_S, at), _speed(rows, at, one.until)
+        return f"{figure(before)} -> {figure(meanwhile)} samples/s meanwhile"
+    if one.until > at:
+        return f"nobody gave {peers_named(one.peers)} up" if one.peers else "the job trained on"
+    if any(isinstance(event, LostEvent | MissingEvent) or _is_end(event, one.peers) for event in since):
+        return "no peer of the view was lost: training went on"
+    return "the record tells of no loss"
+
+
+def _is_end(event: LoggedEvent, peers: Sequence[int]) -> bool:
+    fields = fields_of(event)
+    return fields["event"] in ("peer ended", "dismissed", "finished") and fields.get("peer") in peers
+
+
+# ---- times -----------------------------------------------------------------------------------------------------------
+
+
+def _one_row_each(rows: Rows) -> Rows:
+    """The rows that tell a time and a step; of a step that was done again, the last one."""
+    by_step: dict[int, Mapping[str, Any]] = {}
+    for row in rows:
+        step, at = finite_number(row.get("step")), finite_number(row.get("time"))
+        if step is not None and at is not None:
+            by_step[int(step)] = row
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
+    """When the first step ended, after a fault was over, with the job whole: everybody there who is to be there."""
+    view, earliest = JobView(), max(one.at or math.inf, one.until)
+    told: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
+    for at, moment in sorted([*told, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
+        if isinstance(moment, LoggedEvent):
+            view.add(fields_of(moment))
+            continue
+        view.steps = max(view.steps, int(moment["step"]))
+        if at > earliest and view.is_whole and _is_over(one, view):
+            return float(at)
+    return None
+
+
+def _is_over(one: Injection, view: JobView) -> bool:
+    """Whether a fault is over for the job: whoever was killed is known to be gone, what was asked for is answered."""
+    what = one.fault.what
+    if one.request:
+        return view.requests.get(one.request, "accepted") != "accepted"
+    if isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice"):
+        return view.members != () and {*one.peers}.isdisjoint(view.members) and {*one.peers}.isdisjoint(view.joiners)
+    return True
+
+
+def _paused_s(rows: Rows, since: float, until: float) -> float | None:
+    """The longest time between two steps of a span, less a median step of those before."""
+    times = [float(row["time"]) for row in rows]
+    gaps = [(one, later, later - one) for one, later in itertools.pairwise(times)]
+    before = [gap for _, later, gap in gaps if later <= since][-_STEPS_BEFORE:]
+    within = [gap for one, later, gap in gaps if later > since and one <= until]
+    if not within:
+        return None
+    return max(0.0, max(within) - (statistics.median(before) if before else 0.0))
+
+
+def _speed(rows: Rows, since: float, until: float) -> float | None:
+    """Samples per second of the steps that ended in a span."""
+    found = [row for row in rows if since < row["time"] <= until]
+    if len(found) < 2:
+        return None
+    seconds = float(found[-1]["time"]) - float(found[0]["time"])
+    samples = sum(int(row.get("batch", 0)) for row in found[1:])
+    return samples / seconds if seconds > 0 else None

@@ -1,0 +1,169 @@
+"""Whether a job trained on each sample once while faults were injected, as far as its record tells.
+
+Rank 0 records for each step how many samples the job had trained on before it, which the loader's position follows, and
+how many samples its peers brought to the step together. A step that begins where the one before it ended lost no sample
+and used none twice; the end of an epoch is met exactly. Steps that rank 0 took with it when it was killed are bridged
+by the next one that is recorded. Without a trace, the samples of whole epochs are counted from the metrics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kungfu.cli.report.values import counted, figure, finite_number
+
+__all__ = ["CountedStep", "SampleCheck", "check_epochs", "check_steps", "read_steps", "trace_size"]
+
+
+@dataclass(frozen=True)
+class CountedStep:
+    """A step of the whole job, as rank 0 recorded it.
+
+    Args:
+        step: Its number.
+        done: Samples trained on before it.
+        samples: Samples of the step, of all peers.
+        epoch_samples: Samples of an epoch; 0 where that is not known.
+    """
+
+    step: int
+    done: int
+    samples: int
+    epoch_samples: int = 0
+
+
+@dataclass(frozen=True)
+class SampleCheck:
+    """What the record says of the samples.
+
+    Args:
+        samples: Those that were counted.
+        found: What was found, in words.
+        problems: Where samples were lost, or used twice.
+        notes: What could not be told.
+    """
+
+    samples: int
+    found: str
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def trace_size(folder: Path) -> int:
+    """How large the trace of a run is by now: what comes after it is of later steps."""
+    try:
+        return (folder / "trace.jsonl").stat().st_size
+    # The run keeps none, or has not begun it.
+    except OSError:
+        return 0
+
+
+def read_steps(folder: Path, *, offset: int) -> list[CountedStep]:
+    """The steps in the trace of a run from ``offset`` bytes on, in their order; of one that was done again the last."""
+    by_step: dict[int, tuple[int, CountedStep]] = {}
+    try:
+        with (folder / "trace.jsonl").open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if (found := _step(line)) is not None:
+                    view, one = found
+                    if one.step not in by_step or view >= by_step[one.step][0]:
+                        by_step[one.step] = view, one
+    except OSError:
+        return []
+    return [by_step[step][1] for step in sorted(by_step)]
+
+
+def _step(line: bytes) -> tuple[int, CountedStep] | None:
+    """The view and the step of a line of rank 0; ``None`` for any other, or one that was cut short."""
+    if b'"agreed"' not in line:
+        return None
+    try:
+        fields = json.loads(line)
+        agreed = fields["agreed"]
+        one = CountedStep(
+            int(fields["step"]), int(agreed["samples_done"]), int(agreed["total_samples"]),
+            int(agreed.get("epoch_samples", 0)),
+        )  # fmt: skip
+        return int(fields["view"]), one
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
+    """Whether each step began where the one before it ended, and none went beyond its epoch.
+
+    Args:
+        steps: Those that were recorded, in their order.
+
+    >>> check_steps([CountedStep(1, 0, 12, 20), CountedStep(2, 12, 8, 20)]).found
+    '20 samples of steps 1 to 2, each step from where the one before it ended'
+    >>> check_steps([CountedStep(1, 0, 12), CountedStep(2, 10, 12)]).problems
+    ('step 2 began after 10 samples, and the one before it ended after 12: 2 samples were used twice',)
+    """
+    problems, notes = list[str](), list[str]()
+    for before, after in itertools.pairwise(steps):
+        end, missing = before.done + before.samples, after.step - before.step - 1
+        beyond = after.done - end
+        # Rank 0 took some steps with it; how many samples they had is known by the position after them.
+        if missing and beyond > 0:
+            notes.append(f"{_named(before.step + 1, after.step - 1)} not recorded, and had {counted(beyond, 'sample')}")
+        elif beyond:
+            wrong = "were left out" if beyond > 0 else "were used twice"
+            problems.append(
+                f"step {figure(after.step)} began after {figure(after.done)} samples, and the one before it ended "
+                f"after {figure(end)}: {counted(abs(beyond), 'sample')} {wrong}"
+            )
+    problems += [
+        f"step {figure(one.step)} went beyond the end of its epoch of {counted(one.epoch_samples, 'sample')}"
+        for one in steps if one.epoch_samples and one.done % one.epoch_samples + one.samples > one.epoch_samples
+    ]  # fmt: skip
+    if not steps:
+        return SampleCheck(0, "no step was recorded", notes=("the record does not tell of the samples",))
+    total = steps[-1].done + steps[-1].samples - steps[0].done
+    found = f"{counted(total, 'sample')} of steps {figure(steps[0].step)} to {figure(steps[-1].step)}"
+    if not problems:
+        found += ", each step from where the one before it ended"
+    return SampleCheck(total, found, tuple(problems), tuple(notes))
+
+
+def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleCheck:
+    """Whether every whole epoch had as many samples, from the metrics alone.
+
+    Args:
+        rows: The lines of the metrics.
+        since: Epochs that have a step after this one are checked; those before say how many samples there are.
+
+    >>> rows = [{"step": 2 * epoch + one, "epoch": epoch, "batch": 6} for epoch in range(4) for one in (1, 2)]
+    >>> check_epochs(rows, since=3).found
+    '2 whole epochs of 12 samples each'
+    """
+    by_step = {int(step): row for row in rows if (step := finite_number(row.get("step"))) is not None}
+    epochs: dict[int, dict[int, int]] = {}
+    for step, row in sorted(by_step.items()):
+        epochs.setdefault(int(row.get("epoch", 0)), {})[step] = int(row.get("batch", 0))
+    # The first and the last one may have begun before the record, and go on after it.
+    whole = {
+        epoch: steps for epoch, steps in [*epochs.items()][1:-1]
+        if {min(steps) - 1, max(steps) + 1} <= by_step.keys() and len(steps) == max(steps) - min(steps) + 1
+    }  # fmt: skip
+    checked = {epoch: sum(steps.values()) for epoch, steps in whole.items() if max(steps) > since}
+    totals = [sum(steps.values()) for steps in whole.values()]
+    if not checked:
+        return SampleCheck(0, "no epoch was over", notes=("no whole epoch is recorded: its samples were not counted",))
+    usual = max(set(totals), key=totals.count)
+    problems = [
+        f"epoch {epoch} had {counted(total, 'sample')}, where others have {figure(usual)}"
+        for epoch, total in checked.items() if total != usual
+    ]  # fmt: skip
+    found = f"{counted(len(checked), 'whole epoch')} of {counted(usual, 'sample')} each"
+    return SampleCheck(sum(checked.values()), found if not problems else "epochs differ", tuple(problems))
+
+
+def _named(first: int, last: int) -> str:
+    return f"step {figure(first)} is" if first == last else f"steps {figure(first)} to {figure(last)} are"

@@ -1,0 +1,98 @@
+"""Prints what chaos would do, and what held under it: tables for people, an object for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.chaos.foresight import ForeseenFault
+from kungfu.cli.chaos.outcome import ChaosReport, FaultOutcome, ViewCheck
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, peers_named
+from kungfu.event_log.numbers import as_json
+from kungfu.testing.faults import Injection
+
+__all__ = ["Form", "injection_line", "print_foreseen", "print_report"]
+
+Form = Literal["text", "json"]
+
+
+def print_foreseen(foreseen: Sequence[ForeseenFault], *, form: Form, stderr: bool = False) -> None:
+    """Prints what would happen, when, and to whom."""
+    if form == "json":
+        print(json.dumps({"faults": [asdict(one) for one in foreseen]}, indent=2))
+        return
+    table = Table()
+    for name in ("", "when", "what", "now that would be", ""):
+        table.add_column(name, overflow="fold")
+    for number, one in enumerate(foreseen, start=1):
+        last = Text(f"cannot be done: {one.obstacle}", style="bold red") if one.obstacle else Text(one.remark)
+        table.add_row(str(number), Text(one.when), Text(one.what), Text(one.hits), last)
+    Console(highlight=False, stderr=stderr).print(table)
+
+
+def injection_line(one: Injection) -> str:
+    """What became of a fault, as it happens."""
+    if one.at is None:
+        return f"{one.fault}: not carried out: {one.why}"
+    hit = f" ({peers_named(one.peers)})" if one.peers else ""
+    return f"{time.strftime('%H:%M:%S', time.localtime(one.at))} step {figure(one.step)}: {one.fault.what}{hit}"
+
+
+def print_report(report: ChaosReport, *, form: Form) -> None:
+    """Prints what held, and what did not."""
+    if form == "json":
+        print(json.dumps(as_json(_document(report), nan=None), indent=2, allow_nan=False))
+        return
+    console = Console(highlight=False)
+    console.print(_table(report.faults))
+    for line in (*_details(report), *(f"  {told}" for told in report.told)):
+        console.print(Text(line), soft_wrap=True)
+    # What a person looks for stands last.
+    for problem in report.problems:
+        console.print(Text(f"did not hold: {problem}", style="bold red"), soft_wrap=True)
+    if report.held:
+        console.print(Text(f"everything held under {counted(len(report.faults), 'fault')}", style="bold green"))
+
+
+def _document(report: ChaosReport) -> Mapping[str, Any]:
+    return {**asdict(report), "held": report.held}
+
+
+def _table(faults: Sequence[FaultOutcome]) -> Table:
+    table = Table()
+    for name in ("fault", "step", "hit", "noticed", "stood still", "whole after", "what came of it"):
+        numeric = name in ("step", "noticed", "stood still", "whole after")
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for one in faults:
+        hit = peers_named(one.peers) if one.peers else UNKNOWN
+        times = (duration(one.noticed_s), duration(one.stop_s), duration(one.whole_s))
+        style = "" if one.held else "bold red"
+        table.add_row(Text(one.fault), figure(one.step), hit, *times, Text(one.result, style=style))
+    return table
+
+
+def _details(report: ChaosReport) -> list[str]:
+    samples = [f"samples: {report.samples.found}", *(f"  note: {note}" for note in report.samples.notes)]
+    ended = [] if report.code is None else [f"the job ended meanwhile, with exit code {report.code}"]
+    told = ["what happened:"] if report.told else []
+    return [*_states(report.views), *samples, *ended, *told]
+
+
+def _states(views: Sequence[ViewCheck]) -> list[str]:
+    """How the states of the peers compared whenever the membership had changed."""
+    compared = [one for one in views if one.digests != "one peer"]
+    rounded = [str(one.version) for one in compared if one.digests == "equal after rounding"]
+    if not views:
+        return ["states: the membership did not change, so nothing was compared anew"]
+    alone = len(views) - len(compared)
+    parts = [f"equal on all peers in {counted(len(compared), 'view')}"] if compared else []
+    parts += [f"{counted(alone, 'view')} of one peer, with nothing to compare"] if alone else []
+    evened = f"; rounding was evened out in view {', '.join(rounded)}" if rounded else ""
+    return [f"states: {', '.join(parts)}{evened}"]

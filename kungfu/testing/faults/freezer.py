@@ -1,0 +1,181 @@
+"""Freezes and slows processes for a time, from a process of its own that thaws them whatever becomes of its parent.
+
+The second process is this file, run with nothing but the standard library. It takes one order a line on its standard
+input and answers each with a line; when the input closes, since its parent has ended or was killed, it thaws everything
+and exits. It is in a session of its own, so that a key press in the terminal does not reach it, and it thaws at the end
+of the time even where its parent stands still. Only a SIGKILL to this process itself leaves a peer frozen; a job
+gives such a peer up after its heartbeat.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+__all__ = ["Freezer"]
+
+_PERIOD_S = 0.1  # what is slowed runs for its share of each
+_START_TICKS = 19  # of the fields after the name in /proc/PID/stat, see proc(5)
+_ENDS_WITHIN_S = 5.0
+
+
+class Freezer:
+    """Freezes processes of this user, and thaws them all when the block ends.
+
+    The process beside this one is started with the first order.
+    """
+
+    def __init__(self) -> None:
+        self._guard: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Freezer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        guard, self._guard = self._guard, None
+        if guard is None:
+            return
+        assert guard.stdin is not None
+        assert guard.stdout is not None
+        # It may have been killed, with an order in the pipe.
+        with suppress(OSError):
+            guard.stdin.close()
+        guard.stdout.close()
+        try:
+            guard.wait(_ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            guard.kill()
+            guard.wait()
+
+    def freeze(self, pid: int, *, for_s: float) -> bool:
+        """Stops a process for so many seconds; whether it was there."""
+        return self._order(pid, share=0.0, for_s=for_s)
+
+    def slow(self, pid: int, *, share: float, for_s: float) -> bool:
+        """Lets a process run for a share of each tenth of a second, for so many seconds; whether it was there."""
+        return self._order(pid, share=share, for_s=for_s)
+
+    def thaw(self, pid: int) -> bool:
+        """Lets a process run; whether it was there."""
+        return self._order(pid, share=1.0, for_s=0.0)
+
+    def _order(self, pid: int, *, share: float, for_s: float) -> bool:
+        self._guard = self._guard or subprocess.Popen(
+            [sys.executable, "-S", "-E", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self._guard.stdin is not None
+        assert self._guard.stdout is not None
+        try:
+            self._guard.stdin.write(f"{pid} {share} {for_s}\n")
+            self._guard.stdin.flush()
+            return self._guard.stdout.readline() == "done\n"
+        # Somebody has killed it.
+        except BrokenPipeError:
+            return False
+
+
+# ---- the process beside it -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Held:
+    """A process that is frozen or slowed until a time; ``started`` tells it from a later process of its id."""
+
+    pid: int
+    started: str
+    share: float
+    until: float
+    turn_at: float
+    runs: bool = False
+
+    def turn(self, now: float) -> None:
+        """Freezes it, or lets it run, for its part of the period."""
+        self.runs = not self.runs
+        part = self.share if self.runs else 1.0 - self.share
+        self.turn_at = now + part * _PERIOD_S if self.share else self.until
+        _signal(self, signal.SIGCONT if self.runs else signal.SIGSTOP)
+
+
+def _started(pid: int) -> str:
+    """When a process began, in ticks since the boot; empty where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[_START_TICKS]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _signal(held: _Held, number: signal.Signals) -> None:
+    """Sends a signal, if the process is still the one that was named."""
+    if _started(held.pid) == held.started:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(held.pid, number)
+
+
+def _take(words: str, held: dict[int, _Held]) -> str:
+    """Carries an order out; the answer to it."""
+    number, share, seconds = words.split()
+    pid, now = int(number), time.monotonic()
+    one = _Held(pid, _started(pid), float(share), now + float(seconds), now, runs=True)
+    held.pop(pid, None)
+    if not one.started:
+        return "gone\n"
+    try:
+        # A share of all is a thaw.
+        if one.share >= 1.0:
+            os.kill(pid, signal.SIGCONT)
+        else:
+            held[pid] = one
+            one.turn(now)
+    except PermissionError:
+        del held[pid]
+        return "refused\n"
+    return "done\n"
+
+
+def _wake(held: dict[int, _Held]) -> None:
+    """Thaws whose time is over, and turns the slowed ones."""
+    now = time.monotonic()
+    for one in [*held.values()]:
+        if now >= one.until:
+            _signal(held.pop(one.pid), signal.SIGCONT)
+        elif now >= one.turn_at:
+            one.turn(now)
+
+
+def _guard() -> None:
+    """Takes orders until the input closes, then thaws everything."""
+    held: dict[int, _Held] = {}
+    unread = b""
+    try:
+        while True:
+            next_at = min((min(one.until, one.turn_at) for one in held.values()), default=None)
+            wait_s = None if next_at is None else max(0.0, next_at - time.monotonic())
+            if select.select([0], [], [], wait_s)[0]:
+                chunk = os.read(0, 4096)
+                # The parent has closed it, or is gone.
+                if not chunk:
+                    return
+                *orders, unread = (unread + chunk).split(b"\n")
+                for order in orders:
+                    os.write(1, _take(order.decode(), held).encode())
+            _wake(held)
+    # The parent does not read any more.
+    except BrokenPipeError:
+        return
+    finally:
+        for one in held.values():
+            _signal(one, signal.SIGCONT)
+
+
+if __name__ == "__main__":
+    for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(_number, signal.SIG_IGN)  # its input says when it is over
+    _guard()

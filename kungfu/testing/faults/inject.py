@@ -1,0 +1,261 @@
+"""Injects a schedule of faults into a job of a user's: what cannot or must not be done is left out, and said.
+
+Unlike ``run_faults``, it knows nothing of the job but what the record tells: sizes change by policies, peers may run on
+other machines, and the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`,
+which says what became of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kungfu.errors import KungfuError
+from kungfu.testing.faults.freezer import Freezer
+from kungfu.testing.faults.job_view import JobView, JobWatcher
+from kungfu.testing.faults.processes import why_out_of_reach
+from kungfu.testing.faults.run_faults import carry_out, has_come, hit_peers, job_state, pids_of
+from kungfu.testing.faults.schedule import (
+    Fault,
+    RequestCheckpoint,
+    ResizeJob,
+    SignalHosts,
+    SignalPeers,
+    SlowPeers,
+    What,
+    When,
+)
+
+__all__ = ["InjectedJob", "Injection", "InjectionLimits", "inject", "seconds_held", "why_it_would_end"]
+
+_LOOK_S = 0.02
+
+
+class InjectedJob(Protocol):
+    """The job that faults are injected into."""
+
+    def request(self, what: ResizeJob | RequestCheckpoint, *, id: str) -> None:
+        """Asks the job for something; raises ``KungfuError`` where it is refused or cannot be asked."""
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+
+
+@dataclass(frozen=True)
+class InjectionLimits:
+    """What bounds an injection.
+
+    Args:
+        within_s: Seconds in which the job has to be whole again after a fault, and the longest time that a peer is
+            frozen without saying for how long.
+        patience_s: Seconds that the moment of a fault is waited for.
+        local_hosts: The hosts of the job that are this machine.
+        may_end_job: Whether faults that end the job for sure are carried out.
+        request_prefix: The ids of requests begin with it.
+    """
+
+    within_s: float
+    patience_s: float
+    local_hosts: Collection[int] = (0,)
+    may_end_job: bool = False
+    request_prefix: str = "chaos"
+
+
+@dataclass(frozen=True)
+class Injection:
+    """What became of a fault.
+
+    Args:
+        fault: The fault.
+        at: When it was carried out, seconds since 1970; ``None`` where it was not.
+        step: The steps of the record at that time.
+        peers: The ids of the peers that it hit.
+        until: When what it froze or slowed runs again by itself; ``at`` where nothing was.
+        request: The id of its request, if it was one.
+        why: Why it was not carried out.
+    """
+
+    fault: Fault
+    at: float | None
+    step: int
+    peers: tuple[int, ...] = ()
+    until: float = 0.0
+    request: str = ""
+    why: str = ""
+
+
+class _Calm:
+    """Whether the job has settled from the faults so far: no peer is held or doomed, and it has trained since."""
+
+    def __init__(self) -> None:
+        self._until: dict[int, float] = {}
+        self._steps = 0
+
+    def hit(self, one: Injection, *, for_good: bool) -> None:
+        """A fault was carried out; ``for_good``: the peers do not come back by themselves."""
+        self._until.update(dict.fromkeys(one.peers, float("inf") if for_good else one.until))
+
+    def is_hit(self, peer: int, now: float) -> bool:
+        """Whether a peer is killed, frozen or slowed."""
+        return self._until.get(peer, 0.0) > now
+
+    def has_come(self, view: JobView, now: float) -> bool:
+        """Whether the job is whole, and has trained after the last fault was over."""
+        if any(self.is_hit(peer, now) for peer in view.members):
+            self._steps = view.steps + 1
+        return view.is_whole and view.steps >= self._steps and not any(self.is_hit(peer, now) for peer in view.members)
+
+
+def inject(
+    faults: Sequence[Fault],
+    watcher: JobWatcher,
+    job: InjectedJob,
+    *,
+    limits: InjectionLimits,
+    freezer: Freezer,
+    clock: Callable[[], float] = time.time,
+    pause: Callable[[float], None] = time.sleep,
+) -> Iterator[Injection]:
+    """Injects faults one after the other, and gives for each what became of it; ends when the job is whole again.
+
+    After a fault from which the job does not recover in time, and after the end of the job, no more are carried out.
+
+    Args:
+        faults: The faults, in their order.
+        watcher: Follows the record of the job.
+        job: The job.
+        limits: What bounds the injection.
+        freezer: Thaws what is frozen.
+        clock: Seconds since 1970.
+        pause: Waits for so many seconds.
+    """
+    calm, begun, last = _Calm(), watcher.look().steps, clock()
+    stopped = ""
+    for number, fault in enumerate(faults, start=1):
+        coming: tuple[int, ...] = ()
+        if not stopped:
+            stopped, coming = _await(
+                fault.when, watcher, job, calm, limits=limits, begun=begun, since=last, clock=clock, pause=pause
+            )
+        if stopped:
+            yield Injection(fault, None, watcher.look().steps, why=stopped)
+            continue
+        one = _carried(fault, watcher.look(), job, calm, number=number, coming=coming, limits=limits, freezer=freezer,
+                       now=clock())  # fmt: skip
+        if one.at is not None:
+            calm.hit(one, for_good=_is_for_good(fault.what))
+            last = max(one.until, one.at)
+        yield one
+    end = last + limits.within_s
+    while not (calm.has_come(watcher.look(), clock()) or job.is_over() or clock() > end):
+        pause(_LOOK_S)
+
+
+def _await(
+    when: When, watcher: JobWatcher, job: InjectedJob, calm: _Calm, *, limits: InjectionLimits, begun: int,
+    since: float, clock: Callable[[], float], pause: Callable[[float], None],
+) -> tuple[str, tuple[int, ...]]:  # fmt: skip
+    """Waits for the moment of a fault: why it does not come, or else who was on the way when it came."""
+    before, patient_until = len(watcher.look().kinds), clock() + limits.patience_s
+    while True:
+        view, now = watcher.look(), clock()
+        is_calm = calm.has_come(view, now)
+        if has_come(when, view, calm=is_calm, begun=begun, before=before):
+            break
+        if job.is_over():
+            return "the job had ended", ()
+        waits_for_calm = when.moment == "settled" or when.calm
+        # The fault before was too much: more of them would only hide it.
+        if waits_for_calm and not is_calm and now > since + limits.within_s:
+            return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(view)}", ()
+        if now > patient_until:
+            return f"waited {limits.patience_s:g} s for {when}: {job_state(view)}", ()
+        pause(_LOOK_S)
+    if when.after_s:
+        pause(when.after_s)
+    return ("the job had ended", ()) if job.is_over() else ("", view.joiners)
+
+
+def _carried(
+    fault: Fault, view: JobView, job: InjectedJob, calm: _Calm, *, number: int, coming: tuple[int, ...],
+    limits: InjectionLimits, freezer: Freezer, now: float,
+) -> Injection:  # fmt: skip
+    """Carries a fault out, unless something speaks against it, which its ``why`` says."""
+    what, request = fault.what, ""
+    living = [peer for peer in view.members if not calm.is_hit(peer, now)]
+    try:
+        peers = hit_peers(what, view, coming)
+        why = _why_elsewhere(what, view, peers, limits.local_hosts) or (
+            "" if limits.may_end_job else why_it_would_end(what, view, peers, living=living)
+        )
+        pids = pids_of(what, view, peers)
+        gone = [why_out_of_reach(pid, told_at=view.told_at.get(pid)) for pid in pids]
+        why = why or next((one for one in gone if one), "")
+        if why:
+            return Injection(fault, None, view.steps, peers, why=why)
+        if isinstance(what, ResizeJob | RequestCheckpoint):
+            request = f"{limits.request_prefix}-{number}"
+            job.request(what, id=request)
+        else:
+            carry_out(what, pids, freezer, longest_s=limits.within_s)
+    except (KungfuError, PermissionError) as error:
+        return Injection(fault, None, view.steps, why=str(error))
+    return Injection(fault, now, view.steps, peers, now + seconds_held(what, longest_s=limits.within_s), request)
+
+
+def _why_elsewhere(what: What, view: JobView, peers: Collection[int], local: Collection[int]) -> str:
+    """Which of the processes run on other machines, where no signal reaches them; empty where none do."""
+    hosts = {*what.hosts} if isinstance(what, SignalHosts) else {view.host_of.get(peer, 0) for peer in peers}
+    if isinstance(what, SignalHosts):
+        peers = ()
+    elsewhere = sorted(hosts - {*local})
+    if not elsewhere:
+        return ""
+    names = ", ".join(view.host_names.get(host) or str(host) for host in elsewhere)
+    who = ", ".join(f"peer {peer}" for peer in peers if view.host_of.get(peer, 0) in elsewhere) or "kungfu-run"
+    return f"{who} runs on another machine ({names}): run kungfu chaos there"
+
+
+def why_it_would_end(what: What, view: JobView, peers: Collection[int], *, living: Collection[int]) -> str:
+    """Why a fault would end the job for sure; empty where the job may survive it.
+
+    Args:
+        what: The fault.
+        view: The job as its record tells of it.
+        peers: Those that it hits.
+        living: The members that no fault before holds or has killed.
+
+    Returns:
+        The last peers that hold the state, the only kungfu-run, or those without whom there is no quorum.
+    """
+    match what:
+        case SignalHosts(verb="kill" | "notice") if len(view.hosts) <= 1:
+            return "it is the only kungfu-run of the job, which ends with it"
+        case SignalHosts(verb="kill") if _is_quorum({*peers}, view.members):
+            return "most of the peers run there (or half of them, with rank 0), and the others have no quorum without"
+        case SignalPeers(verb="kill", ranks=ranks) if ranks and {*living} <= {*peers}:
+            return "nobody else holds the state of the job, which ends with it"
+    return ""
+
+
+def _is_quorum(peers: Collection[int], members: Sequence[int]) -> bool:
+    """Whether these members could go on without the others: of two halves that with rank 0 does."""
+    there = [peer for peer in members if peer in peers]
+    return 2 * len(there) > len(members) or (2 * len(there) == len(members) and members[0] in there)
+
+
+def seconds_held(what: What, *, longest_s: float) -> float:
+    """For how long a fault holds processes: frozen, or slowed. 0 for what is done at once."""
+    match what:
+        case SlowPeers(for_s=for_s):
+            return for_s
+        case SignalPeers(verb="freeze", for_s=lasting) | SignalHosts(verb="freeze", for_s=lasting):
+            return longest_s if lasting is None else lasting
+    return 0.0
+
+
+def _is_for_good(what: What) -> bool:
+    """Whether the peers that are hit do not come back."""
+    return isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice")

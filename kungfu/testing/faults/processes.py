@@ -1,0 +1,57 @@
+"""The processes of a job that its record names: whether they are still those, and whether this user may signal them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+import psutil
+
+from kungfu.runtime.hosts import addresses_of, local_addresses
+from kungfu.testing.faults.job_view import JobView
+
+__all__ = ["local_hosts", "send_signal", "why_out_of_reach"]
+
+# A process is told of when it has begun. One that began later than this after it has its id by chance.
+_CLOCK_S = 2.0
+
+
+def why_out_of_reach(pid: int, *, told_at: float | None) -> str:
+    """Why a process cannot be sent a signal, in words; empty where it can.
+
+    Args:
+        pid: Its id.
+        told_at: When the record told of it, seconds since 1970; ``None`` where that is not known.
+    """
+    try:
+        process = psutil.Process(pid)
+        began, owner, status = process.create_time(), process.uids().real, process.status()
+    except psutil.NoSuchProcess:
+        return f"process {pid} has ended"
+    if status == psutil.STATUS_ZOMBIE:
+        return f"process {pid} has ended"
+    # The id was given again.
+    if told_at is not None and began > told_at + _CLOCK_S:
+        return f"process {pid} has ended, and another one has its id now"
+    if os.geteuid() not in (0, owner):
+        return f"process {pid} is of another user (id {owner}), who alone may send it signals"
+    return ""
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Sends a signal; one that has just ended by itself needs none."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def local_hosts(view: JobView) -> frozenset[int]:
+    """The hosts of a job that are this machine: the only one, or those whose names resolve to it."""
+    own = local_addresses()
+    names = view.host_names
+    here = {host for host, name in names.items() if any(_is_here(one, own) for one in addresses_of(name))}
+    return frozenset(here if names else {0})
+
+
+def _is_here(address: str, own: frozenset[str]) -> bool:
+    return address in own or address.startswith("127.")

@@ -1,0 +1,156 @@
+"""The command line of chaos against a real line to a job without peers: what is foreseen, and what is refused."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.chaos.command import read_schedule
+from kungfu.cli.main import main
+from kungfu.errors import UsageError
+from kungfu.testing.faults import parse
+from tests.runtime.job_api.served_job import serve_job
+
+
+@contextmanager
+def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterator[None]:
+    """A job of two processes that do nothing, with a record that tells of them."""
+    children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
+    events: list[dict[str, Any]] = [{"event": "record", "version": 1}]
+    events += [{"event": "host", "host": at, "name": name, "pid": 2**30} for at, name in enumerate(hosts)]
+    for peer, child in enumerate(children):
+        events.append({"event": "spawned", "peer": peer, "pid": child.pid, **({"host": peer} if hosts else {})})
+    events.append({"event": "view", "version": 3, "peers": [0, 1]})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "epoch": 0, "batch": 12}) + "\n")
+    try:
+        with serve_job(folder, **more):
+            yield
+        assert all(child.poll() is None for child in children), "nobody was hit"
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+def foreseen(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> list[dict[str, Any]]:
+    assert main(["chaos", str(folder), "--dry-run", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)["faults"]
+
+
+def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
+    assert main(["chaos", str(folder), *words]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ["at step +5 kill leader", "once settled kill ranks 0,1", "now resize 9", "now kill rank 7",
+             "now freeze rank 1 for 2 s", "now kill host 0", "now kill host 3", "now kill joiner"]  # fmt: skip
+    with trained(tmp_path):
+        found = foreseen(capsys, tmp_path, *(word for text in texts for word in ("--fault", text)))
+        assert main(["chaos", str(tmp_path), "--dry-run", "--fault", texts[1]]) == 0
+        assert "cannot be done" in capsys.readouterr().out
+    obstacles = [one["obstacle"] for one in found]
+    assert found[0]["hits"].startswith("peer 0, process ")
+    assert obstacles[0] == obstacles[4] == obstacles[7] == ""
+    assert "it ends with the last" in obstacles[1]
+    assert obstacles[2] == "the job takes 1 to 4 peers"
+    assert obstacles[3].startswith("the job never has more than 4 peers")
+    assert found[4]["remark"].startswith("thawed after 2.0 s")
+    assert "the only kungfu-run" in obstacles[5]
+    assert [one["ends_job"] for one in found] == [False, True, False, False, False, True, True, False]
+
+
+def test_peers_and_agents_on_other_machines_are_said_to_be_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with trained(tmp_path, hosts=("127.0.0.1", "192.0.2.1")):
+        found = foreseen(capsys, tmp_path, "--fault", "now kill rank 1", "--fault", "now notice host 1")
+    assert "peer 1 runs on another machine (192.0.2.1)" in found[0]["obstacle"]
+    assert found[1]["obstacle"] == "host 1 (192.0.2.1) is another machine: run kungfu chaos there"
+
+
+def test_a_drawn_schedule_is_the_same_for_a_seed_and_takes_no_resize_of_an_inelastic_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with trained(tmp_path, scaling="inelastic"):
+        words = ("--seed", "3", "--faults", "20", "--every", "10")
+        drawn = foreseen(capsys, tmp_path, *words)
+        assert foreseen(capsys, tmp_path, *words) == drawn
+        assert [one["when"] for one in drawn][:2] == ["at step +10 once settled", "at step +20 once settled"]
+        assert not [one for one in drawn if "resize" in one["what"] or one["obstacle"]]
+        assert "takes no change of its peers" in refused(capsys, tmp_path, "--fault", "now resize 3", "--yes")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [
+        ([], "no fault was given"),
+        (["--fault", "now kil rank 1"], "is no fault; write a moment"),
+        (["--seed", "1", "--fault", "now checkpoint"], "take one of them"),
+        (["--seed", "1", "--faults", "0"], "one fault and one step at least"),
+        (["--fault", "now kill ranks 0,1", "--yes"], "--may-end-job does it all the same"),
+        (["--fault", "now checkpoint"], "nobody can be asked whether this is meant: give --yes"),
+        (["--fault", "now checkpoint", "--within", "0"], "--within 0: must be from 1"),
+        (["--schedule", "nowhere.txt"], "cannot be read"),
+        (["--watch", "nowhere", "--seed", "1"], "the job does not train yet"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_before_anything_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with trained(tmp_path):
+        assert why in refused(capsys, tmp_path, *words)
+
+
+def test_a_second_chaos_at_the_same_job_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with trained(tmp_path):
+        handle = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            assert "another kungfu chaos is at work" in refused(capsys, tmp_path, "--fault", "now checkpoint", "--yes")
+        finally:
+            os.close(handle)
+
+
+def test_who_is_asked_and_says_no_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    with trained(tmp_path):
+        said = refused(capsys, tmp_path, "--fault", "now kill rank 1")
+    assert "which trains with 2 peers? [y/N] nothing was done" in said
+
+
+def test_a_job_that_is_over_and_a_folder_without_one_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "holds no job.json" in refused(capsys, tmp_path, "--seed", "1", "--yes")
+
+
+def test_a_schedule_is_read_from_lines_and_from_a_list(tmp_path: Path) -> None:
+    expected = parse("at step +5 kill leader; once settled resize 2")
+    lines, listed = tmp_path / "faults.txt", tmp_path / "faults.yaml"
+    lines.write_text("at step +5 kill leader  # the first\n\nonce settled resize 2\n")
+    listed.write_text("- at step +5 kill leader\n- once settled resize 2\n")
+    (tmp_path / "faults.json").write_text(json.dumps([str(one) for one in expected]))
+    assert read_schedule(lines) == read_schedule(listed) == read_schedule(tmp_path / "faults.json") == expected
+    for text in ("at: 5", "- 5", "- [", "5"):
+        listed.write_text(text)
+        with pytest.raises(UsageError, match=r"must be a list of faults|is no YAML"):
+            read_schedule(listed)

@@ -1,0 +1,189 @@
+"""``kungfu chaos`` at real jobs, whose programs count what they trained on: what it says held, did."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.jobs.convex_runs import training
+from tests.jobs.harness import ONE_THREAD_EACH, ROOT, awaited, lines_of, started
+from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+from tests.soak import SOAK
+
+pytestmark = pytest.mark.slow
+
+COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
+ENVIRONMENT = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)}
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """What a chaos that is over has said."""
+
+    code: int
+    report: dict[str, Any]
+    said: str
+
+    @property
+    def faults(self) -> list[dict[str, Any]]:
+        return self.report["faults"]
+
+
+def chaos(folder: Path, *words: object, deadline_s: float = 240.0) -> Chaos:
+    """Chaos from its start to its end."""
+    line = [*COMMAND, "--logdir", folder, "--yes", "--json", *words]
+    done = subprocess.run(
+        [str(word) for word in line], env=ENVIRONMENT, capture_output=True, text=True, timeout=deadline_s
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return Chaos(done.returncode, json.loads(done.stdout), done.stderr)
+
+
+def by_hand(*faults: str) -> list[str]:
+    return [word for fault in faults for word in ("--fault", fault)]
+
+
+def kinds(folder: Path) -> list[str]:
+    return [event["event"] for event in lines_of(folder / "events.jsonl")]
+
+
+def test_the_leader_is_killed_while_a_checkpoint_is_written_and_another_peer_is_frozen_for_a_while(
+    tmp_path: Path,
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    words = ["--results", results, "--epochs", 60, "--samples", SAMPLES, "--batch-size", BATCH]
+    with started(tmp_path, "-np", 2, "--max", 3, "--heartbeat", 30, program="convex.py", arguments=words) as job:
+        job.steps(5)
+        faults = ("now checkpoint", "now kill leader", "once settled freeze rank 0 for 0.3 s")
+        found = chaos(job.folder, *by_hand(*faults), "--within", 100)
+        (results / "hurry").touch()
+        ended = job.end()
+    assert found.code == 0, (found.report, found.said)
+    assert [one["peers"] for one in found.faults] == [[], [0], [1]]
+    assert [one["held"] for one in found.faults] == [True] * 3
+    _, killed, frozen = found.faults
+    assert killed["stop_s"] < killed["whole_s"], "the others trained on long before somebody came"
+    assert frozen["stop_s"] > 0.2
+    assert "nobody gave peer 1 up" in frozen["result"]
+    assert [view["digests"] for view in found.report["views"]] == ["one peer", "equal"]
+    assert found.report["samples"]["problems"] == []
+    assert found.report["samples"]["samples"] > 0
+    assert [event["peer"] for event in ended.all_of("lost")] == [0]
+    found_by_peers = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
+    same_as_undisturbed(ended, found_by_peers, epochs=60)
+
+
+@contextmanager
+def many_epochs(tmp_path: Path, *options: object, epochs: int = 60) -> Iterator[Any]:
+    """A job of 2 to 4 peers, which goes on until it is told to hurry, and which must end as if nothing had happened."""
+    results = tmp_path / "results"
+    results.mkdir()
+    words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH]
+    with started(tmp_path, "-np", 2, "--max", 4, *options, program="convex.py", arguments=words) as job:
+        job.steps(5)
+        yield job
+        (results / "hurry").touch()
+        ended = job.end()
+    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
+    same_as_undisturbed(ended, found, epochs=epochs)
+
+
+@SOAK
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_drawn_schedule_holds(tmp_path: Path, seed: int) -> None:
+    with many_epochs(tmp_path, "--heartbeat", 4, "--failures", 100, epochs=150) as job:
+        found = chaos(job.folder, "--seed", seed, "--faults", 4, "--every", 20, deadline_s=280.0)
+    assert found.code == 0, (found.report, found.said)
+    assert all(one["held"] for one in found.faults)
+
+
+@SOAK
+def test_faults_while_a_joiner_warms_up_and_in_a_rescale_and_two_at_once(tmp_path: Path) -> None:
+    faults = (
+        "now resize 3", "at next spawned after 1 s kill leader", "once settled kill ranks 0,1",
+        "at next regrouping kill joiner", "once settled slow rank 0 to 50 % for 2 s", "once settled resize 2",
+    )  # fmt: skip
+    with many_epochs(tmp_path, "--failures", 100, epochs=200) as job:
+        found = chaos(job.folder, *by_hand(*faults), deadline_s=280.0)
+    carried = [one["time"] is not None for one in found.faults]
+    assert carried[:3] == [True] * 3, found.report
+    assert carried[4:] == [True] * 2, found.report
+
+
+@SOAK
+def test_a_peer_that_is_frozen_for_long_is_given_up_and_another_one_comes(tmp_path: Path) -> None:
+    with many_epochs(tmp_path, "--heartbeat", 3) as job:
+        found = chaos(job.folder, *by_hand("now freeze leader"))
+    assert found.code == 0, found.report
+    assert found.faults[0]["noticed_s"] > 1.0
+
+
+@SOAK
+def test_ctrl_c_thaws_what_is_frozen_and_reports_what_has_been(tmp_path: Path) -> None:
+    with many_epochs(tmp_path, "--heartbeat", 60) as job:
+        line = [
+            *COMMAND,
+            "--logdir",
+            job.folder,
+            "--yes",
+            "--json",
+            *by_hand("now freeze rank 1", "once settled checkpoint"),
+        ]
+        process = subprocess.Popen([str(word) for word in line], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        peer = psutil.Process(next(event["pid"] for event in lines_of(job.folder / "events.jsonl")
+                                   if event["event"] == "spawned" and event["peer"] == 1))  # fmt: skip
+        awaited(lambda: peer.status() == psutil.STATUS_STOPPED, what="the frozen peer", deadline_s=60.0)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60.0)
+        awaited(lambda: peer.status() != psutil.STATUS_STOPPED, what="the thawed peer", deadline_s=60.0)
+    assert process.returncode == 130
+    assert [one["fault"] for one in json.loads(said)["faults"]] == ["now freeze ranks 1"]
+
+
+@SOAK
+def test_a_job_that_ends_in_the_middle_is_no_error_but_not_all_was_carried_out(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "hurry").touch()
+    words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH]
+    with started(tmp_path, "-np", 2, program="convex.py", arguments=words) as job:
+        job.event("view", version=1)
+        found = chaos(job.folder, *by_hand("at step 100000 kill rank 1"))
+        assert job.end().code == 0
+    assert found.code == 1
+    assert "the job had ended" in found.faults[0]["result"]
+    assert found.report["code"] == 0
+
+
+@SOAK
+def test_an_agent_of_another_host_of_this_machine_is_killed_and_another_one_leads(tmp_path: Path) -> None:
+    with training(tmp_path, slots=(1, 1, 3), size=3) as run:
+        run.hosts[1].steps(10)
+        found = chaos(run.hosts.folders[1], *by_hand("now kill host 0"))
+        run.ends(-signal.SIGKILL, 0, 0, tells=1)
+    assert found.code == 0, found.report
+    assert any("leads the job now" in line for line in found.report["told"])
+
+
+@SOAK
+def test_a_job_of_keras_fit_goes_on_after_the_loss_of_its_leader(tmp_path: Path) -> None:
+    words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 40,
+             "--wait", json.dumps({"20": "rescale"})]  # fmt: skip
+    with started(tmp_path, "-np", 2, program="keras_fit.py", arguments=words) as job:
+        job.steps(5)
+        found = chaos(job.folder, *by_hand("now kill leader"))
+        assert job.end().code == 0
+    assert found.code == 0, found.report
+    assert found.report["samples"]["problems"] == []
