@@ -266,7 +266,9 @@ def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> floa
         view.steps = max(view.steps, int(moment["step"]))
         if at > earliest and view.is_whole and _is_over(one, view):
             return float(at)
-    return None
+    # What was told of the view last may have been stamped after the steps that it tells of.
+    last = float(rows[-1]["time"]) if rows else 0.0
+    return last if last > earliest and view.is_whole and _is_over(one, view) else None
 
 
 def _is_over(one: Injection, view: JobView) -> bool:

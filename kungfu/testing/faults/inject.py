@@ -87,15 +87,19 @@ class Injection:
 
 
 class _Calm:
-    """Whether the job has settled from the faults so far: no peer is held or doomed, and it has trained since."""
+    """Whether the job has settled from the faults so far: no peer is held or doomed, and it has trained since.
+
+    Steps reach the record late: one that is told after a fault may have ended before it.
+    """
 
     def __init__(self) -> None:
         self._until: dict[int, float] = {}
-        self._steps = 0
+        self._over_at = 0.0
 
     def hit(self, one: Injection, *, for_good: bool) -> None:
         """A fault was carried out; ``for_good``: the peers do not come back by themselves."""
         self._until.update(dict.fromkeys(one.peers, float("inf") if for_good else one.until))
+        self._over_at = max(self._over_at, one.until)
 
     def is_hit(self, peer: int, now: float) -> bool:
         """Whether a peer is killed, frozen or slowed."""
@@ -103,9 +107,8 @@ class _Calm:
 
     def has_come(self, view: JobView, now: float) -> bool:
         """Whether the job is whole, and has trained after the last fault was over."""
-        if any(self.is_hit(peer, now) for peer in view.members):
-            self._steps = view.steps + 1
-        return view.is_whole and view.steps >= self._steps and not any(self.is_hit(peer, now) for peer in view.members)
+        has_trained = view.stepped_at > self._over_at
+        return view.is_whole and has_trained and not any(self.is_hit(peer, now) for peer in view.members)
 
 
 def inject(

@@ -31,6 +31,7 @@ class JobView:
         host_names: The names of the hosts that were ever in the job; empty for a job of one.
         awaited: The peers that the job is to have again after a loss; 0 where nobody is awaited.
         requests: The states of the requests from outside, by id.
+        stepped_at: When the newest step ended, in seconds since 1970; 0 where that is not told.
     """
 
     steps: int = 0
@@ -48,6 +49,7 @@ class JobView:
     host_names: dict[int, str] = field(default_factory=dict)
     awaited: int = 0
     requests: dict[str, str] = field(default_factory=dict)
+    stepped_at: float = 0.0
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -144,6 +146,7 @@ class JobWatcher:
             self._sight.add(event)
         for row in self._metrics.more():
             self._sight.steps = max(self._sight.steps, row.get("step", 0))
+            self._sight.stepped_at = max(self._sight.stepped_at, row.get("time", 0.0))
         return self._sight
 
 

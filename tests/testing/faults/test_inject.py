@@ -53,7 +53,7 @@ class WrittenJob:
             file.writelines(json.dumps(event) + "\n" for event in events)
         if steps:
             with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps({"step": steps}) + "\n")
+                file.write(json.dumps({"step": steps, "time": self.now + 0.5}) + "\n")
 
     def inject(self, text: str, limits: InjectionLimits = LIMITS) -> list[Injection]:
         with Freezer() as freezer:
