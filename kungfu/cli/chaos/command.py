@@ -24,7 +24,7 @@ from rich.text import Text
 
 from kungfu.cli.chaos.foresight import ForeseenFault, foresee
 from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
-from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_size
+from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_place
 from kungfu.cli.chaos.show import injection_line, print_foreseen, print_report
 from kungfu.cli.report import read_events, read_metrics
 from kungfu.cli.report.values import counted
@@ -220,7 +220,7 @@ class _SteeredJob:
 def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
     """Injects the faults, and reports; Ctrl-C ends it with a report of what has been."""
     injections, console = list[Injection](), Console(stderr=True, highlight=False)
-    since, first_step, offset = time.time(), job.watcher.look().steps, trace_size(job.record)
+    since, first_step, offset = time.time(), job.watcher.look().steps, trace_place(job.record)
     interrupted = False
     try:
         with Freezer() as freezer:

@@ -17,7 +17,9 @@ from typing import Any
 
 from kungfu.cli.report.values import counted, figure, finite_number
 
-__all__ = ["CountedStep", "SampleCheck", "check_epochs", "check_steps", "read_steps", "trace_size"]
+__all__ = ["CountedStep", "SampleCheck", "check_epochs", "check_steps", "read_steps", "trace_place"]
+
+_BEFORE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -54,10 +56,10 @@ class SampleCheck:
     notes: tuple[str, ...] = ()
 
 
-def trace_size(folder: Path) -> int:
-    """How large the trace of a run is by now: what comes after it is of later steps."""
+def trace_place(folder: Path) -> int:
+    """A place in the trace of a run, in bytes, some steps before its newest one: a fault may hit right after that."""
     try:
-        return (folder / "trace.jsonl").stat().st_size
+        return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
     # The run keeps none, or has not begun it.
     except OSError:
         return 0
