@@ -27,6 +27,7 @@ _PLANNING = (
     ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
+    ("top", "kungfu.cli.top.command", "show all jobs of this machine"),
     ("page", "kungfu.cli.page.command", "serve a page of a run for browsers: what it does and did, and buttons"),
     ("chaos", "kungfu.cli.chaos.command", "inject faults into a running job, and tell what held"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ from tests.soak import SOAK
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
+STEP_S = 0.2  # the job must find its way on a busy machine while chaos is at work
 ENVIRONMENT = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)}
 
 
@@ -54,8 +57,16 @@ def by_hand(*faults: str) -> list[str]:
     return [word for fault in faults for word in ("--fault", fault)]
 
 
-def kinds(folder: Path) -> list[str]:
-    return [event["event"] for event in lines_of(folder / "events.jsonl")]
+def is_at_work(folder: Path) -> bool:
+    """Whether a chaos is at work on a job: it holds a lock of its folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
 
 
 def test_the_leader_is_killed_while_a_checkpoint_is_written_and_another_peer_is_frozen_for_a_while(
@@ -63,10 +74,10 @@ def test_the_leader_is_killed_while_a_checkpoint_is_written_and_another_peer_is_
 ) -> None:
     results = tmp_path / "results"
     results.mkdir()
-    words = ["--results", results, "--epochs", 60, "--samples", SAMPLES, "--batch-size", BATCH]
-    with started(tmp_path, "-np", 2, "--max", 3, "--heartbeat", 30, program="convex.py", arguments=words) as job:
+    words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH, "--sleep-s", STEP_S]
+    with started(tmp_path, "-np", 2, "--max", 3, "--heartbeat", 60, program="convex.py", arguments=words) as job:
         job.steps(5)
-        faults = ("now checkpoint", "now kill leader", "once settled freeze rank 0 for 0.3 s")
+        faults = ("now checkpoint", "now kill leader", "once settled freeze rank 0 for 1.5 s")
         found = chaos(job.folder, *by_hand(*faults), "--within", 100)
         (results / "hurry").touch()
         ended = job.end()
@@ -75,14 +86,14 @@ def test_the_leader_is_killed_while_a_checkpoint_is_written_and_another_peer_is_
     assert [one["held"] for one in found.faults] == [True] * 3
     _, killed, frozen = found.faults
     assert killed["stop_s"] < killed["whole_s"], "the others trained on long before somebody came"
-    assert frozen["stop_s"] > 0.2
+    assert frozen["stop_s"] > 0.5
     assert "nobody gave peer 1 up" in frozen["result"]
     assert [view["digests"] for view in found.report["views"]] == ["one peer", "equal"]
     assert found.report["samples"]["problems"] == []
     assert found.report["samples"]["samples"] > 0
     assert [event["peer"] for event in ended.all_of("lost")] == [0]
     found_by_peers = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
-    same_as_undisturbed(ended, found_by_peers, epochs=60)
+    same_as_undisturbed(ended, found_by_peers, epochs=40)
 
 
 @contextmanager
@@ -91,6 +102,7 @@ def many_epochs(tmp_path: Path, *options: object, epochs: int = 60) -> Iterator[
     results = tmp_path / "results"
     results.mkdir()
     words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH]
+    words += ["--sleep-s", STEP_S]
     with started(tmp_path, "-np", 2, "--max", 4, *options, program="convex.py", arguments=words) as job:
         job.steps(5)
         yield job
@@ -103,8 +115,8 @@ def many_epochs(tmp_path: Path, *options: object, epochs: int = 60) -> Iterator[
 @SOAK
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_drawn_schedule_holds(tmp_path: Path, seed: int) -> None:
-    with many_epochs(tmp_path, "--heartbeat", 4, "--failures", 100, epochs=150) as job:
-        found = chaos(job.folder, "--seed", seed, "--faults", 4, "--every", 20, deadline_s=280.0)
+    with many_epochs(tmp_path, "--heartbeat", 4, "--failures", 100, epochs=100) as job:
+        found = chaos(job.folder, "--seed", seed, "--faults", 4, "--every", 10, deadline_s=280.0)
     assert found.code == 0, (found.report, found.said)
     assert all(one["held"] for one in found.faults)
 
@@ -115,7 +127,7 @@ def test_faults_while_a_joiner_warms_up_and_in_a_rescale_and_two_at_once(tmp_pat
         "now resize 3", "at next spawned after 1 s kill leader", "once settled kill ranks 0,1",
         "at next regrouping kill joiner", "once settled slow rank 0 to 50 % for 2 s", "once settled resize 2",
     )  # fmt: skip
-    with many_epochs(tmp_path, "--failures", 100, epochs=200) as job:
+    with many_epochs(tmp_path, "--failures", 100, epochs=100) as job:
         found = chaos(job.folder, *by_hand(*faults), deadline_s=280.0)
     carried = [one["time"] is not None for one in found.faults]
     assert carried[:3] == [True] * 3, found.report
@@ -156,12 +168,14 @@ def test_ctrl_c_thaws_what_is_frozen_and_reports_what_has_been(tmp_path: Path) -
 def test_a_job_that_ends_in_the_middle_is_no_error_but_not_all_was_carried_out(tmp_path: Path) -> None:
     results = tmp_path / "results"
     results.mkdir()
-    (results / "hurry").touch()
-    words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH]
-    with started(tmp_path, "-np", 2, program="convex.py", arguments=words) as job:
-        job.event("view", version=1)
-        found = chaos(job.folder, *by_hand("at step 100000 kill rank 1"))
+    words = ["--results", results, "--epochs", 20, "--samples", SAMPLES, "--batch-size", BATCH, "--sleep-s", STEP_S]
+    with started(tmp_path, "-np", 2, program="convex.py", arguments=words) as job, ThreadPoolExecutor(1) as beside:
+        job.steps(1)
+        running = beside.submit(chaos, job.folder, *by_hand("at step 100000 kill rank 1"))
+        awaited(lambda: is_at_work(job.folder) or running.done(), what="chaos at work", deadline_s=120.0)
+        (results / "hurry").touch()
         assert job.end().code == 0
+        found = running.result()
     assert found.code == 1
     assert "the job had ended" in found.faults[0]["result"]
     assert found.report["code"] == 0
@@ -179,8 +193,7 @@ def test_an_agent_of_another_host_of_this_machine_is_killed_and_another_one_lead
 
 @SOAK
 def test_a_job_of_keras_fit_goes_on_after_the_loss_of_its_leader(tmp_path: Path) -> None:
-    words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 40,
-             "--wait", json.dumps({"20": "rescale"})]  # fmt: skip
+    words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 300]
     with started(tmp_path, "-np", 2, program="keras_fit.py", arguments=words) as job:
         job.steps(5)
         found = chaos(job.folder, *by_hand("now kill leader"))

@@ -1,0 +1,1 @@
+"""``kungfu top``: all jobs of this machine at a glance."""

@@ -1,0 +1,188 @@
+"""``kungfu top``: all jobs of this machine, again and again on a terminal, or once."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import json
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from kungfu.cli.report.values import UNKNOWN, counted, figure, rough_duration
+from kungfu.cli.top.find_jobs import FoundJob, find_jobs
+from kungfu.cli.top.row import JobRow, UsageMeter, row_of
+from kungfu.errors import UsageError
+from kungfu.event_log.numbers import as_json
+
+__all__ = ["TopOfJobs", "add_arguments", "run"]
+
+_LONGEST_S = 3600.0
+_BETWEEN_S = 0.5  # two looks at the processor time, where there is one row only
+_NARROW = 130  # columns of a terminal
+_KEYS = ("q", "Q", "\x03", "\x04")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Gives ``parser`` the options of the command."""
+    parser.epilog = "q or Ctrl-C ends it. exit codes: 0 done, 2 the command line is wrong"
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs that are shown also when they are over"
+    )
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="look so often (%(default)g)")
+    parser.add_argument("--once", action="store_true", help="look once, as where the output is no terminal")
+    parser.add_argument(
+        "--json", dest="form", action="store_const", const="json", default="text", help="for programs; once"
+    )
+
+
+def run(given: argparse.Namespace) -> int:
+    """Shows the jobs of this machine until it is ended; returns the exit code."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is later
+    if not 0.2 <= given.every <= _LONGEST_S:
+        raise UsageError(f"--every {given.every:g}: must be from 0.2 to {_LONGEST_S:g} seconds")
+    top = TopOfJobs(given.folders)
+    if given.form == "json" or given.once or not sys.stdout.isatty():
+        top.look()  # processor time is known from the second look on
+        time.sleep(_BETWEEN_S)
+        rows = top.look()
+        if given.form == "json":
+            print(json.dumps(as_json([asdict(row) for row in rows], nan=None), indent=2, allow_nan=False))
+        else:
+            console = Console(highlight=False)
+            console.print(shown(rows, width=console.width))
+        return 0
+    with suppress(KeyboardInterrupt):
+        _show_live(top, every_s=given.every)
+    return 0
+
+
+class TopOfJobs:
+    """Looks at the jobs of this machine; those that end meanwhile stay, with how they ended.
+
+    Args:
+        folders: Of jobs that are shown in any case.
+    """
+
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        self._folders, self._meter = list(folders), UsageMeter()
+
+    def look(self) -> list[JobRow]:
+        """The rows of all jobs, those that do not answer included."""
+        jobs = find_jobs(self._folders)
+        known = {folder.resolve() for folder in self._folders}
+        self._folders += [job.folder for job in jobs if job.folder is not None and job.folder.resolve() not in known]
+        if not jobs:
+            return []
+
+        def row(job: FoundJob) -> JobRow:
+            return row_of(job, self._meter)
+
+        # One that does not answer holds up the others for some seconds at most.
+        with ThreadPoolExecutor(min(16, len(jobs))) as calls:
+            return list(calls.map(row, jobs))
+
+
+def _show_live(top: TopOfJobs, *, every_s: float) -> None:
+    console = Console(highlight=False)
+    with _keys() as ended, Live(console=console, auto_refresh=False, screen=False) as live:
+        while True:
+            rows = top.look()
+            head = f"{time.strftime('%H:%M:%S')}  {counted(sum(row.size is not None for row in rows), 'job')} at work"
+            live.update(Group(Text(f"{head}; q ends", style="dim"), shown(rows, width=console.width)), refresh=True)
+            if ended(every_s):
+                return
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Keys are read one by one, and not echoed; the terminal is as before afterwards."""
+    if not sys.stdin.isatty():
+        yield _without_keys
+        return
+    handle = sys.stdin.fileno()
+    before = termios.tcgetattr(handle)
+    try:
+        tty.setcbreak(handle)
+        yield lambda seconds: _ends_within(handle, seconds)
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+def _without_keys(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+def _ends_within(handle: int, seconds: float) -> bool:
+    """Waits, and tells whether a key that ends it was pressed."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if not select.select([handle], [], [], left)[0]:
+            break
+        pressed = os.read(handle, 64).decode(errors="replace")
+        # The terminal is gone, or somebody has enough.
+        if not pressed or any(key in _KEYS for key in pressed):
+            return True
+    return False
+
+
+# ---- as text ---------------------------------------------------------------------------------------------------------
+
+_COLUMNS = ("job", "peers", "step", "samples/s", "loss", "epoch", "left", "cpu", "memory", "state")
+
+
+def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
+    """The rows as a table, or where there is little room as lines; a word where there is none."""
+    if not rows:
+        return Text("no job runs on this machine; kungfu-run starts one, and LOGDIR shows one that is over")
+    if width < _NARROW:
+        return Text("\n").join(_lines(row) for row in rows)
+    table = Table()
+    for name in _COLUMNS:
+        is_text = name in ("job", "state")
+        table.add_column(name, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in (_name(row), *_figures(row), _state(row))))
+    return table
+
+
+def _lines(row: JobRow) -> Text:
+    """A job in two lines: its state, and its figures."""
+    line = Text(_name(row), style="bold").append(f"  {_state(row)}", style="not bold")
+    named = zip(_COLUMNS[1:-1], _figures(row), strict=True)
+    return line.append("\n  " + "  ".join(f"{name} {cell}" for name, cell in named), style="not bold")
+
+
+def _name(row: JobRow) -> str:
+    name = Path(row.folder).name or f"process {row.pid}"
+    return name if row.user in ("", getpass.getuser()) else f"{name} of {row.user}"
+
+
+def _state(row: JobRow) -> str:
+    return row.state + (f"; {row.decision}" if row.decision and row.size is not None else "")
+
+
+def _figures(row: JobRow) -> Iterator[str]:
+    moving = row.size is not None and row.target not in (None, row.size)
+    yield f"{row.size} -> {row.target}" if moving else figure(row.size)
+    yield figure(row.step)
+    yield figure(row.samples_per_s)
+    yield figure(row.loss)
+    yield figure(row.epoch) + (f" of {figure(row.epochs)}" if row.epochs is not None else "")
+    yield UNKNOWN if row.seconds_left is None else rough_duration(row.seconds_left)
+    yield UNKNOWN if row.cpu_percent is None else f"{row.cpu_percent:.0f} %"
+    yield UNKNOWN if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.1f} GB"

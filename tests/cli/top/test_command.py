@@ -1,0 +1,90 @@
+"""``kungfu top``: once, for programs, and on a terminal until a key is pressed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kungfu.cli.main import main
+from kungfu.cli.top.command import shown
+from kungfu.cli.top.row import JobRow
+from tests.runtime.job_api.served_job import serve_job
+
+
+def test_a_job_whose_folder_is_given_is_shown_once_and_for_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serve_job(tmp_path):
+        assert main(["top", "--json", str(tmp_path)]) == 0
+        rows = json.loads(capsys.readouterr().out)
+        (row,) = [one for one in rows if one["folder"] == str(tmp_path)]
+        assert (row["size"], row["state"], row["cpu_percent"] is None) == (2, "training", False)
+        assert main(["top", "--once", str(tmp_path)]) == 0
+        assert tmp_path.name in capsys.readouterr().out
+    assert main(["top", "--json", str(tmp_path / "nowhere")]) == 0, "a folder without a job is no error"
+    assert any("no such folder" in one["state"] for one in json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_job_is_told_whole_on_narrow_and_wide_terminals(width: int) -> None:
+    row = JobRow(
+        "job", "/runs/night", "nobody-here", 7, "training", 2, 3, 41, 3900.0, 0.25, 3, 40, 720.0, 180.0, 1_400_000_000,
+        "step 40, grow: 2 -> 3 peers",
+    )  # fmt: skip
+    console = Console(width=width, file=io.StringIO(), highlight=False)
+    console.print(shown([row, JobRow("", "", "you", 9, "of another user")], width=width))
+    said = " ".join(console.file.getvalue().split())
+    for words in (
+        "night",
+        "of nobody-here",
+        "2 -> 3",
+        "3,900",
+        "3 of 40",
+        "12 min",
+        "180 %",
+        "1.4 GB",
+        "grow",
+        "process 9",
+    ):
+        assert words in said, said
+
+
+def test_no_job_is_said_in_a_word() -> None:
+    assert "no job runs" in str(shown([], width=80))
+
+
+def test_a_pace_that_nobody_can_follow_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "--every", "0"]) == 2
+    assert "--every 0: must be from 0.2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_looks_again_and_again_until_q_is_pressed(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = [sys.executable, "-m", "kungfu.cli.main", "top", "--every", "0.2", str(tmp_path / "nowhere")]
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+    ) as top:
+        os.close(theirs)
+        said, deadline = b"", time.monotonic() + 120.0
+        while said.count(b"q ends") < 3:
+            said += os.read(ours, 1 << 16)
+            assert time.monotonic() < deadline
+        os.write(ours, b"q")
+        try:
+            while os.read(ours, 1 << 16):
+                assert time.monotonic() < deadline
+        # The terminal has no other end any more.
+        except OSError:
+            pass
+        assert top.wait(60.0) == 0
+    os.close(ours)
