@@ -16,7 +16,7 @@ from kungfu.cli.broken_pipe import discard_output
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.program_identity import installed_version
 
-__all__ = ["error_line", "explain_command", "main"]
+__all__ = ["error_line", "explain_command", "main", "make_parser"]
 
 _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
 _SHOWN = 40
@@ -31,6 +31,7 @@ _PLANNING = (
     ("page", "kungfu.cli.page.command", "serve a page of a run for browsers: what it does and did, and buttons"),
     ("chaos", "kungfu.cli.chaos.command", "inject faults into a running job, and tell what held"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
+    ("completion", "kungfu.cli.completion", "print a script that completes commands, options and folders in a shell"),
     ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
 )
 # Those of `kungfu.cli.job.command`.
@@ -50,7 +51,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 13
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns its exit code; an error of the user is one message and code 2."""
     words = sys.argv[1:] if arguments is None else arguments
-    parser = _parser(words)
+    parser = make_parser(words)
     given = parser.parse_args(words)
     if given.act is None:
         parser.print_help(sys.stderr)
@@ -81,7 +82,8 @@ def error_line(error: Exception) -> str:
     return _LONG_WORD.sub(lambda word: f"{word[0][:_SHOWN]}... ({len(word[0])} characters)", text)
 
 
-def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of the command line; of commands that are not among ``words``, if these are given, only the names."""
     parser = argparse.ArgumentParser(
         prog="kungfu",
         description="Looks at policies and runs, steers a running job; kungfu-run starts one.",
@@ -96,11 +98,11 @@ def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     for name, module, what in _PLANNING:
         if importlib.util.find_spec(module) is not None:
             brought = commands.add_parser(name, help=what, description=what)
-            if name in words:  # the others' modules are not loaded
+            if words is None or name in words:  # the others' modules are not loaded
                 _add_module(brought, name=name, module=module)
     for name, what in _STEERING:
         brought = commands.add_parser(name, help=what, description=what)
-        if name in words:
+        if words is None or name in words:
             _add_steering(brought, name=name)
     return parser
 

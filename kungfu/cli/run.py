@@ -22,7 +22,7 @@ from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
-__all__ = ["main"]
+__all__ = ["main", "make_parser"]
 
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
@@ -59,7 +59,7 @@ class _CommandLine:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job of a command line; the exit code is the job's."""
     try:
-        parser = _parser()
+        parser = make_parser()
         words = exports.completed(sys.argv[1:] if arguments is None else arguments, parser=parser)
         line = _checked(parser.parse_args(words))
         return _run(line)
@@ -68,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of its command line."""
     parser = argparse.ArgumentParser(
         prog="kungfu-run",
         description="Start a training program as peers that a policy may add to and take from.",

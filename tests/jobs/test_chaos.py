@@ -26,6 +26,13 @@ from tests.soak import SOAK
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
+# A shell makes a job in its background ignore Ctrl-C, and the tests may run in one.
+AT_A_TERMINAL = """
+import signal, sys
+from kungfu.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
 STEP_S = 0.2  # the job must find its way on a busy machine while chaos is at work
 ENVIRONMENT = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)}
 
@@ -145,15 +152,9 @@ def test_a_peer_that_is_frozen_for_long_is_given_up_and_another_one_comes(tmp_pa
 @SOAK
 def test_ctrl_c_thaws_what_is_frozen_and_reports_what_has_been(tmp_path: Path) -> None:
     with many_epochs(tmp_path, "--heartbeat", 60) as job:
-        line = [
-            *COMMAND,
-            "--logdir",
-            job.folder,
-            "--yes",
-            "--json",
-            *by_hand("now freeze rank 1", "once settled checkpoint"),
-        ]
-        process = subprocess.Popen([str(word) for word in line], env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        faults = by_hand("now freeze rank 1", "once settled checkpoint")
+        line = [sys.executable, "-c", AT_A_TERMINAL, "chaos", str(job.folder), "--yes", "--json", *faults]
+        process = subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
         peer = psutil.Process(next(event["pid"] for event in lines_of(job.folder / "events.jsonl")
                                    if event["event"] == "spawned" and event["peer"] == 1))  # fmt: skip
         awaited(lambda: peer.status() == psutil.STATUS_STOPPED, what="the frozen peer", deadline_s=60.0)
