@@ -154,15 +154,18 @@ def test_ctrl_c_thaws_what_is_frozen_and_reports_what_has_been(tmp_path: Path) -
     with many_epochs(tmp_path, "--heartbeat", 60) as job:
         faults = by_hand("now freeze rank 1", "once settled checkpoint")
         line = [sys.executable, "-c", AT_A_TERMINAL, "chaos", str(job.folder), "--yes", "--json", *faults]
-        process = subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
-        peer = psutil.Process(next(event["pid"] for event in lines_of(job.folder / "events.jsonl")
-                                   if event["event"] == "spawned" and event["peer"] == 1))  # fmt: skip
-        awaited(lambda: peer.status() == psutil.STATUS_STOPPED, what="the frozen peer", deadline_s=60.0)
-        process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=60.0)
+        spawned = [event for event in lines_of(job.folder / "events.jsonl") if event["event"] == "spawned"]
+        peer = psutil.Process(next(event["pid"] for event in spawned if event["peer"] == 1))
+        with subprocess.Popen(line, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                awaited(lambda: peer.status() == psutil.STATUS_STOPPED, what="the frozen peer", deadline_s=120.0)
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate(timeout=120.0)
+            finally:
+                process.kill()
         awaited(lambda: peer.status() != psutil.STATUS_STOPPED, what="the thawed peer", deadline_s=60.0)
     assert process.returncode == 130
-    assert [one["fault"] for one in json.loads(said)["faults"]] == ["now freeze ranks 1"]
+    assert [one["fault"] for one in json.loads(said)["faults"]] == ["now freeze rank 1"]
 
 
 @SOAK

@@ -66,7 +66,7 @@ def random_host_faults(seed: int, *, faults: int, hosts: int = 3) -> list[Fault]
     Raises ``UsageError`` for no fault, and for less than three hosts.
 
     >>> print(*random_host_faults(1, faults=2), sep="; ")
-    once settled after 0.16 s kill hosts 0; once settled after 0.31 s freeze ranks 1
+    once settled after 0.16 s kill host 0; once settled after 0.31 s freeze rank 1
     """
     if faults < 1 or hosts < 3:
         raise UsageError(
@@ -102,7 +102,7 @@ def survivable_faults(
         UsageError: There is no fault, or no step between two of them.
 
     >>> print(*survivable_faults(7, faults=2, every=100, size=3), sep="; ")
-    at step +100 once settled kill ranks 1; at step +200 once settled freeze ranks 2 for 0.6 s
+    at step +100 once settled kill rank 1; at step +200 once settled freeze rank 2 for 0.6 s
     """
     if faults < 1 or every < 1:
         raise UsageError(f"{faults} faults every {every} steps: takes one fault and one step at least")

@@ -133,7 +133,7 @@ class SignalHosts:
 
     def __str__(self) -> str:
         lasting = "" if self.for_s is None else f" for {self.for_s:g} s"
-        return f"{self.verb} hosts {','.join(map(str, self.hosts))}{lasting}"
+        return f"{self.verb} {_numbered('host', self.hosts)}{lasting}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def parse(text: str) -> tuple[Fault, ...]:
     Raises ``UsageError`` with the words that are no fault.
 
     >>> [str(fault) for fault in parse("at step 40 kill rank 1; once settled after 0.5 s resize 2")]
-    ['at step 40 kill ranks 1', 'once settled after 0.5 s resize 2']
+    ['at step 40 kill rank 1', 'once settled after 0.5 s resize 2']
     """
     lines = (line.partition("#")[0] for line in text.splitlines())
     written = (" ".join(words.split()) for line in lines for words in line.split(";"))
@@ -228,7 +228,11 @@ def _what(part: dict[str, Any]) -> What:
 
 
 def _named_ranks(ranks: tuple[int, ...]) -> str:
-    return f"ranks {','.join(map(str, ranks))}" if ranks else "joiner"
+    return _numbered("rank", ranks) if ranks else "joiner"
+
+
+def _numbered(noun: str, numbers: tuple[int, ...]) -> str:
+    return f"{noun}{'s' * (len(numbers) > 1)} {','.join(map(str, numbers))}"
 
 
 def _numbers(words: str) -> tuple[int, ...]:

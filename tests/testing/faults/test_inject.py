@@ -166,9 +166,9 @@ def test_a_process_id_that_was_given_again_is_not_signalled(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "why"), [
         ("at step 20 kill rank 0", "waited 1000 s for at step 20"),
-        ("now kill rank 5", "there is nobody to kill ranks 5"),
+        ("now kill rank 5", "there is nobody to kill rank 5"),
         ("now kill joiner", "there is nobody to kill joiner"),
-        ("now kill host 7", "there is nobody to kill hosts 7"),
+        ("now kill host 7", "there is nobody to kill host 7"),
         ("now resize 9", "the job refuses it: 9 peers"),
     ],
 )  # fmt: skip

@@ -116,7 +116,7 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
 def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
     write(tmp_path, {"event": "host", "host": 0, "pid": -1})
     write(tmp_path, {"step": 1}, name="metrics.jsonl")
-    with pytest.raises(UsageError, match=r"kill hosts 1: the hosts \[0\] are in"):
+    with pytest.raises(UsageError, match=r"kill host 1: the hosts \[0\] are in"):
         run_faults(parse("at step 1 kill host 1"), tmp_path, size=1, resize=print)
 
 
