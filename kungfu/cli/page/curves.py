@@ -82,7 +82,7 @@ class Curves:
         step_group = _Group(step, step, (time, time))
         for name, value in row.items():
             number = None if name in _NO_CURVES else _finite(value)
-            if number is not None and self._has_room(name):
+            if number is not None and (name in self._names or self._has_room(name)):
                 step_group.values[name] = (number, number)
         self._append(step_group)
 
@@ -98,7 +98,7 @@ class Curves:
         return self._from(0)
 
     def _from(self, group: int) -> dict[str, Any]:
-        """The points from a group on; a curve that is not known at a point has ``None`` there."""
+        """The points from a group on, with the digits that a picture can show; ``None`` where a curve is not known."""
         shown = self._groups[group:]
         return {
             "from": sum(len(one.points()) for one in self._groups[:group]),
@@ -133,10 +133,11 @@ class Curves:
 
     def _has_room(self, name: str) -> bool:
         if len(self._names) < MOST_CURVES:
-            self._names.setdefault(name)
-        elif name not in self._names and len(self.left_out) < MOST_CURVES:
+            self._names[name] = None
+            return True
+        if len(self.left_out) < MOST_CURVES:
             self.left_out.add(name)
-        return name in self._names
+        return False
 
 
 def _values(groups: list[_Group], name: str) -> Iterator[float | None]:
@@ -144,10 +145,10 @@ def _values(groups: list[_Group], name: str) -> Iterator[float | None]:
         pair = one.values.get(name)
         for at in one.points():
             # A single step, and what is left of a group whose other steps are done again, has its newest value.
-            yield None if pair is None else pair[at if len(one.points()) > 1 else 1]
+            yield None if pair is None else float(f"{pair[at if len(one.points()) > 1 else 1]:.7g}")
 
 
 def _finite(value: Any) -> float | None:
-    """A number with the digits that a picture can show; ``None`` for anything else, NaN and infinities among it."""
+    """A number; ``None`` for anything else, NaN and infinities among it."""
     number = as_float(value)
-    return float(f"{number:.7g}") if number is not None and math.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) else None

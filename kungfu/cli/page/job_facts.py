@@ -90,7 +90,7 @@ class JobFacts:
         """A step was measured; where a policy measures the speeds of peers, its line tells them."""
         told = row.get("straggler_fractions")
         if isinstance(told, Mapping):
-            speeds = {int(peer): as_float(one) for peer, one in told.items() if str(peer).isdecimal()}
+            speeds = {int(peer): as_float(one) for peer, one in told.items() if _is_id(peer)}
             self._speeds = {peer: one for peer, one in speeds.items() if one is not None and math.isfinite(one)}
 
     def facts(self) -> dict[str, Any]:
@@ -164,3 +164,7 @@ class JobFacts:
             self._ended[event.peer] = replace(row, rank=None, state=f"ended: {event.how}", since=event.time)
         if len(self._ended) > _MOST_ENDED:
             del self._ended[next(iter(self._ended))]
+
+
+def _is_id(text: str) -> bool:
+    return text.isdecimal() and len(text) < 10

@@ -58,7 +58,7 @@ def test_a_host_that_is_lost_and_one_that_leads_are_known() -> None:
 
 def test_speeds_are_those_of_the_newest_step_that_tells_them() -> None:
     found = facts(*BEGUN)
-    found.add_step({"step": 1, "straggler_fractions": {"0": 1.0, "1": 0.5, "x": 1.0, "2": "NaN"}})
+    found.add_step({"step": 1, "straggler_fractions": {"0": 1.0, "1": 0.5, "x": 1.0, "9" * 5000: 1.0, "2": "NaN"}})
     found.add_step({"step": 2})
     assert [(row["speed"], row["is_slow"]) for row in found.peers()] == [(1.0, False), (0.5, True)]
 
