@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kungfu.record import Trace, read_trace, replay
-from tests.jobs.harness import Ended, started
+from tests.jobs.harness import Ended, lines_of, started
 from tests.jobs.on_hosts import started_on_hosts
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
@@ -69,3 +71,33 @@ def test_a_straggler_of_a_growing_job_is_replaced_and_one_wave_of_joiners_serves
     assert set(first) <= {(0, 0, 0), (0, 0, 1), (0, 0, 2)}, "no joiner is beside those on the other host"
     assert set(first) & {(0, 0, 1), (0, 0, 2)}, "the third peer trained beside them"
     assert beside(trace, view=2)[0] == (0, 0, 0, 0)
+
+
+@SOAK
+def test_a_replacement_without_a_free_slot_is_asked_for_once_and_again_when_a_host_has_come(tmp_path: Path) -> None:
+    # Two peers run on the first host and one on the second. The third one, which would have room, is lost at first.
+    with started_on_hosts(
+        tmp_path, "-np", 3, "--max", 3, slots=(2, 1, 1), program="slowed.py", arguments=[tmp_path, 1]
+    ) as hosts:
+        job = hosts[0]
+        job.event("view", version=1, deadline_s=DEADLINE_S)
+        hosts[2].signal(signal.SIGKILL)
+        job.event("host lost", host=2, deadline_s=DEADLINE_S)
+        (tmp_path / "slow").touch()
+        refused = job.event("missing", deadline_s=DEADLINE_S)
+        # The rule looks every ten steps, and the peer is as slow as before.
+        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 40, deadline_s=DEADLINE_S)
+        asked = [event for event in lines_of(job.folder / "events.jsonl") if event["event"] == "decision"]
+        hosts.back(2)
+        job.event("rescale", view=2, deadline_s=DEADLINE_S)
+        (tmp_path / "hurry").touch()
+        ended, other, _, third = (one.end(deadline_s=DEADLINE_S) for one in hosts.jobs)
+    assert [one.code for one in (ended, other, third)] == [0, 0, 0], ended.output
+    assert refused["reason"] == "peer 3: no host has a free slot"
+    assert [(one["rule"], one["peers"]) for one in asked] == [("replace_stragglers", [1])], "said once, and remembered"
+    again = [one for one in ended.all_of("decision") if one not in asked]
+    assert (again[0]["rule"], again[0]["peers"]) == ("replace_stragglers", [1])
+    (newcomer,) = set(ended.all_of("view")[1]["peers"]) - {0, 1, 2}
+    assert ended.all_of("view")[1]["peers"] == [0, 2, newcomer]
+    assert {event["peer"]: event["host"] for event in ended.all_of("spawned")}[newcomer] == 2
+    trace_of(ended)
