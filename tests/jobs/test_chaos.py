@@ -142,6 +142,15 @@ def test_faults_while_a_joiner_warms_up_and_in_a_rescale_and_two_at_once(tmp_pat
 
 
 @SOAK
+@pytest.mark.parametrize("after_s", [0.1, 0.25, 0.4])
+def test_the_leader_is_killed_after_it_began_to_write_a_checkpoint(tmp_path: Path, after_s: float) -> None:
+    with many_epochs(tmp_path) as job:
+        found = chaos(job.folder, *by_hand("now checkpoint", f"now after {after_s} s kill leader"))
+    assert found.code == 0, (found.report, found.said)
+    assert "a checkpoint of" in found.faults[0]["result"]
+
+
+@SOAK
 def test_a_peer_that_is_frozen_for_long_is_given_up_and_another_one_comes(tmp_path: Path) -> None:
     with many_epochs(tmp_path, "--heartbeat", 3) as job:
         found = chaos(job.folder, *by_hand("now freeze leader"))

@@ -6,7 +6,9 @@ import fcntl
 import io
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,9 +22,17 @@ from kungfu.errors import UsageError
 from kungfu.testing.faults import parse
 from tests.runtime.job_api.served_job import serve_job
 
+# A shell makes a job in its background ignore Ctrl-C, and the tests may run in one.
+AT_A_TERMINAL = """
+import signal, sys
+from kungfu.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.exit(main(sys.argv[1:]))
+"""
+
 
 @contextmanager
-def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterator[None]:
+def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterator[list[subprocess.Popen[bytes]]]:
     """A job of two processes that do nothing, with a record that tells of them."""
     children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
     events: list[dict[str, Any]] = [{"event": "record", "version": 1}]
@@ -34,7 +44,7 @@ def trained(folder: Path, *, hosts: tuple[str, ...] = (), **more: Any) -> Iterat
     (folder / "metrics.jsonl").write_text(json.dumps({"step": 7, "epoch": 0, "batch": 12}) + "\n")
     try:
         with serve_job(folder, **more):
-            yield
+            yield children
         assert all(child.poll() is None for child in children), "nobody was hit"
     finally:
         for child in children:
@@ -141,6 +151,27 @@ def test_a_job_that_is_over_and_a_folder_without_one_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "holds no job.json" in refused(capsys, tmp_path, "--seed", "1", "--yes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_who_is_interrupted_thaws_what_is_frozen_and_reports_what_has_been(tmp_path: Path, number: int) -> None:
+    faults = ["--fault", "now freeze rank 1", "--fault", "at step 900 kill rank 0"]
+    with trained(tmp_path) as children:
+        line = [sys.executable, "-c", AT_A_TERMINAL, "chaos", str(tmp_path), "--yes", "--json", *faults]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stderr is not None
+                assert "freeze rank 1 (peer 1)" in process.stderr.readline()
+                assert os.WIFSTOPPED(os.waitpid(children[1].pid, os.WUNTRACED)[1])
+                process.send_signal(number)
+                said, also = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        assert os.WIFCONTINUED(os.waitpid(children[1].pid, os.WCONTINUED)[1])
+    assert process.returncode == 130
+    assert [one["fault"] for one in json.loads(said)["faults"]] == ["now freeze rank 1"]
+    assert "nothing is frozen any more, 1 fault left out" in also
 
 
 def test_a_schedule_is_read_from_lines_and_from_a_list(tmp_path: Path) -> None:
