@@ -23,7 +23,7 @@ __all__ = ["add_arguments", "completion_script", "run"]
 SHELLS = ("bash", "zsh", "fish")
 
 _RUN_FOLDER = {"bash": "_kungfu_run_dir", "zsh": "_kungfu_run_dir", "fish": "(_kungfu_run_dir)"}
-_PROGRAM = {"bash": "_kungfu_program_file", "zsh": "_command_names -e", "fish": "(__fish_complete_command)"}
+_PROGRAM = {"bash": "_kungfu_program_file", "zsh": "_normal", "fish": "(__fish_complete_command)"}
 _HOW = {
     "bash": 'eval "$(kungfu completion bash)"  # in ~/.bashrc',
     "zsh": 'eval "$(kungfu completion zsh)"  # in ~/.zshrc, after compinit',
@@ -103,6 +103,7 @@ def completion_script(shell: str) -> str:
     if shell == "fish":
         before = 'test "$_shtab_kungfu_run_cmdpath" = "$argv"'
         starts = starts.replace(before, "test $_shtab_kungfu_run_npos -eq 0")
+        starts += "\ncomplete -c kungfu-run -n 'not _shtab_kungfu_run_using' -F"
     script = f"{_PREAMBLES[shell]}\n{shtab.complete(commands, shell)}\n{starts}\n"
     # An option of one dash and several letters is an old-style one there.
     return re.sub(r" -s (\w{2,}) ", r" -o \1 ", script) if shell == "fish" else script
