@@ -40,6 +40,9 @@ soak: setup  ## the long runs: 500 random policies in three interpreters, jobs u
 browser: setup  ## the browser of make soak and make screenshots, where it is missing (Debian's Chromium)
 	@bash tools/browser.sh
 
+screenshots: browser  ## take the pictures of docs/screenshots from a real job; look at them, and commit them
+	@$(python) -m tools.screenshots
+
 lint: setup  ## style and types only
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,28 +10,16 @@ from typing import Any
 
 import pytest
 from selenium import webdriver
-from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 
 from tests.jobs.harness import awaited
+from tools.chromium import chromium, is_installed, look_at
 
 AXE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "kungfu" / "axe.min.js"
 WIDE, NARROW = (1280, 900), (390, 844)  # a desk, a phone
 LOOK_WITHIN_S = 60.0
-
-_FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",  # it keeps nothing in /dev/shm, where tests look for what is left
-    "--hide-scrollbars",
-)
 
 
 class Browser:
@@ -47,11 +34,7 @@ class Browser:
 
     def look_at(self, size: tuple[int, int], *, scheme: str = "light") -> None:
         """The size of the window, in pixels, and whether its user likes it dark."""
-        width, height = size
-        screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
-        likes = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": likes})
+        look_at(self.driver, size, scheme=scheme)
 
     def get(self, selector: str) -> WebElement:
         """The first element of a selector of CSS."""
@@ -85,6 +68,11 @@ class Browser:
         """Presses keys, wherever the focus is."""
         self.driver.switch_to.active_element.send_keys(*keys)
 
+    def retype(self, *keys: str) -> None:
+        """Presses keys in place of what stands in the field with the focus."""
+        self.press(Keys.CONTROL + "a")  # the key is held until the end of a call
+        self.press(*keys)
+
     @property
     def focused(self) -> str:
         """The id of the element with the focus."""
@@ -110,21 +98,10 @@ class Browser:
 @contextmanager
 def browsing(profile: Path) -> Iterator[Browser]:
     """A browser, which is ended after the block."""
-    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if not all(programs) or not AXE.exists():
+    if not is_installed() or not AXE.exists():
         pytest.skip("no Chromium with its driver and axe-core here: bash tools/browser.sh")
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(programs[0])
-    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options, Service(str(programs[1])))
-    try:
-        driver.set_script_timeout(60)
-        driver.set_page_load_timeout(60)
+    with chromium(profile) as driver:
         yield Browser(driver)
-    finally:
-        driver.quit()
 
 
 def each_look(browser: Browser) -> Iterator[str]:

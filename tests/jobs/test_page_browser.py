@@ -122,13 +122,13 @@ def resized_by_keyboard(browser: Browser, *, secret: str) -> None:
     assert browser.focused == "resize-button", "a few tabs from the top"
     browser.press(Keys.ENTER)
     assert browser.focused == "request-size"
-    browser.press(Keys.CONTROL + "a", "2", Keys.TAB)
+    browser.retype("2", Keys.TAB)
     assert browser.focused == "request-secret"
     browser.press("wrong", Keys.ENTER)
     browser.shows("#request-error", lambda text: "not the job's secret" in text)
     assert not browser.get("#request-act").is_displayed()
     assert browser.focused == "request-secret"
-    browser.press(Keys.CONTROL + "a", secret, Keys.ENTER)
+    browser.retype(secret, Keys.ENTER)
     browser.shows("#request-preview", lambda text: "3 -> 2" in text)
     awaited(lambda: browser.focused == "request-act", what="the focus on the button that acts", deadline_s=10)
     assert browser.text("#size") == "3", "nothing was done yet"

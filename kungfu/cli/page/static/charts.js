@@ -5,13 +5,15 @@ import { duration, element, figure, label, short } from "./words.js";
 
 // What is drawn first, and what beside it; every other number of a step gets a figure of its own.
 const FIRST = [
-  { key: "size", title: "peers and batch", curves: ["size", "batch"], stepped: true },
-  { key: "loss", title: "loss", curves: ["loss"] },
-  { key: "samples_per_s", title: "samples/s", curves: ["samples_per_s"] },
+  { key: "size", title: "peers and batch", curves: ["size", "batch"], stepped: true, words: ["peers", "batch"] },
+  { key: "loss", title: "loss", curves: ["loss"], noisy: true },
+  { key: "samples_per_s", title: "samples/s", curves: ["samples_per_s"], noisy: true },
   { key: "noise_scale", title: "noise scale", curves: ["noise_scale"] },
 ];
 const NOT_DRAWN = ["epoch"];
 const HEIGHT = 190;
+// Points around each one, on either side, whose median is drawn over a curve that jumps from step to step.
+const [AROUND, AROUND_BATCH] = [12, 2];
 // Values that span more than this factor are drawn on a logarithmic axis.
 const DECADES = 30;
 
@@ -69,7 +71,8 @@ class Chart {
     this.readout = element("span", { class: "readout" });
     this.area = element("div", { class: "plot", tabindex: "0", role: "img" });
     this.caption = element("figcaption", {});
-    const title = element("h3", {}, shown.title);
+    const words = (shown.words ?? []).map((word, at) => element("span", { class: "key", "data-nth": at }, word));
+    const title = element("h3", {}, ...(words.length ? words : [shown.title]));
     this.figure = element("figure", { class: "chart" }, element("div", { class: "bar" }, title, this.readout), this.area, this.caption);
     this.figure.dataset.curve = shown.key;
     this.area.addEventListener("keydown", (event) => this.move(event));
@@ -82,7 +85,7 @@ class Chart {
 
   paint() {
     const data = this.data();
-    const logarithmic = this.spansDecades(data[1]);
+    const logarithmic = this.spansDecades(this.shown.noisy ? data[2] : data[1]);
     if (this.plot && logarithmic !== this.isLogarithmic) this.redraw();
     this.isLogarithmic = logarithmic;
     if (this.plot) this.plot.setData(data);
@@ -110,7 +113,10 @@ class Chart {
   data() {
     const { run } = this;
     const x = this.charts.over === "steps" ? run.steps : run.times.map((time) => run.elapsed(time));
-    return [x, ...this.names().map((name) => run.curves.get(name))];
+    const values = this.names().map((name) => run.curves.get(name));
+    if (this.shown.noisy) return [x, ...values, ...values.map((one) => typical(one, AROUND))];
+    // The last batch of an epoch is smaller; that is no change of the batch.
+    return [x, ...values.map((one, at) => (this.names()[at] === "batch" ? typical(one, AROUND_BATCH) : one))];
   }
 
   names() {
@@ -145,6 +151,11 @@ class Chart {
       scale: at ? "z" : "y", stroke: colour(at ? "--second" : "--first"), width: at ? 1.5 : 2, paths,
       points: { show: false }, spanGaps: name !== "loss",
     }));
+    // What jumps stands back behind its typical value.
+    if (this.shown.noisy) {
+      series.push({ ...series[0] });
+      Object.assign(series[0], { stroke: `${series[0].stroke}4d`, width: 1 });
+    }
     const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : (_, low, high) => padded(_, low, this.highest(high)) };
     const upright = { ...axis, size: 52, values: (_, ticks) => ticks.map(short) };
     const decades = { ...upright, filter: powersOfTen, grid: { ...axis.grid, filter: powersOfTen }, ticks: { ...axis.ticks, filter: powersOfTen } };
@@ -152,10 +163,10 @@ class Chart {
       { ...axis, values: (_, ticks) => ticks.map(overTime ? duration : short) },
       this.isLogarithmic ? decades : upright,
     ];
-    if (series.length > 1) axes.push({ ...upright, scale: "z", side: 1, grid: { show: false } });
+    if (this.names().length > 1) axes.push({ ...upright, scale: "z", side: 1, grid: { show: false } });
     return {
       width: this.width(), height: HEIGHT, axes, series: [{}, ...series], legend: { show: false },
-      scales: { x: { time: false }, y, z: { range: padded } },
+      scales: { x: { time: false }, y, z: { range: lower } },
       cursor: { sync: { key: "run" }, drag: { x: true, y: false }, y: false },
       hooks: { draw: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
     };
@@ -245,6 +256,21 @@ function padded(_, low, high) {
 /** Of the marks of a logarithmic axis those that are read; all of them are a grey band. */
 function powersOfTen(_, marks) {
   return marks.map((mark) => (Math.abs(Math.log10(mark) - Math.round(Math.log10(mark))) < 1e-9 ? mark : null));
+}
+
+/** The median of the known values around each point; a jump stays one, and a single odd step leaves no trace. */
+function typical(values, reach) {
+  return values.map((value, at) => {
+    if (value === null) return null;
+    const around = values.slice(Math.max(0, at - reach), at + reach + 1).filter((one) => one !== null);
+    return around.sort((one, other) => one - other)[around.length >> 1];
+  });
+}
+
+/** The range of a second axis, whose curve runs below the first one instead of hiding it. */
+function lower(plot, low, high) {
+  const [bottom, top] = padded(plot, low, high);
+  return [bottom, bottom + (top - bottom) * 1.3];
 }
 
 function range(values) {

@@ -1,0 +1,60 @@
+"""Debian's Chromium without a screen, driven over WebDriver; ``tools/browser.sh`` brings it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+__all__ = ["chromium", "is_installed", "look_at"]
+
+_PROGRAMS = ("chromium", "chromedriver")
+_WITHIN_S = 60
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",  # nothing of it is left in /dev/shm
+    "--hide-scrollbars",
+)
+
+
+def is_installed() -> bool:
+    """Whether the browser and its driver are there."""
+    return all(shutil.which(name) for name in _PROGRAMS)
+
+
+@contextmanager
+def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
+    """A browser with a fresh profile in a new folder; it is ended after the block."""
+    program, driver_program = (str(shutil.which(name)) for name in _PROGRAMS)
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options, Service(driver_program))
+    try:
+        driver.set_script_timeout(_WITHIN_S)
+        driver.set_page_load_timeout(_WITHIN_S)
+        yield driver
+    finally:
+        driver.quit()
+
+
+def look_at(driver: webdriver.Chrome, size: tuple[int, int], *, scheme: str = "light") -> None:
+    """Sets the size of the window, in pixels, and whether its user likes it "light" or "dark"."""
+    width, height = size
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    likes = [{"name": "prefers-color-scheme", "value": scheme}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "screen", "features": likes})
