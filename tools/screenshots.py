@@ -59,9 +59,9 @@ def main() -> None:
         metrics = awaited(lambda: address(console, r"http://([^/\s]+)/metrics"), what="the address of the metrics")
         prometheus = opened.enter_context(scraping(folder, metrics))
         began = time.time()
-        awaited(lambda: has_grown(folder / "log"), what=f"{SHOWN_FROM} steps and another size")
+        awaited(lambda: has_grown(folder / "digits"), what=f"{SHOWN_FROM} steps and another size")
         with chromium(folder / "profile") as driver:
-            page_pictures(driver, page, secret=read_job_file(folder / "log").secret)
+            page_pictures(driver, page, secret=read_job_file(folder / "digits").secret)
         print("waiting for the job to end")
         if code := job.wait(DEADLINE_S):
             sys.exit(f"the job ended with exit code {code}:\n{console.read_text()}")
@@ -74,7 +74,7 @@ def main() -> None:
 
 def launcher(folder: Path) -> list[str]:
     """The job, with all that looks at it."""
-    options = ["-np", "2", "--max", "4", "--logdir", str(folder / "log"), "--tensorboard", str(folder / "board")]
+    options = ["-np", "2", "--max", "4", "--logdir", str(folder / "digits"), "--tensorboard", str(folder / "board")]
     program = ["-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
     more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
     (folder / "results").mkdir()
