@@ -270,7 +270,7 @@ function typical(values, reach) {
 /** The range of a second axis, whose curve runs below the first one instead of hiding it. */
 function lower(plot, low, high) {
   const [bottom, top] = padded(plot, low, high);
-  return [bottom, bottom + (top - bottom) * 1.3];
+  return [bottom, bottom + (top - bottom) * 1.7];
 }
 
 function range(values) {
