@@ -125,9 +125,9 @@ def test_two_hundred_browsers_get_every_update_and_one_too_many_hears_why(tmp_pa
         assert (status, headers["retry-after"]) == (503, "30")
         assert text.startswith(b"200 browsers look at this page already")
         appended(tmp_path, "metrics.jsonl", json.dumps(measured(2)))
-        assert {tuple(browser.until(lambda data: "curves" in data)["curves"]["steps"]) for browser in browsers} == {
-            (2,)
-        }
+        # What was there before the first look may come once more, with an update that has no other news.
+        news = [browser.until(lambda data: 2 in data.get("curves", {}).get("steps", ())) for browser in browsers]
+        assert {one["curves"]["steps"][-1] for one in news} == {2}
         stack.close()
         awaited(lambda: page.server.feed.viewers == 0, what="their leaving", deadline_s=30.0)
         with page.browser() as late:
