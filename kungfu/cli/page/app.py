@@ -9,10 +9,12 @@ files, and run nothing but its own scripts.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,7 +27,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from kungfu.cli.page.control import JobControl, request_of
 from kungfu.cli.page.event_stream import SEND_WITHIN_S, EventStream, Waking
 from kungfu.cli.page.feed import PageFeed
-from kungfu.cli.page.static_files import StaticFiles
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.requests import JobRequest
 from kungfu.runtime.job_api.client import JobOver
@@ -50,6 +51,15 @@ _HEADERS = [
 ]
 
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")
+
+_FOLDER = Path(__file__).parent / "static"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
 
 Answerer = Callable[[JobRequest], dict[str, Any]]
 
@@ -81,7 +91,7 @@ class PageApp:
         self, feed: PageFeed, control: JobControl, *, is_known: Callable[[str], bool], limits: PageLimits
     ) -> None:
         self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
-        self._files = StaticFiles()
+        self._files = _StaticFiles()
         self._waking: Waking | None = None
         self._asking = asyncio.Semaphore(_MOST_ASKED)
         self._app: ASGIApp = Starlette(
@@ -211,3 +221,39 @@ def _name_in(host: str) -> str:
     """
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]) if found else ""
+
+
+# ---- the files of the page -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file in memory, with what names its content."""
+
+    content: bytes
+    kind: str
+    tag: str
+
+
+class _StaticFiles:
+    """The files by their paths; a path that is not among them is none, so that no path leads outside."""
+
+    def __init__(self) -> None:
+        paths = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
+        self._files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
+
+    def response(self, name: str, request: Request) -> Response:
+        """A file, or that a browser has it already; 404 for any other name."""
+        file = self._files.get(name)
+        if file is None:
+            return PlainTextResponse("there is no such page\n", 404)
+        # Asked about each time: another version of kungfu may serve another page at this port.
+        headers = {"etag": file.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == file.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(file.content, media_type=file.kind, headers=headers)
+
+
+def _read(path: Path) -> _File:
+    content = path.read_bytes()
+    return _File(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')
