@@ -136,8 +136,8 @@ def output_of(example: Example, folder: Path) -> str:
     return ran.stdout.replace(str(folder), "/home/user")
 
 
-def shortened(output: str) -> list[str]:
-    """The lines of an output; of a long one its begin, its end and what kungfu tells of decisions and changes."""
+def shortened(example: Example, output: str) -> list[str]:
+    """The lines of an output; of a long one its begin, its end, what the example is for, and decisions and changes."""
     lines = [line if len(line) <= LETTERS else f"{line[:LETTERS]} ..." for line in output.rstrip().splitlines()]
     if len(lines) <= LINES:
         return lines
@@ -145,7 +145,11 @@ def shortened(output: str) -> list[str]:
     told = 0
     for number, line in enumerate(lines):
         is_end = number < LINES // 4 or number >= len(lines) - LINES // 4
-        if is_end or (line.startswith("kungfu: ") and " | " not in line and told < TOLD):
+        if (
+            is_end
+            or any(re.search(one, line) for one in example.shows)
+            or (line.startswith("kungfu: ") and " | " not in line and told < TOLD)
+        ):
             shown.append(line)
             told += not is_end
         elif shown[-1] != "...":
@@ -155,7 +159,7 @@ def shortened(output: str) -> list[str]:
 
 def section(example: Example, output: str) -> str:
     """Of the page."""
-    shown = "\n".join([*(f"$ {line}" for line in example.command.splitlines()), *shortened(output)])
+    shown = "\n".join([*(f"$ {line}" for line in example.command.splitlines()), *shortened(example, output)])
     source = f"[`examples/{example.file}`](../examples/{example.file})"
     return f"## {example.title}\n\n{example.text} {source}\n\n```console\n{shown}\n```\n"
 
