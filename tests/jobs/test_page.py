@@ -78,7 +78,10 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
             change = next(item for item in json.loads(_read(f"{address}run.json"))["items"] if item["kind"] == "change")
             assert (change["before"], change["after"], change["cause"]) == (2, 3, "kungfu resize 3")
             assert posted(address, "requests", {"action": "stop"}, secret=secret)[1]["state"] == "accepted"
-            assert [kind for kind, _ in events][-1] == "over", "with the job"
+            rest = [*events]
+            assert rest[-1][0] == "over", "with the job"
+            states = [data["run"]["state"] for _, data in rest if "run" in data]
+            assert states[-1] == "over", "so that its buttons are gone"
         ended = job.end()
     assert ended.code == 0, ended.output
     assert ended.output.count("page: ") == 1, "its address, and nothing to remark"

@@ -131,22 +131,27 @@ class PageApp:
         return self._files.response(request.path_params.get("name", "index.html"), request)
 
     async def _whole(self, request: Request) -> Response:
-        _, _, text = self._whole_event().partition(b"data: ")
+        """The whole as one object, for programs; waits until the record was looked at."""
+        woken = self._streams().next()
+        while (missed := self._feed.log.missed(None)) is None and not self._feed.log.is_over:
+            await woken.wait()
+            woken = self._streams().next()
+        _, _, text = (missed.data if missed else b"").partition(b"data: ")
         return Response(text.strip(), media_type="application/json", headers={"cache-control": "no-store"})
-
-    def _whole_event(self) -> bytes:
-        missed = self._feed.log.missed(None)
-        return b"" if missed is None else missed.data
 
     async def _updates(self, request: Request) -> Any:
         if self._feed.viewers >= self._limits.viewers:
             text = f"{self._limits.viewers} browsers look at this page already, and it takes no more; try again later\n"
             return PlainTextResponse(text, 503, headers={"retry-after": "30"})
+        last = request.headers.get("last-event-id", "")
+        return EventStream(self._feed, self._streams(), last=last, send_within_s=self._limits.send_within_s)
+
+    def _streams(self) -> Waking:
+        """Wakes those that wait for an update; made in the event loop that serves the page."""
         if self._waking is None:
             self._waking = Waking()
             self._feed.log.on_update(self._waking.from_thread)
-        last = request.headers.get("last-event-id", "")
-        return EventStream(self._feed, self._waking, last=last, send_within_s=self._limits.send_within_s)
+        return self._waking
 
     # ---- what is asked of the job ------------------------------------------------------------------------------------
 

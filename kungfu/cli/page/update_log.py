@@ -75,9 +75,12 @@ class UpdateLog:
         return int(number) if known and int(number) <= self._newest else None
 
     def missed(self, since: int | None) -> Missed | None:
-        """What came after update ``since``; ``None`` where nothing did. A browser that knows nothing gets the whole."""
+        """What came after update ``since``; ``None`` where nothing did. A browser that knows nothing gets the whole.
+
+        Before the first update nothing was read of the record, and there is nothing to show.
+        """
         with self._lock:
-            if since == self._newest:
+            if not self._newest or since == self._newest:
                 return None
             behind = self._newest - since if since is not None else len(self._updates) + 1
             if behind <= len(self._updates):

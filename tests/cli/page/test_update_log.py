@@ -1,0 +1,68 @@
+"""The log of updates: each encoded once, the newest ones kept, and the whole for whoever is too far behind."""
+
+from __future__ import annotations
+
+from kungfu.cli.page.update_log import Missed, UpdateLog
+
+
+class Whole:
+    """The whole as a text that counts how often it was made."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self) -> str:
+        self.made += 1
+        return f'"whole {self.made}"'
+
+
+def missed(log: UpdateLog, since: int | None) -> Missed:
+    found = log.missed(since)
+    assert found is not None
+    return found
+
+
+def test_there_is_nothing_before_the_first_update_and_then_the_whole_which_is_made_once() -> None:
+    whole, woken = Whole(), list[int]()
+    log = UpdateLog(whole)
+    log.on_update(lambda: woken.append(1))
+    assert log.missed(None) is None
+    log.publish('"one"')
+    assert woken == [1]
+    for _ in range(200):
+        first = missed(log, None)
+    assert (first.number, whole.made) == (1, 1)
+    assert first.data.endswith(b'.1\nevent: snapshot\ndata: "whole 1"\n\n')
+    assert log.missed(1) is None
+
+
+def test_who_is_some_updates_behind_gets_those_and_who_is_further_behind_the_whole() -> None:
+    log = UpdateLog(Whole())
+    for number in range(1, 101):
+        log.publish(str(number))
+    assert [line for line in missed(log, 97).data.decode().splitlines() if line.startswith("data")] == [
+        "data: 98", "data: 99", "data: 100"
+    ]  # fmt: skip
+    assert missed(log, 40).data.startswith(b"id: ")
+    assert b"snapshot" not in missed(log, 40).data
+    assert b"snapshot" in missed(log, 39).data
+
+
+def test_an_id_is_known_by_its_own_log_alone() -> None:
+    log, other = UpdateLog(Whole()), UpdateLog(Whole())
+    for one in (log, other):
+        one.publish("1")
+    name = missed(log, 0).data.decode().splitlines()[0].removeprefix("id: ")
+    assert log.number_of(name) == 1
+    assert other.number_of(name) is None
+    stem = name.partition(".")[0]
+    assert [
+        log.number_of(one) for one in ("", stem, f"{stem}.", f"{stem}.2", f"{stem}.-1", f"{stem}.{'9' * 9000}")
+    ] == ([None] * 6)
+
+
+def test_an_end_wakes_those_who_wait() -> None:
+    woken, log = list[int](), UpdateLog(Whole())
+    log.on_update(lambda: woken.append(1))
+    log.end()
+    assert (woken, log.is_over) == ([1], True)
