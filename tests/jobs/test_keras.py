@@ -215,6 +215,21 @@ def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_p
         assert ended.events.index(caught_up[0]) < ended.events.index(ended.all_of("rescale")[0])
 
 
+@SOAK
+def test_a_joiner_that_reads_for_longer_than_a_step_may_take_keeps_nobody_waiting(tmp_path):
+    ended, found = fitted(
+        tmp_path, "-np", 2, "--max", 3, "--deadline", 15, schedule={"0": 2, "10": 3}, wait={"11": "offered"},
+        epochs=EPOCHS, data="generator", slow=2,
+    )  # fmt: skip
+    assert ended.sizes == [2, 3]
+    (caught_up,) = ended.all_of("caught up")
+    assert (caught_up["peer"], caught_up["batches"] >= 10) == (2, True)
+    assert caught_up["seconds"] > 15
+    assert not ended.all_of("late")
+    for peer in found:
+        assert_as_plain(found[peer], kind="generator")
+
+
 def test_losses_of_every_denominator_and_metrics_that_do_not_add_up_are_those_of_the_whole_batch(tmp_path):
     """Over a rescale, a kill, a step that is done again, and steps with a slice that is empty."""
     epochs = 3

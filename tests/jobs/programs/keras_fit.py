@@ -59,14 +59,19 @@ class Batches(keras.utils.PyDataset):
         self._order = self._draw.permutation(SAMPLES)
 
 
-def generator(seed: int = 5) -> Iterator[Any]:
-    """The same without an end, in batches of `GIVEN`, in an order that is drawn anew in each pass."""
+def generator(seed: int = 5, slow: float = 0.0) -> Iterator[Any]:
+    """The same without an end, in batches of `GIVEN`, in an order that is drawn anew in each pass.
+
+    Of the first pass each batch takes ``slow`` seconds.
+    """
     (x, y), draw = data(), np.random.default_rng(seed)
     while True:
         order = draw.permutation(SAMPLES)
         for start in range(0, SAMPLES, GIVEN):
             rows = order[start : start + GIVEN]
+            time.sleep(slow)
             yield x[rows], {name: one[rows] for name, one in y.items()}
+        slow = 0.0
 
 
 def rows_from(first: str) -> Iterator[Any]:
@@ -76,7 +81,7 @@ def rows_from(first: str) -> Iterator[Any]:
         yield x[row], {name: one[row] for name, one in y.items()}
 
 
-def given_data(kind: str, seed: int = 5) -> dict[str, Any]:
+def given_data(kind: str, seed: int = 5, slow: float = 0.0) -> dict[str, Any]:
     """Arguments of ``fit``."""
     if kind == "arrays":
         x, y = data()
@@ -87,7 +92,7 @@ def given_data(kind: str, seed: int = 5) -> dict[str, Any]:
         names = [str(first) for first in range(0, SAMPLES, PARTITION)]
         return {"x": kf.data.partitions(names, rows_from, counts=[PARTITION] * len(names)), "batch_size": BATCH}
     if kind == "generator":
-        return {"x": generator(seed), "steps_per_epoch": SAMPLES // GIVEN}
+        return {"x": generator(seed, slow), "steps_per_epoch": SAMPLES // GIVEN}
     return {"x": dataset(seed) if kind == "dataset" else Batches(seed)}
 
 
@@ -185,6 +190,9 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator", "partitions"])
+    parser.add_argument(
+        "--slow", type=float, default=0.0, help="seconds per batch of the generator's first pass, after peer 1"
+    )
     parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
     parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
     parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")
@@ -240,7 +248,11 @@ def main() -> None:
         Raising(given.raises),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
     ]
-    told = {"x": x, "y": y, "batch_size": BATCH, **more} if given.losses else given_data(given.data, own_seed(given))
+    told = (
+        {"x": x, "y": y, "batch_size": BATCH, **more}
+        if given.losses
+        else given_data(given.data, own_seed(given), given.slow * (own_id() > 1))
+    )
     history = model.fit(
         **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
         validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
