@@ -5,8 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,16 @@ class Page:
         finally:
             connection.close()
 
+    def coming_back(self) -> Generator[tuple[str, str, Any], None, None]:
+        """The events that a browser gets which comes back whenever it is dropped, as each browser does."""
+        last = ""
+        while True:
+            with self.browser(last=last) as browser, suppress(StreamEndedError, http.client.IncompleteRead):
+                while True:
+                    event = browser.event()
+                    last = event[1]
+                    yield event
+
     @contextmanager
     def browser(self, *, last: str = "") -> Iterator[Browser]:
         """A browser that looks at the updates."""
@@ -60,6 +70,10 @@ class Page:
             yield Browser(connection.getresponse())
         finally:
             connection.close()
+
+
+class StreamEndedError(Exception):
+    """The page has ended the stream."""
 
 
 class Browser:
@@ -76,7 +90,8 @@ class Browser:
             if not line and "event" in fields:
                 return fields["event"], fields.get("id", ""), json.loads(fields["data"])
             name, separator, value = line.partition(": ")
-            assert line or not self._answer.isclosed(), "the stream has ended"
+            if not line and self._answer.isclosed():
+                raise StreamEndedError
             fields |= {name: value} if separator else {}
 
     def until(self, look: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
