@@ -30,7 +30,7 @@ from kungfu.cli.report import read_events, read_metrics
 from kungfu.cli.report.values import counted
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest, Resize, SaveCheckpoint
-from kungfu.runtime.job_api.job_file import is_running, newest_folder, read_job_file
+from kungfu.runtime.job_api.job_file import JobFile, is_running, newest_folder, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.faults import (
     Fault,
@@ -50,6 +50,7 @@ __all__ = ["add_arguments", "read_schedule", "run"]
 
 _RUNS = Path("runs")
 _LONGEST_S = 86400.0
+_CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
 _EXITS = (
     "exit codes: 0 each fault was carried out and everything held, 1 not, 2 the command line is wrong, or there is no "
     "such job, 130 ended by Ctrl-C"
@@ -239,13 +240,22 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
 def _reported(
     injections: Sequence[Injection], job: _SteeredJob, *, since: float, within_s: float, first_step: int, offset: int
 ) -> ChaosReport:
-    content = read_job_file(job.folder)
+    content = _job_file(job)
     rows = read_metrics(job.record).rows
     return report_chaos(
         injections, read_events(job.record).events, [row for row in rows if row.get("step", 0) > first_step - 200],
         job=content.job, since=since, within_s=within_s, samples=_samples(job.record, rows, first_step, offset),
         code=content.code,
     )  # fmt: skip
+
+
+def _job_file(job: _SteeredJob) -> JobFile:
+    """The file of a job; of one whose record tells its end, with the exit code, which follows when all is cleared."""
+    content, deadline = read_job_file(job.folder), time.monotonic() + _CLEARED_WITHIN_S
+    while job.is_over() and is_running(content) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        content = read_job_file(job.folder)
+    return content
 
 
 def _samples(record: Path, rows: Sequence[Any], first_step: int, offset: int) -> SampleCheck:
