@@ -248,3 +248,15 @@ def test_while_browsers_look_the_job_itself_says_who_is_where(job: Path) -> None
         assert browser.until(lambda data: data.get("run", {}).get("state") == "over")["run"]["code"] == 0
         status, answer = page.post("/requests", {"action": "stop"}, kungfu_secret=SECRET)
         assert (status, "secret" in answer["error"]) == (403, True), "a job that is over has none"
+
+
+def test_the_last_update_says_how_the_job_has_ended(job: Path) -> None:
+    with serve_job(job), serve_page(job) as page, page.browser() as browser:
+        assert browser.event()[2]["run"]["state"] == "running"
+        end_job_file(job, code=3, now=1.0)
+        page.stop.set()
+        told = [browser.event()]
+        while told[-1][0] != "over":
+            told.append(browser.event())
+        last = [data["run"] for *_, data in told if "run" in data][-1]
+        assert (last["state"], last["code"]) == ("over", 3)
