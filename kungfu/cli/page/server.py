@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import uvicorn
@@ -98,8 +99,14 @@ def is_known(name: str, host: str, *, told: str = "") -> bool:
     try:
         ipaddress.ip_address(name)
     except ValueError:
-        return not _is_loopback(host) and name in (socket.gethostname().lower(), socket.getfqdn().lower())
+        return not _is_loopback(host) and name in _own_names()
     return True
+
+
+@cache
+def _own_names() -> tuple[str, str]:
+    """The names of this machine; asked for once, since a name server may be slow."""
+    return socket.gethostname().lower(), socket.getfqdn().lower()
 
 
 def _is_loopback(host: str) -> bool:
