@@ -32,6 +32,7 @@ EXAMPLES = [
     ("gan.py", ["--epochs", "3", "--batch-size", "120"]),
     ("autoencoder.py", ["--epochs", "3", "--batch-size", "96"]),
     ("structured.py", ["--epochs", "3", "--batch-size", "31"]),
+    ("text.py", ["--epochs", "3", "--batch-size", "96", "--lines", "1600"]),
 ]
 
 
@@ -67,8 +68,8 @@ def assert_as_plain(tmp_path: Path, script: str, words: list[str]) -> None:
             np.testing.assert_allclose(one["weights"][path], value, rtol=RELATIVE, atol=1e-12, err_msg=path)
 
 
-def assert_each_sample_once(tmp_path: Path, *, phase: int = 0) -> None:
-    """Every epoch had all samples, each once, in an order of its own."""
+def assert_each_sample_once(tmp_path: Path, *, phase: int = 0, samples: int | None = None) -> None:
+    """Every epoch of a fit had all its samples, each once, in an order of its own; by default those of the last fit."""
     epochs: dict[int, list[bytes]] = {}
     for records in recorded(tmp_path, phase).values():
         for one in done(records):
@@ -77,8 +78,8 @@ def assert_each_sample_once(tmp_path: Path, *, phase: int = 0) -> None:
             epochs.setdefault(one["epoch"], []).extend([] if one["empty"] else rows)
     assert len(epochs) > 1
     first, *others = epochs.values()
-    (samples,) = {pickle.loads(path.read_bytes())["samples"] for path in tmp_path.glob("[0-9]*.pickle")}
-    assert len(first) == len(set(first)) == samples
+    (known,) = {pickle.loads(path.read_bytes())["samples"] for path in tmp_path.glob("[0-9]*.pickle")}
+    assert len(first) == len(set(first)) == (samples or known)
     for other in others:
         assert sorted(other) == sorted(first)
         assert other != first
@@ -107,6 +108,21 @@ def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_
 
 
 @SOAK
+def test_fine_tuning_in_three_fits_that_grow_shrink_and_lose_rank_0_comes_to_what_plain_keras_does(tmp_path):
+    words = ["--epochs", "2", "--batch-size", "61"]  # of 15 steps each
+    ended = as_job(
+        tmp_path, "fine_tuning.py", words, "-np", 2, "--min", 1, "--max", 4,
+        schedule={0: 2, 4: 4, 34: 1, 50: 3}, wait={6: 1, 52: 2}, die=[70, 3, 0],
+    )  # fmt: skip
+    assert ended.sizes[:7] == [2, 4, 4, 1, 3, 3, 2], "each fit begins with a view of its own"
+    assert [event["phase"] for event in ended.all_of("phase")] == [2, 3]
+    assert len(ended.all_of("recovered")) == 1
+    for phase, samples in enumerate((901, 896, 896)):
+        assert_each_sample_once(tmp_path, phase=phase, samples=samples)
+    assert_as_plain(tmp_path, "fine_tuning.py", words)
+
+
+@SOAK
 def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
     words = ["--epochs", "2", "--batch-size", "240"]
     ended = as_job(tmp_path, "digits.py", words, "-np", 3, "--min", 1, "--max", 3, schedule={0: 3, 3: 2})
@@ -128,5 +144,17 @@ def test_a_step_with_two_optimizers_is_undone_where_rank_0_is_killed_between_the
     assert recovered["step"] == 9
     assert recovered["noticed_by"].startswith("in step 10: ")
     assert recovered["noticed_by"].endswith("died during gradients"), "the first message was through"
+    assert_each_sample_once(tmp_path)
+    assert_as_plain(tmp_path, "gan.py", words)
+
+
+@SOAK
+def test_a_step_with_two_optimizers_over_horovod_comes_to_what_plain_keras_does(tmp_path):
+    words = ["--epochs", "2", "--batch-size", "200"]  # of 9 steps each
+    ended = as_job(
+        tmp_path, "gan.py", words, "-np", 2, "--min", 1, "--max", 3, "--attachment", "horovod",
+        schedule={0: 2, 3: 3, 12: 1}, wait={5: 1},
+    )  # fmt: skip
+    assert ended.sizes == [2, 3, 1]
     assert_each_sample_once(tmp_path)
     assert_as_plain(tmp_path, "gan.py", words)

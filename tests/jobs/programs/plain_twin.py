@@ -148,12 +148,19 @@ class _PlainFit:
             if not one["done"]:
                 self._run(one, [], _values(self._shared), metrics)
                 _assign(self._metrics, metrics)
-        if not all(one["empty"] for one in slices):
-            self._update([one for one in slices if not one["empty"]])
+        if found := [one for one in slices if not one["empty"]]:
+            self._update(self._put_together(found))
         if number in self._averages:
             every = [self._of_peers.get(one["peer"], self._mean) for one in slices]
             self._mean = [np.mean(values, axis=0) for values in zip(*every, strict=True)]
             self._of_peers = {}
+
+    def _put_together(self, slices: Sequence[Record]) -> Sequence[Record]:
+        """The whole batch where no layer sees slices: a loss may be divided by something else than samples."""
+        if self._statistics or type(self._model).train_step is not keras.Model.train_step:
+            return slices
+        whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *(one["batch"] for one in slices))
+        return [{**slices[0], "batch": whole}]
 
     def _update(self, slices: Sequence[Record]) -> None:
         """One step of all slices: the applications of its optimizers one after the other."""
