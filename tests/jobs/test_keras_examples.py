@@ -33,6 +33,7 @@ EXAMPLES = [
     ("autoencoder.py", ["--epochs", "3", "--batch-size", "96"]),
     ("structured.py", ["--epochs", "3", "--batch-size", "31"]),
     ("text.py", ["--epochs", "3", "--batch-size", "96", "--lines", "1600"]),
+    ("contrastive.py", ["--epochs", "3", "--batch-size", "100"]),
 ]
 
 
