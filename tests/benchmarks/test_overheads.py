@@ -28,6 +28,7 @@ from tests.soak import SOAK
         ),
     ],
 )
+@SOAK
 def test_it_gives_its_figures(words: list[str], figure: str) -> None:
     command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

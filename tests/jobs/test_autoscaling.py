@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.harness import Ended, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
@@ -31,6 +32,7 @@ def log_of(ended: Ended, peer: int) -> str:
     return (ended.folder / "peers" / f"peer-{peer}.log").read_text()
 
 
+@SOAK
 def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path):
     policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)"
     ended = grown(tmp_path, "--policy", policy, "--standby", 1)

@@ -49,6 +49,7 @@ def test_a_script_that_raises_at_import_ends_the_job_with_its_error(tmp_path):
     assert "ImportError: no module of that name, on purpose" in failed(ended)
 
 
+@SOAK
 def test_a_child_of_a_peer_that_failed_is_ended_with_the_job(tmp_path):
     ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["child"])
     assert ended.code == 1
@@ -137,6 +138,7 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert recovered["stop_s"] > option[1] > recovered["parts"]["first_step_s"]
 
 
+@SOAK
 def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_those_who_are_left(tmp_path):
     options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
     with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:

@@ -124,6 +124,7 @@ def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
     assert "1 of the 2 peers" in ended.output
 
 
+@SOAK
 def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_joiner_gets_what_is_shared_and_every_hook_hears_of_it(tmp_path):
     assert find(ended.folder / "checkpoints") == Path(written[-1]["path"])
 
 
+@SOAK
 def test_what_a_joiner_registered_at_its_start_never_becomes_the_jobs(tmp_path):
     ended = ran(tmp_path, "-np", 1, "--max", 2, "--failures", 0, program="heir.py", arguments=["registered", tmp_path])
     assert ended.sizes == [1, 2]

@@ -142,6 +142,7 @@ def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp
     assert "this peer was let go, and its program ends inside of model.fit()" in ended.output
 
 
+@SOAK
 def test_peers_that_stay_have_the_same_weights_and_numbers_and_only_the_leader_writes(tmp_path):
     ended, found = fitted(tmp_path, "-np", 2, epochs=EPOCHS)
     assert ended.sizes == [2]
@@ -192,9 +193,10 @@ def test_a_callback_that_raises_on_one_peer_takes_it_alone_out_of_the_job(tmp_pa
 
 @pytest.mark.parametrize(
     ("kind", "steps"), [
-        pytest.param("batches", 8, marks=SOAK), ("generator", 9), pytest.param("partitions", 8, marks=SOAK)
+        ("batches", 8), ("generator", 9), ("partitions", 8)
     ],
 )  # fmt: skip
+@SOAK
 def test_data_that_peers_read_in_batches_over_a_joiner_a_kill_and_a_leaver(tmp_path, kind, steps):
     ended, found = fitted(
         tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3, "21": 1},
@@ -230,6 +232,7 @@ def test_a_joiner_that_reads_for_longer_than_a_step_may_take_keeps_nobody_waitin
         assert_as_plain(found[peer], kind="generator")
 
 
+@SOAK
 def test_losses_of_every_denominator_and_metrics_that_do_not_add_up_are_those_of_the_whole_batch(tmp_path):
     """Over a rescale, a kill, a step that is done again, and steps with a slice that is empty."""
     epochs = 3

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.jobs.harness import PROGRAMS, ROOT, Job, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 # The environment of such a job.
@@ -41,6 +42,7 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
     assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
 
 
+@SOAK
 def test_who_has_notice_leaves_in_good_order(tmp_path: Path) -> None:
     options = ("-np", 2, "--preemptions", 0)
     running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.jobs.harness import Ended, ran
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -73,6 +74,7 @@ def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everyw
     assert finished == {0: False, 1: False, 2: True}
 
 
+@SOAK
 def test_a_peer_that_leaves_makes_the_other_cut_its_share_into_more_micro_batches(tmp_path):
     # Two shares of 13 and 12 samples are three micro-batches each, the last of one without samples; alone it is five.
     ended, found = trained(
@@ -92,6 +94,7 @@ def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp
     assert [row["batch"] for row in ended.metrics] == [4] * 4
 
 
+@SOAK
 def test_a_peer_that_leaves_behind_the_last_step_is_in_the_record(tmp_path):
     ended, found = trained(tmp_path, "-np", 2, epochs=2, samples=24, schedule='{"3": 1}')
     assert ended.sizes == [2, 1]

@@ -12,6 +12,7 @@ from tests.soak import SOAK
 pytestmark = pytest.mark.slow
 
 
+@SOAK
 def test_the_lowest_rank_is_replaced_and_the_next_one_evicted_while_the_others_train(tmp_path):
     results = tmp_path / "results"
     ended = ran(tmp_path, "-np", 2, program="naming.py", arguments=[results])

@@ -14,6 +14,7 @@ import pytest
 
 from kungfu.record import read_trace, replay
 from tests.jobs.harness import ROOT, lines_of, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,7 @@ def kungfu(*words):
     return subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
+@SOAK
 def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
     sizes = json.dumps({"5": 3})
     arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 80, "--patient-at", 2]

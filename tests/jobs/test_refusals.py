@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.jobs.harness import Ended, ran
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
@@ -45,6 +46,7 @@ def test_a_program_that_cannot_work_ends_the_job_with_the_message(tmp_path, how,
     assert ended.all_of("failed")[0]["code"] == 2
 
 
+@SOAK
 def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
     policy = tmp_path / "shrinking.py"
     policy.write_text(

@@ -48,6 +48,7 @@ def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(t
     assert beside(trace, view=2)[0] == (0, 0, 0), "and takes nothing from them now"
 
 
+@SOAK
 def test_a_straggler_of_a_growing_job_is_replaced_and_one_wave_of_joiners_serves_both(tmp_path: Path) -> None:
     # Two peers run on the first host and one on the second, where the fourth one starts. The second peer is slow.
     (tmp_path / "slow").touch()

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from tests.jobs.harness import lines_of, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
@@ -33,6 +34,7 @@ def test_the_learning_rate_follows_a_rescale_on_all_peers_and_a_policy_ends_trai
     assert settings == [("linear_scaling", "learning rate", 0.1875), ("enough", "stop", None)]
 
 
+@SOAK
 def test_noise_brings_a_peer_the_batch_stays_where_it_keeps_all_busy_and_a_loss_that_is_no_number_ends_it(tmp_path):
     with started(tmp_path, "-np", 2, "--max", 3, program="noisy.py", arguments=[tmp_path]) as job:
         job.event("rescale", to=3, deadline_s=DEADLINE_S)

@@ -12,6 +12,7 @@ from kungfu.cli.main import main
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import PeerStatus
 from tests.jobs.harness import Job, awaited, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
@@ -31,6 +32,7 @@ def with_clear_straggler(job: Job, slow: int) -> dict[int, PeerStatus]:
     return found
 
 
+@SOAK
 def test_the_slowest_peer_leaves_first_though_it_is_the_oldest(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

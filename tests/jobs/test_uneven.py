@@ -7,11 +7,14 @@ import json
 import pytest
 
 from tests.jobs.harness import ran
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("most", "calls"), [(None, 6), (4, 10)], ids=["whole shares", "micro-batches"])
+@pytest.mark.parametrize(
+    ("most", "calls"), [(None, 6), pytest.param(4, 10, marks=SOAK)], ids=["whole shares", "micro-batches"]
+)
 def test_a_step_with_fewer_samples_than_peers_loses_nobody_and_counts_each_sample_once(tmp_path, most, calls):
     results = tmp_path / "results"
     arguments = ["--results", results, *(["--max-local", most] if most else [])]

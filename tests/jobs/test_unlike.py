@@ -58,6 +58,7 @@ def test_peers_that_round_in_another_way_train_on_with_what_rank_0_has(tmp_path)
     assert "differed by rounding" in ended.output
 
 
+@SOAK
 def test_who_rounds_in_another_way_may_come_after_a_loss(tmp_path):
     file = tmp_path / "enough"
     with started(tmp_path, "-np", 2, program="unlike.py", arguments=["clipped", file]) as job:

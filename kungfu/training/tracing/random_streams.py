@@ -106,14 +106,24 @@ def _states_of_generators(handles: Iterable[Any]) -> set[int]:
     candidates = {id(one) for one in handles if dtype_of(one) in (tf.int64, tf.int32, tf.uint32) and shape_of(one).rank}
     if not candidates:
         return set()
-    states = set()
-    # What a program has frozen is not listed.
-    if gc.get_freeze_count():
+    tensorflows, of_keras = _subclasses(tf.random.Generator), _subclasses(keras.random.SeedGenerator)
+    both = tensorflows | of_keras
+    # A graph knows handles, and not whose they are. There are millions of objects: one look-up for each.
+    generators = [one for one in _all_objects() if type(one) in both]
+    return candidates & {id((one.state if type(one) in tensorflows else one.state.value).handle) for one in generators}
+
+
+def _all_objects() -> list[Any]:
+    """All that the collector knows, what a program has frozen included."""
+    is_frozen = gc.get_freeze_count() > 0
+    if is_frozen:
         gc.unfreeze()
-    for one in gc.get_objects():  # a graph knows handles, and not whose they are
-        kind = type(one)
-        if issubclass(kind, tf.random.Generator):
-            states.add(id(one.state.handle))
-        elif issubclass(kind, keras.random.SeedGenerator):
-            states.add(id(one.state.value.handle))
-    return candidates & states
+    found = gc.get_objects()
+    if is_frozen:
+        gc.freeze()
+    return found
+
+
+def _subclasses(kind: type) -> set[type]:
+    """The class and all below it."""
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))

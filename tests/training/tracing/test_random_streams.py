@@ -20,7 +20,7 @@ class Program:
     """A program that draws in all ways; ``draw`` is its step, without the average."""
 
     def __init__(self, *, seed: int | None = 7) -> None:
-        keras.backend.clear_session()
+        keras.backend.clear_session(free_memory=False)
         keras.utils.set_random_seed(3 if seed is None else seed)
         self.model = linear_model(keras.layers.Dropout(0.5, seed=5))
         self.generator = tf.random.Generator.from_seed(1)

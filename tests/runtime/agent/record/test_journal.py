@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import fields_of
-from kungfu.event_log.events import EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
+from kungfu.event_log.events import RECORD_VERSION, EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
 from tests.runtime.agent.record.full_disk import full_disk
@@ -32,7 +32,7 @@ def test_every_line_is_an_object_with_its_time_and_there_at_once(tmp_path: Path)
     journal.append("metrics", ['{"step": 1, "loss": null}'])
     events = (journal.folder / "events.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in events] == [
-        {"event": "record", "version": 1},
+        {"event": "record", "version": RECORD_VERSION},
         {"time": 12.345679, "event": "view", "version": 1, "peers": [0, 1]},
         {"time": 12.345679, "event": "failed", "peer": -1, "error": 'two\nlines, a "quote" and ü', "code": 1},
     ]
@@ -123,7 +123,7 @@ def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str,
 def events_in(folder: Path) -> list[dict[str, Any]]:
     """What is in the record after its first line, which says the version."""
     first, *lines = (folder / "events.jsonl").read_text().splitlines()
-    assert json.loads(first) == {"event": "record", "version": 1}
+    assert json.loads(first) == {"event": "record", "version": RECORD_VERSION}
     return [json.loads(line) for line in lines]
 
 
