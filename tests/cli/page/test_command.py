@@ -24,6 +24,9 @@ from tests.cli.recorded import GROWN, measured, written
 from tests.jobs.harness import awaited
 from tests.runtime.job_api.served_job import SECRET, serve_job
 
+# A shell lets what it starts in the background ignore Ctrl-C, and so everything that is started there.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def test_what_cannot_be_served_is_one_message_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*words: str) -> str:
