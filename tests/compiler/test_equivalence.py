@@ -72,7 +72,7 @@ def assert_close(values: list[Any], expected: list[Any]) -> None:
 
 
 # So many examples of the long histories; a soak asks for more.
-EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "10"))
+EXAMPLES = int(os.environ.get("KUNGFU_SOAK_EXAMPLES", "6"))
 STEPS = 50
 
 

@@ -10,11 +10,13 @@ import sys
 import pytest
 
 from tests.jobs.harness import ROOT, ran, started
+from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
 
 
+@SOAK
 def test_a_hook_does_in_a_job_what_rules_can_and_rank_0s_word_counts(tmp_path):
     options = ["-np", 2, "--max", 3, "--checkpoints", tmp_path / "kept"]
     ended = ran(tmp_path, *options, program="hooked.py", arguments=[tmp_path], deadline_s=DEADLINE_S)

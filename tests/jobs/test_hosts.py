@@ -78,7 +78,8 @@ def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_p
     assert hosts_of(ended) == {0: 0, 1: 0, 2: 1, 3: 2}
 
 
-@pytest.mark.parametrize("host", [pytest.param(0, id="leader"), pytest.param(1, id="follower", marks=SOAK)])
+@pytest.mark.parametrize("host", [pytest.param(0, id="leader"), pytest.param(1, id="follower")])
+@SOAK
 def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
     with training(tmp_path, slots=(1, 1, 2), size=3) as run:
         run.faults(f"at step 10 freeze host {host}; once settled thaw host {host}")
@@ -91,6 +92,7 @@ def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_pat
     assert hosts_of(ended) == {0: 0, 1: 1, 2: 2, 3: 2}
 
 
+@SOAK
 def test_of_two_halves_the_one_with_rank_0_goes_on_and_a_host_that_comes_back_has_room_again(tmp_path: Path) -> None:
     with training(tmp_path, slots=(1, 1), size=2) as run:
         run.hosts[0].steps(10)

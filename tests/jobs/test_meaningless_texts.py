@@ -24,6 +24,7 @@ def signalled(job: Job, peer: int, number: int) -> None:
     os.kill(job.event("spawned", peer=peer)["pid"], number)
 
 
+@SOAK
 def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp_path: Path) -> None:
     options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
     running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)

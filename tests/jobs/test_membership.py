@@ -58,6 +58,7 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
     assert largest_batches(ended) == {2: 12, 3: 18, 1: 6}
 
 
+@SOAK
 def test_uneven_slices_of_a_batch_that_stays_whole_leave_the_same_weights_everywhere(tmp_path):
     ended, found = trained(tmp_path, "-np", 3, epochs=4, schedule='{"9": 2}', keep="global_batch_size", batch_size=32)
     assert ended.sizes == [3, 2]
@@ -85,6 +86,7 @@ def test_a_peer_that_leaves_makes_the_other_cut_its_share_into_more_micro_batche
     assert [row["batch"] for row in ended.metrics] == [25] * 12
 
 
+@SOAK
 def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp_path):
     ended = ran(tmp_path, "-np", 2, "--deadline", 10, program="own_batches.py", arguments=[4, tmp_path])
     assert ended.code == 0, ended.output

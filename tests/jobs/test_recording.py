@@ -48,6 +48,7 @@ def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
     ]
 
 
+@SOAK
 def test_a_full_disk_under_the_record_of_a_run_ends_nothing_and_leaves_a_gap_that_says_so(tmp_path):
     sizes = json.dumps({"1000000": 1})
     arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 1_000_000, "--patient-at", 2]

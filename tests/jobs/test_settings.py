@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
 
 
+@SOAK
 def test_the_learning_rate_follows_a_rescale_on_all_peers_and_a_policy_ends_training(tmp_path):
     results = tmp_path / "results"
     ended = ran(tmp_path, "-np", 2, "--max", 3, program="settings.py", arguments=["--results", results])

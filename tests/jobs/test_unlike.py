@@ -23,6 +23,7 @@ def test_peers_whose_policies_differ_by_the_order_of_a_sum_do_not_train(tmp_path
     assert ended.metrics == []
 
 
+@SOAK
 def test_a_joiner_whose_policy_was_edited_is_refused_once_and_the_others_train_on(tmp_path):
     file = tmp_path / "enough"
     options = ("-np", 1, "--max", 2)
