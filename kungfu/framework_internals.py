@@ -16,6 +16,8 @@ from typing import Any
 __all__ = [
     "KERAS_TRAINERS",
     "add_control_inputs",
+    "added_to_unmasked",
+    "all_layers",
     "build_symbolically",
     "call_traced",
     "effect_op_makers",
@@ -58,9 +60,14 @@ def is_keras_model(model: Any) -> bool:
     return hasattr(model, "_flatten_layers") and hasattr(model, "weights")
 
 
+def all_layers(model: Any) -> list[Any]:
+    """The model, and its layers at every depth."""
+    return list(model._flatten_layers())
+
+
 def layer_statistics(model: Any) -> list[Any]:
     """The variables that layers keep as not trainable: Keras tells statistics from frozen weights only there."""
-    return [weight for layer in model._flatten_layers() for weight in layer._non_trainable_variables]
+    return [weight for layer in all_layers(model) for weight in layer._non_trainable_variables]
 
 
 def learning_rate_or_schedule(optimizer: Any) -> Any:
@@ -124,6 +131,14 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         CompileLoss.call = call
+
+
+def added_to_unmasked() -> float:
+    """What Keras adds to the number of positions that are not masked, to divide by it: until 3.12 its epsilon."""
+    import keras
+    from packaging.version import Version
+
+    return keras.backend.epsilon() if Version(keras.__version__) < Version("3.13") else 0.0
 
 
 # ---- TensorFlow: graphs under construction -------------------------------------------------------------------------

@@ -15,8 +15,8 @@ __all__ = ["REPOSITORY", "distributions", "run", "works"]
 
 REPOSITORY = Path(__file__).parent.parent
 SOURCES = ("kungfu", "policies", "LICENSE", "MANIFEST.in", "README.md", "CHANGELOG.md", "pyproject.toml")
-# Of one command: the first use of the compiled part may have to build it, on a machine that is busy.
-DEADLINE_S = 240
+# Of one command: the first use of the compiled part may have to build it, on a machine that is very busy.
+DEADLINE_S = 600
 
 TRAIN = """
 import keras

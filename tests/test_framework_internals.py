@@ -16,6 +16,7 @@ import tensorflow as tf
 
 import kungfu
 from kungfu import framework_internals as internals
+from tests.keras.fitting import float64
 
 ROOT = Path(kungfu.__file__).parent
 
@@ -41,6 +42,7 @@ def test_keras_tells_statistics_from_frozen_weights() -> None:
     told = "kungfu could not tell statistics, which it averages, from frozen weights, which it keeps equal"
     assert internals.is_keras_model(built), f"Keras {keras.__version__} has no Model._flatten_layers: {told}"
     assert not internals.is_keras_model(tf.Module())
+    assert {*built.layers, built} <= {*internals.all_layers(keras.Sequential([built]))}, "Model._flatten_layers"
     names = {one.name for one in internals.layer_statistics(built)}
     assert names == {"moving_mean", "moving_variance"}, f"Layer._non_trainable_variables are {names}: {told}"
 
@@ -144,6 +146,17 @@ def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_
     assert given["sample_weight"] is weights, told
     losses_of("sum")
     assert len(seen) == 2, told
+
+
+def test_keras_divides_a_masked_mean_by_the_number_of_positions_and_what_is_told_to_be_added() -> None:
+    with float64():
+        built = model()
+        built.compile("sgd", "mse")
+        masked = tf.ones((1, 2, 1), tf.float64)
+        masked._keras_mask = tf.constant([[True, False]])
+        found = float(built.compute_loss(y=tf.zeros((1, 2, 1), tf.float64), y_pred=masked))
+    told = f"Keras {keras.__version__} adds another number: masked losses of a job would be off by 1e-7 / positions"
+    assert found == pytest.approx(1.0 / (1.0 + internals.added_to_unmasked()), rel=1e-14), told
 
 
 @pytest.mark.parametrize("compiled", [True, False])

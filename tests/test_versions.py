@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,17 @@ def interpreter(version: str) -> str:
     pytest.skip(f"there is no Python {version} here")
 
 
+def demo(python: Path, attachment: str, summary: Path, *, folder: Path) -> dict[str, Any]:
+    """The summary of a demo that trains long enough for its joiners, however slowly peers start on this machine."""
+    for epochs in (40, 160, 640):
+        command = (python, "-m", "examples.demo", "--attachment", attachment, "--epochs", epochs)
+        run(*command, folder=folder, deadline_s=INSTALL_S)
+        told: dict[str, Any] = json.loads(summary.read_text())
+        if not told["too_late"]:
+            return told
+    pytest.fail(f"no joiner was ready in time: {told}")
+
+
 @SOAK
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
@@ -49,8 +61,7 @@ def test_demo_and_keras_example_run_with_both_attachments(python: str, tensorflo
     fit = [environment / "bin" / "kungfu-run", "-np", 2, "--max", 4, own, "examples/keras/digits.py"]
     assert "held-out images: 0.9" in run(*fit, folder=folder, deadline_s=INSTALL_S)  # builds the compiled part
     for attachment, name in (("local", "demo"), ("horovod", "demo-horovod")):
-        run(own, "-m", "examples.demo", "--attachment", attachment, folder=folder, deadline_s=600.0)
-        told = json.loads((folder / "runs" / name / "summary.json").read_text())
+        told = demo(own, attachment, folder / "runs" / name / "summary.json", folder=folder)
         assert told["accuracy"] > 0.95
         assert told["epochs_exact"]
         assert (told["traces"], told["sizes"][0], max(told["sizes"]), told["sizes"][-1]) == (1, 2, 4, 3)

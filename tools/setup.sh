@@ -20,17 +20,18 @@ export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+    local candidates=${PYTHON:-python3.11 python3.12 python3.13 python3}
+    for candidate in $candidates; do
         "$candidate" -c "$base_if_ours" 2>/dev/null && return
     done
-    echo "set-up: none of '${PYTHON:-python3.11 python3.12 python3}' is Python 3.11 or 3.12;" \
+    echo "set-up: none of '$candidates' is Python 3.11 to 3.13;" \
         "install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
     return 1
 }
 
 # The Python under an active environment, which may be the very one that we are about to rebuild.
 base_if_ours='import sys
-if sys.version_info[:2] not in ((3, 11), (3, 12)):
+if sys.version_info[:2] not in ((3, 11), (3, 12), (3, 13)):
     sys.exit(1)
 print(sys._base_executable)'
 

@@ -14,13 +14,12 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from kungfu.errors import InternalError, KungfuError, UsageError
-from kungfu.native.builder import cache_folder, locked
+from kungfu.native.builder import cache_folder, locked, work_folder
 
 __all__ = ["VERSION", "build", "install", "main"]
 
@@ -75,11 +74,12 @@ def build() -> Path:
     cache = cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"horovod-{VERSION}-tensorflow-{tf.__version__}-{digest}"
-    with locked(cache / f"{folder.name}.lock"):
+    lock = cache / f"{folder.name}.lock"
+    with locked(lock):
         # Of several processes that build at once, one compiles, and the others find what it made.
         if not folder.exists():
-            with tempfile.TemporaryDirectory(dir=cache) as place:
-                _compile(Path(place), environment).rename(folder)
+            with work_folder(lock) as place:
+                _compile(place, environment).rename(folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
