@@ -10,6 +10,7 @@ from kungfu.native.builder import (
     load,
     load_from,
     load_state,
+    prepare,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "load",
     "load_from",
     "load_state",
+    "prepare",
 ]

@@ -1,6 +1,6 @@
 """The compiled part of kungfu: built once for each TensorFlow and each state of the sources, then loaded.
 
-``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in some ten seconds.
+``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in a minute or so.
 The library lies in a cache of the user's, not in the package: its name holds TensorFlow's version and a hash of the
 compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded. What
 moves and compares states needs no TensorFlow and is a small library of its own, which loads without it.
@@ -20,7 +20,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ __all__ = [
     "load_state",
     "locked",
     "main",
+    "prepare",
+    "work_folder",
 ]
 
 _HERE = Path(__file__).parent
@@ -48,6 +51,10 @@ _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
 _ERROR_TAIL_LINES = 30
+# In the name of a folder in which something is compiled, after the name of its lock.
+_WORK = ".work-"
+# At once: with TensorFlow's headers each takes some hundred megabytes.
+_COMPILERS = 4
 
 _loading = threading.Lock()
 _loaded: list[NativeLibrary] = []
@@ -115,6 +122,13 @@ def is_available() -> bool:
     return True
 
 
+def prepare() -> None:
+    """Builds and loads all of it, so that no later use has to; whoever needs it hears that there is no compiler."""
+    with suppress(UsageError):
+        load_state()
+        load()
+
+
 def handle_of(variable: Any) -> Any:
     """The handle of a variable, for an op of the library that reads or writes it.
 
@@ -171,10 +185,12 @@ def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[s
     library = cache_folder() / f"{name}-{_digest(sources, flags)}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
-        with locked(library.with_suffix(".lock")):
+        lock = library.with_suffix(".lock")
+        with locked(lock):
             # Another process may have compiled it while this one waited for the lock.
             if not library.exists():
-                _compile(sources, [*flags, *link], library)
+                with work_folder(lock) as folder:
+                    _compile(sources, [*flags, *link], library, folder=folder)
     return library
 
 
@@ -197,22 +213,53 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _compile(sources: list[Path], flags: list[str], library: Path) -> None:
+@contextmanager
+def work_folder(lock: Path) -> Iterator[Path]:
+    """A folder to compile in, beside a lock that this process holds; it is removed afterwards.
+
+    That of a process that was killed is removed by the next one that compiles here, whatever it compiles.
+    """
+    for left in list(lock.parent.glob(f"*{_WORK}*")):
+        name = left.name.partition(_WORK)[0]
+        # Whoever held this lock before has ended.
+        if name == lock.stem:
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            _remove_if_abandoned(left, lock.with_name(f"{name}.lock"))
+    with tempfile.TemporaryDirectory(dir=lock.parent, prefix=f"{lock.stem}{_WORK}") as folder:
+        yield Path(folder)
+
+
+def _remove_if_abandoned(folder: Path, lock: Path) -> None:
+    with suppress(OSError), lock.open("w") as file:  # of another user, or held: somebody compiles there
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compile(sources: list[Path], flags: list[str], library: Path, *, folder: Path) -> None:
     compiler = shutil.which("g++")
     if compiler is None:
         raise UsageError(
             "kungfu's native op must be compiled and no g++ is on PATH; "
             "install it (Debian, Ubuntu: apt-get install g++) and run `python -m kungfu.native`"
         )
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        unfinished = Path(folder) / library.name
-        units = [str(source) for source in sources if source.suffix == ".cc"]
-        command = [compiler, *units, "-o", str(unfinished), *flags]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            tail = "\n".join(done.stderr.splitlines()[-_ERROR_TAIL_LINES:])
-            raise InternalError(f"kungfu's native op did not compile ({compiler} gave {done.returncode}):\n{tail}")
-        unfinished.rename(library)  # at once: nobody ever loads a part of it
+    said = f"kungfu: compiling {library.stem}, once; later programs find it in {library.parent}"
+    print(said, file=sys.stderr, flush=True)
+    units = [str(source) for source in sources if source.suffix == ".cc"]
+    objects = [str(folder / f"{nth}.o") for nth in range(len(units))]
+    with ThreadPoolExecutor(min(_COMPILERS, len(os.sched_getaffinity(0)))) as threads:
+        commands = [[compiler, "-c", unit, "-o", made, *flags] for unit, made in zip(units, objects, strict=True)]
+        list(threads.map(_run_compiler, commands))
+    unfinished = folder / library.name
+    _run_compiler([compiler, *objects, "-o", str(unfinished), *flags])
+    unfinished.rename(library)  # at once: nobody ever loads a part of it
+
+
+def _run_compiler(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        tail = "\n".join(done.stderr.splitlines()[-_ERROR_TAIL_LINES:])
+        raise InternalError(f"kungfu's native op did not compile ({command[0]} gave {done.returncode}):\n{tail}")
 
 
 def load_from(path: Path) -> NativeLibrary:

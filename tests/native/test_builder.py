@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
+from kungfu.native.builder import locked
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> "{log}"
@@ -43,7 +44,12 @@ def prepare(monkeypatch: pytest.MonkeyPatch, folder: Path, compiler: str) -> Pat
 
 
 def compilations(folder: Path) -> int:
-    return len((folder / "log").read_text().splitlines())
+    """How many libraries were made; that each of their units was compiled once before is asserted."""
+    calls = [line.split() for line in (folder / "log").read_text().splitlines()]
+    units = [call for call in calls if call[0] == "-c"]
+    libraries = [call for call in calls if call[0] != "-c"]
+    assert len(units) == sum(call.index("-o") for call in libraries)
+    return len(libraries)
 
 
 def test_what_was_built_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -54,6 +60,28 @@ def test_what_was_built_is_found_again(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert tf.__version__ in library.name
     assert native.build(sources) == library
     assert compilations(tmp_path) == 1
+
+
+def test_who_compiles_says_so_once_since_that_takes_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sources = prepare(monkeypatch, tmp_path, STAND_IN)
+    library = native.build(sources)
+    where = f"{library.stem}, once; later programs find it in {tmp_path / 'cache'}"
+    assert capsys.readouterr().err == f"kungfu: compiling {where}\n"
+    native.build(sources)
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_compiler_nothing_is_prepared_and_who_needs_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    prepare(monkeypatch, tmp_path, compiler="")
+    monkeypatch.setattr("kungfu.native.builder._loaded", [])
+    monkeypatch.setattr("kungfu.native.builder._loaded_state", [])
+    native.prepare()
+    with pytest.raises(UsageError, match="no g\\+\\+ is on PATH"):
+        native.load()
 
 
 @pytest.mark.parametrize("changed", ["op.cc", "op.h", "new.cc"])
@@ -98,6 +126,22 @@ def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
     assert "op.cc:31: error" in str(failure.value)
     assert "op.cc:1: error" not in str(failure.value)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
+
+
+def test_what_compilers_that_were_killed_have_left_goes_when_the_next_one_compiles_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sources, cache = prepare(monkeypatch, tmp_path, STAND_IN), tmp_path / "cache"
+    library = native.build(sources)
+    library.unlink()
+    own, gone, busy = (cache / f"{name}.work-x1" for name in (library.stem, "kungfu-state-ab", "kungfu-state-cd"))
+    others = cache / "tmpx1"
+    for folder in (own, gone, busy, others):
+        folder.mkdir()
+        (folder / "0.o").touch()
+    with locked(cache / "kungfu-state-cd.lock"):
+        assert native.build(sources) == library
+    assert [folder.exists() for folder in (own, gone, busy, others)] == [False, False, True, True]
 
 
 def test_the_loaded_library_names_the_running_tensorflow_and_is_loaded_once() -> None:

@@ -78,6 +78,9 @@ class Evaluate final : public tf::OpKernel {
                 absl::InvalidArgumentError("kungfu: bytecode and its op differ in what they give"));
   }
 
+  // Done by whichever thread comes to it: to wake another one would take longer than most policies.
+  bool IsExpensive() override { return false; }
+
   void Compute(tf::OpKernelContext* context) override {
     const std::lock_guard<std::mutex> held(one_run_);
     std::vector<tf::core::RefCountPtr<tf::Var>> variables(bytecode_.states().size());
