@@ -82,12 +82,8 @@ def utility(
     >>> utility(worth=kf.worth.steps({3600: 100}), price_per_hour=0.768, max_peers=8).name
     'utility'
     """
-    if not isinstance(worth, kf.worth.Worth):
-        raise PolicyError(f"utility(worth={worth!r}): takes a kf.worth, e.g. kf.worth.linear(100, zero_at_s=3600)")
-    worth.check()
+    _check(worth, price_per_hour)
     kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
-    if isinstance(price_per_hour, bool) or not 0 <= price_per_hour < math.inf:
-        raise PolicyError(f"utility(price_per_hour={price_per_hour!r}): takes a finite price of at least 0")
     measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
     left, spent_s = kf.monitor.remaining_samples(training, samples=samples), kf.ops.job_seconds()
     first_s = _first(spent_s + left / measured.statistics.mean[training.size])
@@ -110,6 +106,14 @@ def utility(
     rule = kf.control.every(every).rescale(peers, keep=keep, max_global_batch=max_global_batch)
     once = kf.control.always().when(~known).cooldown(steps=1 << 40)
     return rule, once.call(_tell, training.samples_done, said)
+
+
+def _check(worth: Worth, price_per_hour: float) -> None:
+    if not isinstance(worth, kf.worth.Worth):
+        raise PolicyError(f"utility(worth={worth!r}): takes a kf.worth, e.g. kf.worth.linear(100, zero_at_s=3600)")
+    worth.check()
+    if isinstance(price_per_hour, bool) or not 0 <= price_per_hour < math.inf:
+        raise PolicyError(f"utility(price_per_hour={price_per_hour!r}): takes a finite price of at least 0")
 
 
 def _first(x: Signal) -> Signal:

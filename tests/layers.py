@@ -107,7 +107,7 @@ WITHIN: dict[str, Rows] = {
         "barrier": ("between_steps", "program_description", "checkpoint", "registered", "telemetry", "graph"),
         "between_steps": ("checkpoint", "program_description", "registered", "tracing"),
         "job_connection": ("checkpoint", "telemetry"),
-        "telemetry": ("graph",),
+        "telemetry": ("data", "graph"),
         "checkpoint": ("registered", "graph"),
         "program_description": ("registered",),
         "registered": ("graph",),

@@ -205,10 +205,7 @@ def hill_climb(
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3.
     """
     _check(unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead)
-    if not 2 <= min_samples <= max_samples:
-        raise PolicyError(
-            f"min_samples={min_samples!r}, max_samples={max_samples!r}: takes 2 <= min_samples <= max_samples"
-        )
+    _check_samples(min_samples, max_samples)
     fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
     wanted = _next_size(
         _Measured(advantage, table, min_samples), unit=unit, fewest=fewest, most=most, look_ahead=look_ahead,
@@ -343,3 +340,8 @@ def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> Non
         )
     if not is_whole_number(look_ahead, least=0):
         raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")
+
+
+def _check_samples(least: int, most: int) -> None:
+    if not 2 <= least <= most:
+        raise PolicyError(f"min_samples={least!r}, max_samples={most!r}: takes 2 <= min_samples <= max_samples")

@@ -35,13 +35,18 @@ class IndexedSamples(SampleSource):
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, stacked."""
 
+    def apart(self) -> IndexedSamples:
+        """The same ones for another thread, where taking them changes something here."""
+        return self
+
     def dataset(self, batch_size: int) -> tf.data.Dataset:
         """All samples, in their order, in batches: for ``validation_data``, ``evaluate`` and ``predict``."""
         starts = range(0, self.samples, batch_size)
 
         def batches() -> Any:
+            samples = self.apart()
             for start in starts:
-                yield self.take(np.arange(start, min(start + batch_size, self.samples)))
+                yield samples.take(np.arange(start, min(start + batch_size, samples.samples)))
 
         spec = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), self.sample_spec)
         made = tf.data.Dataset.from_generator(batches, output_signature=spec)

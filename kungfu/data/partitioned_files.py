@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.data.file_index import Files, kept_arrays, paths_of
+from kungfu.data.indexed_samples import IndexedSamples
 from kungfu.errors import UsageError
-from kungfu.training.data.partition_sampler import PartitionSampler
-from kungfu.training.data.sample_source import SampleSource, stacked
+from kungfu.training.data.partition_sampler import PartitionSampler, SequentialSource
+from kungfu.training.data.sample_source import stacked
 from kungfu.training.data.sampler import Remainder
 
 __all__ = ["PartitionedFiles", "partitions"]
@@ -46,14 +48,14 @@ def partitions(
         counts: The samples of each file, where they are known; then none are counted.
 
     Returns:
-        The samples.
+        The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
         UsageError: A file is missing, or the numbers of samples cannot be kept; later, a file gives another number.
 
     Cost:
         The first process that asks reads each file once, to count, while others wait. A peer that takes over a
-        partition in its middle reads it from the start to there.
+        partition in its middle reads it from the start to there, and the others wait for it, however long that takes.
 
     On rescale:
         A peer goes on with the file that it reads; a joiner takes the next one.
@@ -86,21 +88,29 @@ def _count_of(path: Path, folder: Path | None, read: Callable[[str], Iterable[An
     return int(found["count"][0])
 
 
-class PartitionedFiles(SampleSource):
+class PartitionedFiles(IndexedSamples, SequentialSource):
     """The samples of files that are read in sequence; see `partitions`."""
 
     def __init__(self, paths: Sequence[Path], counts: Sequence[int], read: Callable[[str], Iterable[Any]]) -> None:
         self._paths, self._counts, self._read = list(paths), list(counts), read
         self._ends = np.cumsum(self._counts)
         self._reading: dict[int, _Reading] = {}  # by the number of the file, the one used last at the end
-
-    def __len__(self) -> int:
-        return self.samples
+        self.passed = 0
 
     @property
     def samples(self) -> int:
         """Those of all files."""
         return int(self._ends[-1])
+
+    @property
+    def sample_spec(self) -> Any:
+        """That of the first one, which all have and which is read for this."""
+        first = self.apart().take(np.zeros(1, np.int64))
+        return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
+
+    def apart(self) -> PartitionedFiles:
+        """The same ones with readings of their own: what validates reads in another thread than what trains."""
+        return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
         """The order that suits these samples: each peer has runs of a few files."""
@@ -108,11 +118,36 @@ class PartitionedFiles(SampleSource):
 
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, stacked; runs of them are read one after the other."""
+        places = self._places(indices)
+        # In the order of the file: of one that was shared a later row may come first in a step.
+        found = {place: self._row(*place) for place in sorted(set(places))}
+        return stacked([found[place] for place in places])
+
+    def read_to(self, indices: NDArray[np.int64]) -> None:
+        """Reads to the first of these in each file, so that all of them can be taken without delay."""
+        for file, row in dict(sorted(self._places(indices), reverse=True)).items():
+            if row:
+                self._pass(file, row)
+
+    def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
+        """The number of the file of each, and its row there."""
         files = np.searchsorted(self._ends, indices, side="right")
         rows = indices - np.concatenate([[0], self._ends])[files]
-        return stacked([self._row(file, row) for file, row in zip(files.tolist(), rows.tolist(), strict=True)])
+        return list(zip(files.tolist(), rows.tolist(), strict=True))
 
     def _row(self, file: int, row: int) -> Any:
+        self._pass(file, row)
+        sample = self._next(file)
+        if sample is None or (row + 1 == self._counts[file] and self._next(file) is not None):
+            raise UsageError(
+                f"kf.data.partitions(): {self._paths[file]} gave {'fewer' if sample is None else 'more'} samples than "
+                f"the {self._counts[file]} that were counted: read= has to give the same ones each time; if it is "
+                "another function now, remove the hidden file in which their number is kept"
+            )
+        return sample[0]
+
+    def _pass(self, file: int, row: int) -> None:
+        """Reads on to before a row; to the end of the file where that comes first."""
         reading = self._reading.pop(file, None)
         # It is not being read, or is past that row.
         if reading is None or reading.at > row:
@@ -120,14 +155,21 @@ class PartitionedFiles(SampleSource):
         self._reading[file] = reading
         if len(self._reading) > _MOST_READING:
             self._reading.pop(next(iter(self._reading)))
-        sample = reading.row(row)
-        if sample is None or (row + 1 == self._counts[file] and reading.row(row + 1) is not None):
-            raise UsageError(
-                f"kf.data.partitions(): {self._paths[file]} gave {'fewer' if sample is None else 'more'} samples than "
-                f"the {self._counts[file]} that were counted: read= has to give the same ones each time; if it is "
-                "another function now, remove the hidden file in which their number is kept"
-            )
-        return sample[0]
+        while reading.at < row and self._next(file) is not None:
+            self.passed += 1
+
+    def _next(self, file: int) -> tuple[Any] | None:
+        """The next sample of a file that is being read; ``None`` after its end."""
+        reading = self._reading[file]
+        try:
+            found = next(reading.rows, reading)
+        except BaseException:
+            del self._reading[file]  # a generator that has raised has ended, and would say only that
+            raise
+        if found is reading:
+            return None
+        reading.at += 1
+        return (found,)
 
 
 @dataclass
@@ -136,12 +178,3 @@ class _Reading:
 
     rows: Iterator[Any]
     at: int = 0
-
-    def row(self, row: int) -> tuple[Any] | None:
-        """That row, which is not before the next one; ``None`` after the end."""
-        while self.at <= row:
-            found = next(self.rows, self)
-            if found is self:
-                return None
-            self.at += 1
-        return (found,)

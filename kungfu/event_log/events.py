@@ -57,6 +57,7 @@ from kungfu.event_log.peer_events import (
     RoundedVariable,
     ShadowDissentEvent,
     SpawnedEvent,
+    TookOverEvent,
     UnheardEvent,
     ViewEvent,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "StandbyEvent",
     "StartedEvent",
     "SupersededEvent",
+    "TookOverEvent",
     "UnheardEvent",
     "UnrecordedEvent",
     "ViewEvent",
@@ -141,7 +143,7 @@ AnyEvent = (
     | LeaderEvent | DevicesEvent | StandbyEvent | RequestEvent
     | SpawnedEvent | CaughtUpEvent | OfferedEvent | MissingEvent | DismissedEvent | NoticedEvent | UnheardEvent
     | PeerEndedEvent | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent
-    | FinishedEvent | LateEvent
+    | TookOverEvent | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
     | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent

@@ -152,6 +152,17 @@ class CaughtUpEvent(LoggedEvent, frozen=True, kw_only=True, tag="caught up"):
     seconds: float
 
 
+class TookOverEvent(LoggedEvent, frozen=True, kw_only=True, tag="took over"):
+    """A peer has read ``samples`` that others had trained on, to its place in a partition that it took over.
+
+    The others waited for it meanwhile.
+    """
+
+    peer: int
+    samples: int
+    seconds: float
+
+
 class Percentiles(Struct, frozen=True, omit_defaults=True):
     """How long something took, ``count`` times: percentiles and the longest, in seconds; ``None`` of none."""
 

@@ -41,7 +41,8 @@ from kungfu.keras.own_step import (
     refuse_unknown_loss,
 )
 from kungfu.keras.phases import Evaluations, FitCall
-from kungfu.keras.refusals import refuse_in_job, refuse_step
+from kungfu.keras.refusals import refuse_in_job, refuse_samples, refuse_step
+from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.step import job_step, step_alone
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import PhaseIsOver, read_settings
@@ -116,6 +117,8 @@ def attach(
     compile_policies(policies, budget=budget)
     attached = _Attached(model, tuple(policies), seed, budget, dict(combine))
     model.fit = attached.fit_function()
+    if read_settings() is not None:
+        write_as_one_job()
     share_calls(model, attached)
     model.train_on_batch = _refusing_in_job(model, "train_on_batch")
     # Alone: what an attach or a fit before this one has left would go around the policies, or around their absence.
@@ -160,13 +163,14 @@ class _Attached:
             try:
                 if read_settings() is not None:
                     return self.in_job(*args, **kwargs)
-                self.first_epoch = _arguments(own, self._model, args, kwargs)["initial_epoch"]
+                arguments = _arguments(own, self._model, args, kwargs)
+                refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
+                self.first_epoch = arguments["initial_epoch"]
                 if self._policies:
                     self._policies_see_steps()
                 # Keras does not know the samples of kf.data, and is given batches of them.
-                if is_source(x := kwargs.get("x", args[0] if args else None)):
-                    arguments = _arguments(own, self._model, args, kwargs)
-                    args, kwargs = (), arguments_alone(x, arguments, seed=self._seed)
+                if is_source(arguments["x"]):
+                    args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=self._seed)
                 return own(self._model, *args, **kwargs)
             finally:
                 self.is_fitting = False
@@ -207,6 +211,7 @@ class _Attached:
         model, connection = self._model, connect()
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
+        refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
         data = fit_data(arguments, seed=self._seed)
         own = self._prepared(data.symbolic_batch)
         call = FitCall(model, arguments, data, connection, combine=self.combine)

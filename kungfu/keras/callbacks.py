@@ -13,7 +13,7 @@ import sys
 import zlib
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
 import tensorflow as tf
@@ -25,6 +25,8 @@ from kungfu.runtime.api import read_settings
 from kungfu.training.job_loop import Meeting
 
 __all__ = ["JobCallbacks", "without_writers"]
+
+Group = Literal["all", "writers", "others"]
 
 _WRITERS = (
     keras.callbacks.ProgbarLogger,
@@ -64,8 +66,11 @@ class JobCallbacks:
         # Until this peer leads, its writers do not run, and know of no model, of which some would write at once.
         self._running.callbacks = without_writers(self._all)
         self._running.set_model(model)
-        self._leads = self._began = False
-        self._epoch = -1  # of which they were told that it begins
+        self.leads = self._began = False
+        self.epoch = -1  # of which they were told that it begins
+        # The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
+        self.written = -1
+        self._told: dict[str, Any] = {}  # at the end of an epoch, with what one of them has added for those after it
 
     @property
     def running(self) -> Any:
@@ -78,46 +83,67 @@ class JobCallbacks:
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
     def enter(self, *, leads: bool, epoch: int | None) -> None:
-        """This peer is in a view.
+        """This peer is in a view: all that it has to do there, at once.
 
         Args:
             leads: Whether it is rank 0.
             epoch: The epoch under way, as Keras counts it; ``None`` where there is none.
         """
-        if not self._began:
-            self._began = True
-            self._running.on_train_begin()
-        if leads and not self._leads:
-            self._take_the_lead()
+        self.begin()
+        if leads:
+            self.lead(takes_over=self.epoch >= 0)
         if epoch is not None:
             self.epoch_begins(epoch)
 
-    def _take_the_lead(self) -> None:
-        writers = self._writers()
-        kept, took_over = [_kept(one) for one in writers], self._epoch >= 0
-        self._leads, self._running.callbacks = True, list(self._all)
-        if not took_over:
+    def begin(self) -> None:
+        """Tells those that run on every peer that training begins, once."""
+        if not self._began:
+            self._began = True
+            self._running.on_train_begin()
+
+    def lead(self, *, takes_over: bool) -> None:
+        """This peer is rank 0: those that write run here; if it ``takes_over``, from where the leader before was."""
+        if self.leads:
+            return
+        self.leads, self._running.callbacks = True, list(self._all)
+        if not takes_over:
             _name_others(self._all, self._model)
-        for one, before in zip(writers, kept, strict=True):
+        for one in self._writers():
+            before = _kept(one)
             one.set_model(self._model)
-            if took_over and isinstance(one, keras.callbacks.BackupAndRestore):
+            if takes_over and isinstance(one, keras.callbacks.BackupAndRestore):
                 put_attributes(one, before)  # it would restore what was the state an epoch ago
                 continue
-            if took_over and isinstance(one, keras.callbacks.CSVLogger):
+            if takes_over and isinstance(one, keras.callbacks.CSVLogger):
+                _cut(one)
                 one.append = True  # after the lines of the leader before
             one.on_train_begin()
-            if took_over:  # it goes on where the leader before was, in the middle of an epoch
+            if takes_over:  # it goes on where the leader before was, in the middle of an epoch
                 put_attributes(one, before)
-                one.on_epoch_begin(self._epoch)
+                one.on_epoch_begin(self.epoch)
 
     def epoch_begins(self, epoch: int) -> None:
         """Tells them, once."""
-        if epoch > self._epoch:
-            self._epoch = epoch
+        if epoch > self.epoch:
+            self.epoch = epoch
             self._running.on_epoch_begin(epoch)
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
-        self._running.on_epoch_end(epoch, dict(logs))
+        """Tells all that run here, as Keras does it: one may add numbers for those after it."""
+        self._told = dict(logs)
+        for one in self._running.callbacks:
+            one.on_epoch_end(epoch, self._told)
+
+    def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Tells those that run on every peer, after another one: whoever leads tells those that write by itself."""
+        self._told = dict(logs)
+        for one in without_writers(self._all):
+            one.on_epoch_end(epoch, self._told)
+
+    def write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
+        """Tells those that write, where the others know."""
+        for one in self._writers():
+            one.on_epoch_end(epoch, self._told or dict(logs))
 
     def batch_begins(self, batch: int) -> None:
         for one in self._hearing("on_train_batch_begin", "on_batch_begin"):
@@ -145,34 +171,43 @@ class JobCallbacks:
         """Training is over."""
         self._running.on_train_end(logs)
 
+    def end_writers(self, logs: dict[str, Any]) -> None:
+        """Training is over, which those that run on every peer know."""
+        for one in self._writers():
+            one.on_train_end(logs)
+
     # ---- what they keep --------------------------------------------------------------------------------------------
 
-    def take_leaders(self, meeting: Meeting, *, of_writers: bool = False) -> None:
-        """What they keep becomes rank 0's.
+    def agree(self, meeting: Meeting, group: Group, *, rank: int = 0) -> None:
+        """What they keep becomes what those of one rank keep.
 
         Args:
             meeting: Of all peers.
-            of_writers: Only of those that run on rank 0 alone; the others were told the same everywhere.
+            group: "all" of them, the "writers", which run on rank 0 alone, or the "others".
+            rank: Whose.
 
         Raises:
-            UsageError: Rank 0 has other callbacks.
+            UsageError: That peer has other callbacks.
 
         Cost:
             A message of some bytes for each callback; what a callback keeps is sent where a peer keeps something else.
         """
-        own = self.kept_by_writers() if of_writers else self.kept()
-        ((group, values),) = [(name, one) for name, one in own.items() if name != "types"]
-        packed = [pack(one) for one in values]
-        told = {"types": own["types"], "sums": [[len(one), zlib.crc32(one)] for one in packed]}
-        agreed = unpack(meeting.from_leader(pack(told) if meeting.leads else b""))
+        types, gives = self._types(), meeting.rank == rank
+        packed = [pack(_kept(one)) for one in self._group(group)]
+        sums = [[len(one), zlib.crc32(one)] for one in packed]
+        told = {"types": types, "sums": sums, "written": self.written}
+        agreed = unpack(meeting.from_rank(rank, pack(told) if gives else b""))
         self._refuse_others(agreed["types"])
-        others = meeting.any_of([mine != one for mine, one in zip(told["sums"], agreed["sums"], strict=True)])
+        others = meeting.any_of([mine != one for mine, one in zip(sums, agreed["sums"], strict=True)])
         lengths = [length for (length, _), is_other in zip(agreed["sums"], others, strict=True) if is_other]
         sent = b"".join(one for one, is_other in zip(packed, others, strict=True) if is_other)
-        found = io.BytesIO(meeting.from_leader(sent if meeting.leads else b""))
-        if not meeting.leads:
+        found = io.BytesIO(meeting.from_rank(rank, sent if gives else b""))
+        if not gives:
             taken = (unpack(found.read(length)) for length in lengths)
-            self.take({"types": agreed["types"], group: [next(taken) if is_other else {} for is_other in others]})
+            self.take({"types": types, group: [next(taken) if is_other else {} for is_other in others]})
+        # Not before what they keep is here, for another peer may be lost over that.
+        if group != "others":
+            self.written = agreed["written"]
 
     def kept(self) -> dict[str, Any]:
         """Plain attributes of all of them, and their types, by which peers see that they have the same list."""
@@ -185,9 +220,15 @@ class JobCallbacks:
     def take(self, kept: dict[str, Any]) -> None:
         """Takes rank 0's; ``UsageError`` where that has other callbacks."""
         self._refuse_others(kept["types"])
-        group = self._all if "all" in kept else self._writers()
-        for one, attributes in zip(group, kept["all" if "all" in kept else "writers"], strict=True):
-            put_attributes(one, attributes)
+        for group in get_args(Group):
+            if group in kept:
+                for one, attributes in zip(self._group(group), kept[group], strict=True):
+                    put_attributes(one, attributes)
+
+    def _group(self, name: Group) -> list[Any]:
+        if name == "all":
+            return self._all
+        return self._writers() if name == "writers" else without_writers(self._all)
 
     def _refuse_others(self, types: list[str]) -> None:
         if types != self._types():
@@ -209,7 +250,18 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 
 def _kept(callback: Any) -> dict[str, Any]:
+    file = getattr(callback, "csv_file", None)
+    # Of the one that leads: a leader after it goes on from there, whatever this one may write before it is lost.
+    if isinstance(callback, keras.callbacks.CSVLogger) and file is not None and os.path.isfile(callback.filename):
+        callback.kungfu_bytes = os.path.getsize(callback.filename)
     return plain_attributes(callback, without=_NOT_KEPT)
+
+
+def _cut(logger: Any) -> None:
+    """Takes from the file of a log what the leader before has written of an epoch that is written again, if any."""
+    written = getattr(logger, "kungfu_bytes", None)
+    if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
+        os.truncate(logger.filename, written)
 
 
 def _name_others(callbacks: Sequence[Any], model: Any) -> None:

@@ -6,20 +6,23 @@ from it. Each peer runs it, from the top of its program.
 
 All that happens between two steps is decided by the agreed position, and done by all peers of the view together:
 
-- *A new view* (also the first one): the callbacks that have not begun on this peer do; what they keep is rank 0's, and
-  so is every variable that they may have changed.
+- *A new view* (also the first one): all go on from the place of the peer whose state all have taken. The callbacks of
+  the others are told what its callbacks were told; what they keep is its own then, and so is every variable that they
+  may have changed.
 - *The end of an epoch*: the position is in another epoch than the one that was concluded last. Statistics of layers are
   averaged; every peer validates, and rank 0's numbers are those of all; the callbacks are called; what they leave
-  (learning rate, weights, ``stop_training``) is rank 0's. Whether rank 0's callbacks were called already is told
-  first: a peer may be lost in the middle, and the others go on where it was.
+  (learning rate, weights, ``stop_training``) is rank 0's.
+- *The end of training*: the callbacks are told, and what they leave is rank 0's.
 
 Where peers are lost between two steps, the others recover as from a step, and look again: a new view first, and then
-what the position says.
+what the position says. Those that write run on rank 0 alone, and nobody knows how far they came where it was lost: the
+next rank 0 tells its own of the epoch that was not concluded.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +31,7 @@ import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
 from kungfu.keras.data import FitData
-from kungfu.keras.evaluation.numbered_batches import numbered_batches
-from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
+from kungfu.keras.evaluation.shared_pass import Validation
 from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
 from kungfu.keras.phases import FitCall
 from kungfu.keras.plain_values import pack, unpack
@@ -40,6 +42,8 @@ from kungfu.training.training import Training
 __all__ = ["FitParts", "FitRun"]
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
+# What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.
+_KEPT = ("batch", "begun", "called", "logs")
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,13 @@ class _Progress:
         ended: The epochs that were concluded; all peers hold the same number, and a joiner is given it.
         batch: The steps of the epoch under way that are done.
         begun: Whether callbacks were told that an execution begins, of which they were not told the end.
-        called: The last epoch whose end the callbacks of this peer were told, and with which numbers.
+        called: The last epoch whose end the callbacks of this peer were told.
+        logs: The numbers of that epoch.
         stops: Whether rank 0 wants training to end after the step that was done last.
         concluded: After how many epochs it was decided that no further one begins; -1 as long as it was not.
+        over: Whether callbacks were told that training is over.
         version: Of the view that this peer has entered.
+        parted: Of the view in which all have agreed on what callbacks have left at the end of training.
         validation: Of the end of the epoch that is under way, as far as it was done.
     """
 
@@ -87,8 +94,10 @@ class _Progress:
     logs: dict[str, Any] = field(default_factory=dict)
     stops: bool = False
     concluded: int = -1
+    over: bool = False
     version: int = -1
-    validation: SharedPass | None = None
+    parted: int = -1
+    validation: Validation | None = None
 
     @property
     def is_concluded(self) -> bool:
@@ -97,6 +106,15 @@ class _Progress:
 
     def set_ended(self, ended: int) -> None:
         self.ended = ended
+
+    def told(self) -> dict[str, Any]:
+        """The place of this peer, from which all go on."""
+        return {name: getattr(self, name) for name in (*_KEPT, "stops", "concluded", "over")}
+
+    def take(self, told: Mapping[str, Any]) -> None:
+        """That of another peer, or of a checkpoint."""
+        for name, value in told.items():
+            setattr(self, name, value)
 
 
 class FitRun:
@@ -111,6 +129,7 @@ class FitRun:
         self._begins = int(parts.arguments["initial_epoch"])
         self._callbacks = call.callbacks
         loop.keep_in_checkpoints(_CALLBACKS, self._kept)
+        loop.keep_more()
         self._logs, self._execution = JobLogs(parts.metrics), int(parts.model.steps_per_execution)
 
     def run(self) -> Any:
@@ -123,10 +142,9 @@ class FitRun:
         model.stop_training = False
         try:
             self._train()
-            if not self._loop.left:
+            if not self._loop.left and not self._progress.over:
                 self._conclude()
-                self._loop.end_phase(self._call.connection, self._call.outcome())
-            self._parts.training.finish()
+            self._loop.finish(self._part)
         except BaseException:
             self._loop.abandon()
             raise
@@ -139,7 +157,8 @@ class FitRun:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
         data = self._parts.data
         try:
-            for batch in self._loop.batches(data.plan, described=data.described, over=self._is_over):
+            batches = self._loop.batches(data.plan, described=data.described, over=self._is_over, attend=self._attend)
+            for batch in batches:
                 # Else the first call of the step joins, and does no step.
                 if self._loop.has_view:
                     self._attend()
@@ -204,50 +223,119 @@ class FitRun:
         return cut_short or here.epoch > progress.ended
 
     def _enter(self, meeting: Meeting) -> None:
-        """A new view: this peer's callbacks begin where they have not, and take what rank 0's keep."""
-        progress = self._progress
+        """A new view: all go on from the place of one peer, with what its callbacks keep and have left."""
+        progress, callbacks = self._progress, self._callbacks
         resumed = self._loop.resumed_file(_CALLBACKS) if progress.version < 0 else None
         held = self._loop.agreed_variables() if resumed is not None else []
         before = [tf.identity(one) for one in held]
         if resumed is not None:
             self._call.append_logs()
-        self._callbacks.enter(leads=meeting.leads, epoch=None)
-        first_batch = self._parts.data.first_batch_of(progress.ended)
-        place = {"batch": progress.batch, "begun": progress.begun, "stops": progress.stops}
-        own = {**place, "begins": self._begins_with(), "first": first_batch}
-        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
-        self._parts.data.refuse_other(progress.ended, leaders=agreed["first"])
-        progress.batch, progress.begun, progress.stops = (agreed[name] for name in place)
-        self._begins = agreed["begins"]
-        epochs, number = self._parts.arguments["epochs"], self._call.connection.phase
-        self._loop.count_epochs(done_before=self._begins, epochs=max(0, epochs - self._begins), fit=number)
-        # Where peers were lost over the end of an epoch, one of those who live may know that it was the last one.
-        if meeting.any_of([progress.is_concluded])[0]:
-            progress.concluded = progress.ended
+        callbacks.begin()
+        # Nobody is in this fit yet: a callback of rank 0 may restore a backup, and all go on from that.
+        begins = not meeting.any_of([progress.version >= 0])[0]
+        if meeting.leads and begins:
+            callbacks.lead(takes_over=False)
+        source = 0 if begins else meeting.source
+        told = self._agree_on_place(meeting, source)
         if self._has_next():
-            self._callbacks.epoch_begins(self._epoch())
+            callbacks.epoch_begins(self._epoch())
         # A checkpoint was written after they were told that its epoch begins: what they did then is in its state.
         if resumed is not None:
             self._take_kept(unpack(resumed))
             for variable, value in zip(held, before, strict=True):
                 variable.assign(value)
-        self._callbacks.take_leaders(meeting)
-        # Before the first step a callback of rank 0 may have restored what layers keep, too; later that is each peer's.
-        begins = self._is_at_start()
-        meeting.take_leaders(self._loop.agreed_variables() if begins else self._loop.shared_variables())
+        self._agree_on_callbacks(meeting, source)
+        # Between two epochs all hold the same statistics of layers; in an epoch they are each peer's.
+        is_between = self._loop.position().offset == 0 or told["called"] == progress.ended or told["over"]
+        held = self._loop.agreed_variables() if is_between else self._loop.shared_variables()
+        meeting.take(held, rank=source)
+        if meeting.leads:
+            self._lead()
+        self._loop.complete_state()
 
-    def _is_at_start(self) -> bool:
-        """Whether no step of this fit is done; agreed. The steps of the job are counted over all fits."""
-        here = self._loop.position()
-        return here.epoch == 0 and here.offset == 0
+    def _agree_on_place(self, meeting: Meeting, source: int) -> dict[str, Any]:
+        """This peer goes on from the place of the source, of which its callbacks are told; gives that place."""
+        progress, parts, callbacks = self._progress, self._parts, self._callbacks
+        begins, first_batch = self._begins_with(), parts.data.first_batch_of(progress.ended)
+        validation = None if progress.validation is None else progress.validation.told()
+        more = {"begins": begins, "first": first_batch, "epoch": callbacks.epoch, "validation": validation}
+        more["stop_training"] = bool(parts.model.stop_training)
+        own = {"place": progress.told(), **more}
+        agreed = unpack(meeting.from_rank(source, pack(own) if meeting.rank == source else b""))
+        parts.data.refuse_other(progress.ended, leaders=agreed["first"])
+        self._begins = agreed["begins"]
+        epochs, number = parts.arguments["epochs"], self._call.connection.phase
+        self._loop.count_epochs(done_before=self._begins, epochs=max(0, epochs - self._begins), fit=number)
+        told: dict[str, Any] = agreed["place"]
+        self._catch_up_in_epoch(told)
+        # One that joins was told nothing yet, and is not told of what was before.
+        if progress.version >= 0:
+            self._catch_up(told, epoch=agreed["epoch"], validation=agreed["validation"])
+        progress.take(told)
+        parts.model.stop_training = agreed["stop_training"]
+        parts.asks_to_stop.assign(0.0)  # the next step is told anew
+        return told
+
+    def _catch_up_in_epoch(self, told: Mapping[str, Any]) -> None:
+        """The callbacks of this peer are told what those of the source were told; what they do then does not last."""
+        progress, callbacks, each = self._progress, self._callbacks, self._execution
+        is_same = told["begun"] and told["batch"] // each == progress.batch // each
+        # A step was done, of which this peer does not know.
+        if progress.begun and not is_same:
+            callbacks.batch_ends(max(told["batch"], progress.batch + 1) - 1, self._logs.so_far)
+        if told["begun"] and not (progress.begun and is_same):
+            callbacks.batch_begins(told["batch"] // each * each)
+
+    def _catch_up(self, told: Mapping[str, Any], *, epoch: int, validation: Mapping[str, Any] | None) -> None:
+        """As before, of what lies between two epochs."""
+        progress, callbacks = self._progress, self._callbacks
+        # The validation has begun, or has come to its end.
+        if validation is not None:
+            self._validation().catch_up(validation)
+        # The end of an epoch, the beginning of the next one, the end of training.
+        if told["called"] > progress.called:
+            callbacks.epoch_ended(self._begins + told["called"], told["logs"])
+        callbacks.epoch_begins(epoch)
+        if told["over"] and not progress.over:
+            callbacks.end(told["logs"])
+        # The source has concluded the epoch, and what this peer has of its end is done.
+        if validation is None:
+            progress.validation = None
+
+    def _agree_on_callbacks(self, meeting: Meeting, source: int) -> None:
+        """What callbacks keep is the source's; of those that write it is rank 0's where it led before."""
+        (led,) = meeting.any_of([self._callbacks.leads])
+        if not led or source == 0:
+            self._callbacks.agree(meeting, "all", rank=source)
+        else:
+            self._callbacks.agree(meeting, "others", rank=source)
+            self._callbacks.agree(meeting, "writers")
+
+    def _lead(self) -> None:
+        """This peer is rank 0: those that write go on where they were on the one before, as far as that is known."""
+        callbacks, progress = self._callbacks, self._progress
+        if callbacks.leads:
+            return
+        callbacks.lead(takes_over=True)
+        # They may not have been told on the one before.
+        if progress.over:
+            callbacks.end_writers(progress.logs)
 
     def _kept(self) -> bytes:
         """What a checkpoint holds of the callbacks, and of the place between steps."""
-        return pack({"callbacks": self._callbacks.kept(), "batch": self._progress.batch})
+        progress = self._progress
+        place = {name: value for name, value in progress.told().items() if name in _KEPT}
+        validation = None if progress.validation is None else progress.validation.told()
+        callbacks = self._callbacks
+        return pack({"callbacks": callbacks.kept(), **place, "written": callbacks.written, "validation": validation})
 
     def _take_kept(self, kept: Mapping[str, Any]) -> None:
-        self._progress.batch = kept["batch"]
+        # One that an earlier version wrote has less of it.
+        self._progress.take({name: value for name, value in kept.items() if name in _KEPT})
+        if kept.get("validation") is not None:
+            self._validation().catch_up(kept["validation"])
         self._callbacks.take(kept["callbacks"])
+        self._callbacks.written = kept.get("written", self._callbacks.written)
 
     def _end_epoch(self) -> None:
         """The end of the epoch after those that are concluded; where peers are lost, all come here again."""
@@ -258,22 +346,27 @@ class FitRun:
         # Rank 0's callbacks have not been called: the numbers are to be found yet.
         if not progress.logs and not self._find_numbers():
             return
-        if progress.called < epoch:
-            progress.called = epoch
-            self._callbacks.epoch_ends(self._epoch(), progress.logs)
+        callbacks, number = self._callbacks, self._epoch()
+        is_told, is_written = progress.called >= epoch, callbacks.written >= epoch
+        progress.called, callbacks.written = epoch, epoch if callbacks.leads else callbacks.written
+        if not is_told:
+            callbacks.epoch_ends(number, progress.logs)
+        # Rank 0 was lost after the others had called theirs, or this rank 0 was behind them.
+        elif callbacks.leads and not is_written:
+            callbacks.write_epoch(number, progress.logs)
         if not loop.meet(self._settle):
             return
         if self._has_next():
             self._parts.model.reset_metrics()
             self._callbacks.epoch_begins(self._epoch())
-            loop.meet(lambda meeting: meeting.take_leaders(loop.agreed_variables()))
+            loop.meet(lambda meeting: meeting.take(loop.agreed_variables()))
 
-    def _begin_the_end(self, meeting: Meeting) -> None:
-        """Statistics are the job's from here; and rank 0 says whether its callbacks were called for this epoch."""
+    def _begin_the_end(self, _: Meeting) -> None:
+        """Statistics are the job's from here; the numbers of the epoch are those that callbacks were told, if any."""
         progress = self._progress
         self._loop.average_statistics()
-        own = progress.logs if progress.called == progress.ended else {}
-        progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        if progress.called < progress.ended:
+            progress.logs = {}
 
     def _find_numbers(self) -> bool:
         """The numbers of an epoch are rank 0's: a validation may round otherwise on another machine."""
@@ -292,8 +385,8 @@ class FitRun:
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
         if first_batch >= 0:
             self._parts.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
-        self._callbacks.take_leaders(meeting, of_writers=True)
-        meeting.take_leaders(self._loop.agreed_variables())
+        self._callbacks.agree(meeting, "writers")
+        meeting.take(self._loop.agreed_variables())
         model.stop_training = agreed["stops"]
         self._parts.asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None
@@ -307,23 +400,25 @@ class FitRun:
 
     def _numbers(self) -> dict[str, Any] | None:
         """The metrics of the epoch and of a validation, over all peers; ``None`` where peers were lost over it."""
-        model, arguments, progress = self._parts.model, self._parts.arguments, self._progress
+        arguments = self._parts.arguments
         logs = dict(self._logs.so_far())  # the metrics hold them from here
-        validation = self._parts.data.validation
-        if validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
+        if self._parts.data.validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs
-        x, y, sample_weight = validation
-        given = {
-            "x": x, "y": y, "sample_weight": sample_weight, "steps": arguments["validation_steps"],
-            "batch_size": arguments["validation_batch_size"] or arguments["batch_size"],
-        }  # fmt: skip
-        if progress.validation is None:
-            evaluation = SharedEvaluation(model, given, self._callbacks.running, self._call.combine)
-            progress.validation = SharedPass(numbered_batches(given), evaluation)
-        if not progress.validation.attempt(self._loop.meet):
+        found = self._validation().attempt(self._loop.meet)
+        if found is None:
             return None
-        found = progress.validation.result
         return {**logs, **{f"val_{name}": plain_number(value) for name, value in found.items()}}
+
+    def _validation(self) -> Validation:
+        """Of the end of the epoch that is under way."""
+        arguments, progress = self._parts.arguments, self._progress
+        if progress.validation is None:
+            data = zip(("x", "y", "sample_weight"), self._parts.data.validation or (), strict=True)
+            batch_size = arguments["validation_batch_size"] or arguments["batch_size"]
+            given = {**dict(data), "steps": arguments["validation_steps"], "batch_size": batch_size}
+            combine = self._call.combine
+            progress.validation = Validation(self._parts.model, given, self._callbacks.running, combine)
+        return progress.validation
 
     def _begins_with(self) -> int:
         """The number of the first epoch: another one where a callback of rank 0 has restored what it had backed up."""
@@ -338,13 +433,23 @@ class FitRun:
 
     def _conclude(self) -> None:
         """After the last epoch: averages of weights are put in place, and the callbacks told of the end."""
-        model = self._parts.model
+        model, self._progress.over = self._parts.model, True
         if model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.end(self._progress.logs)
-        while not self._loop.left:
-            if self._loop.meet(lambda meeting: meeting.take_leaders(self._loop.agreed_variables())):
-                return
+
+    def _part(self) -> None:
+        """Before the last barrier, in each view that comes to it: what the callbacks have left is rank 0's."""
+        progress, loop = self._progress, self._loop
+        while not loop.left and progress.parted != (version := loop.position().version):
+            if version != progress.version:  # peers were lost over it
+                progress.version = version if loop.meet(self._enter) else progress.version
+                continue
+            if progress.parted < 0:
+                self._call.connection.ended_at = time.time()  # nobody goes on before all have come here
+            if loop.meet(lambda meeting: meeting.take(loop.agreed_variables())):
+                progress.parted = version
+                loop.end_phase(self._call.connection, self._call.outcome())
 
 
 def _validates(epoch: int, frequency: Any) -> bool:

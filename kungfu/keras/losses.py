@@ -19,7 +19,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from kungfu.framework_internals import is_in_xla_context, reductions_by
+from kungfu.framework_internals import added_to_unmasked, is_in_xla_context, reductions_by
 from kungfu.training.job_loop import JobLoop
 
 __all__ = ["NeedsMessageError", "WholeBatchLosses"]
@@ -73,7 +73,8 @@ class WholeBatchLosses:
         if reduction in _MEANS and weights[0] is None and mask is None:
             return loss
         # Loss scales with the sum of samples where it is a sum, else with its part of the denominators.
-        follows = (None, None) if reduction == "sum" else weights
+        added = 0.0 if mask is None or reduction not in ("sum_over_batch_size", "mean") else added_to_unmasked()
+        follows = (None, None, False) if reduction == "sum" else (*weights, added > 0)
         factor = next((one[-1] for one in self._known if all(a is b for a, b in zip(one, follows, strict=False))), None)
         if factor is None:
             if is_in_xla_context(graph):
@@ -82,18 +83,21 @@ class WholeBatchLosses:
             if reduction != "sum":
                 ones = keras.ops.ones_like(keras.ops.convert_to_tensor(values, dtype=dtype))
                 counts = own(ones, sample_weight=weights[0], mask=mask, reduction="sum", dtype=dtype)
-            factor = self._factor(counts)
+            factor = self._factor(counts, added)
             self._known.append((*follows, factor))
         return loss * tf.cast(factor, loss.dtype)
 
-    def _factor(self, denominator: Any | None) -> Any:
-        """Graph: float64; 0 where this peer has no samples, or no peer has anything to divide by."""
+    def _factor(self, denominator: Any | None, added: float) -> Any:
+        """Graph: float64; 0 where this peer has no samples, or no peer has anything to divide by.
+
+        Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
+        """
         samples = tf.cast(self._loop.samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples the slice is another peer's sample
             own.append(tf.where(samples > 0, tf.cast(denominator, tf.float64), 0.0))
         (come,) = self._loop.sum_before(tf.stack(own), tag="denominators")
-        part = 1.0 if denominator is None else tf.math.divide_no_nan(own[1], come[1])
+        part = 1.0 if denominator is None else tf.math.divide_no_nan(own[1] + added, come[1] + added)
         # What a slice has does not depend on weights, though it is computed from values that do.
         return tf.stop_gradient(part * tf.math.divide_no_nan(come[0], samples))
 

@@ -75,7 +75,7 @@ class JobLogs:
 
     def __init__(self, metrics: FitMetrics) -> None:
         self._metrics = metrics
-        self._numbers = tf.function(metrics.numbers, autograph=False)
+        self._numbers: Callable[..., dict[str, Any]] | None = None  # once somebody has looked
 
     def so_far(self) -> dict[str, Any]:
         """Those after the step that was done last: a dictionary that computes them when it is first looked into.
@@ -86,6 +86,10 @@ class JobLogs:
         return _Logs(partial(self._computed, [total.read_value() for total in self._metrics.totals]))
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:
+        if self._numbers is None:
+            # Traced by its signature: of calls that trace TensorFlow warns, where a program fits several times.
+            specs = [tf.TensorSpec(one.shape, one.dtype) for one in totals]
+            self._numbers = tf.function(self._metrics.numbers, autograph=False).get_concrete_function(specs)
         return {name: plain_number(value) for name, value in self._numbers(totals).items()}
 
 

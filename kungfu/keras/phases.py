@@ -134,7 +134,8 @@ class FitCall:
             values = [tf.identity(one) for one in _variables(self.model)]
         # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
         kept = unpack(pack(self.callbacks.kept()))
-        return FitOutcome(self.told, kept, bool(self.model.stop_training), values, self.evaluations).packed
+        stops, ended_at = bool(self.model.stop_training), self.connection.ended_at
+        return FitOutcome(self.told, kept, stops, values, self.evaluations, ended_at).packed
 
 
 def _verbose(given: Any) -> int:
@@ -152,6 +153,7 @@ class FitOutcome:
         stops: ``stop_training`` of the model.
         variables: The weights, and the counters and rates of the optimizer.
         evaluations: Those after the fit; there are more of them as long as the next one has not begun.
+        ended_at: When it came to its end, in seconds since 1970.
     """
 
     told: Sequence[str]
@@ -159,6 +161,7 @@ class FitOutcome:
     stops: bool
     variables: Sequence[tf.Tensor]
     evaluations: Evaluations
+    ended_at: float = 0.0
 
     def packed(self) -> bytes:
         """As bytes; any thread may ask for them."""
@@ -169,6 +172,7 @@ class FitOutcome:
                 "callbacks": dict(self.kept),
                 "stops": self.stops,
                 "evaluations": self.evaluations.told(),
+                "ended_at": self.ended_at,
                 # Bytes, since NumPy has no name for some types (bfloat16).
                 "variables": [np.frombuffer(np.ascontiguousarray(one).tobytes(), np.uint8) for one in arrays],
             }
@@ -200,6 +204,7 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
         variable.assign(array.reshape(variable.shape))
     model.stop_training = outcome["stops"]
     call.evaluations.tell(outcome["evaluations"])
+    call.connection.ended_at, call.connection.passes = outcome.get("ended_at", 0.0), True
     return len(model.history.epoch)
 
 

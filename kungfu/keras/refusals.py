@@ -12,8 +12,10 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import all_layers
+from kungfu.training.data.sample_source import is_source
 
-__all__ = ["refuse_in_job", "refuse_step"]
+__all__ = ["refuse_in_job", "refuse_samples", "refuse_step"]
 
 _LOOP = "write the loop with kf.attach() and training.step (README), or run the script without kungfu-run"
 
@@ -32,6 +34,20 @@ def refuse_step(model: Any) -> None:
         )
 
 
+def refuse_samples(data: Any, *, to: str) -> None:
+    """Raises ``UsageError`` for samples of ``kf.data`` in a place where only what Keras knows can stand.
+
+    Args:
+        data: What was given there.
+        to: The place, such as ``model.evaluate()``.
+    """
+    if is_source(data):
+        raise UsageError(
+            f"{to} was given {type(data).__name__} of kf.data, which only the training data of model.fit() can be: "
+            "give its .dataset(batch_size), a tf.data.Dataset of the same samples"
+        )
+
+
 def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
     """Raises ``UsageError`` for what the peers of a job cannot do together yet.
 
@@ -40,6 +56,7 @@ def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
         arguments: Those of ``fit`` by name, all of them.
     """
     refuse_step(model)
+    _refuse_fixed_batch(model)
     if type(model).fit is not keras.Model.fit:
         raise UsageError(
             f"{type(model).__name__}.fit() is the program's own: under kungfu-run the loop is kungfu's; {_LOOP}"
@@ -53,3 +70,21 @@ def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
     for name in ("epochs", "initial_epoch"):
         if not isinstance(arguments[name], int) or arguments[name] < 0:
             raise UsageError(f"model.fit({name}={arguments[name]!r}): must be an integer of at least 0")
+
+
+def _refuse_fixed_batch(model: Any) -> None:
+    """A peer's slice of a batch has another size on each peer, and after each rescale."""
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.RNN) and layer.stateful:
+            raise UsageError(
+                f"the layer {layer.name!r} is stateful=True under kungfu-run: it goes on with what it knew of the "
+                "sample at the same place of the batch before, and the peers' slices of a batch change as they come "
+                "and go; make it without stateful, and give it longer sequences, or run the script without kungfu-run"
+            )
+    for given in tf.nest.flatten(getattr(model, "inputs", None) or []):
+        if given.shape[0] is not None:
+            raise UsageError(
+                f"the model takes batches of {given.shape[0]} samples and no others: its input {given.name!r} has the "
+                f"shape {tuple(given.shape)}; under kungfu-run each peer has a slice of a batch, so leave its size "
+                "open: keras.Input(shape=...) without batch_size and batch_shape"
+            )

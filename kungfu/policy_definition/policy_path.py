@@ -73,7 +73,10 @@ def _module(where: str, *, spec: str) -> ModuleType:
         raise
     except Exception as error:
         what = "no such file" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
-        raise PolicyError(f"{spec!r}: cannot load {where} ({what}); {_FORM}") from error
+        # The folder that one is in is none of those that modules are loaded from.
+        is_here = isinstance(error, ModuleNotFoundError) and os.path.exists(f"{where}.py")
+        form = f"for the file {where}.py write {where}.py:NAME(ARGS)" if is_here else _FORM
+        raise PolicyError(f"{spec!r}: cannot load {where} ({what}); {form}") from error
 
 
 def _from_file(path: str) -> ModuleType:

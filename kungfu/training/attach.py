@@ -23,11 +23,10 @@ from kungfu.runtime.api import Membership, Settings, StandaloneMembership
 from kungfu.training.barrier import Barrier, BarrierContext
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
-from kungfu.training.graph.fed import FedValues
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import make_learning_rate
-from kungfu.training.graph.published import make_published_values
+from kungfu.training.graph.own_sources import FedValues, make_published_values
 from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.job_connection import JobConnection, connect

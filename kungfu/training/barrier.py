@@ -83,6 +83,7 @@ class Barrier:
     step_timer: StepTimer = field(default_factory=StepTimer)
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
+    source: int = 0  # the rank from whose state all in this view have gone on
     unanswered: BarrierRequests | None = None  # of a barrier that has not come to its end
     shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
     phase: int = 0  # of the job; 0 where it has one training
@@ -197,11 +198,19 @@ class Barrier:
         """Before a step: does what the barrier after the last one left to do, if there was one; see `BetweenSteps`."""
         if self.between_steps.pending is None or self.rank is None:
             return
-        batch = int(read_variable(self.context.graph_state.progress.batch))
-        manifest = Manifest(self.steps(), self.size, batch, self.terms, phase=max(1, self.phase))
         self.between_steps.complete_pending(
-            self.peer_group(), manifest, on_synced=self.context.membership.mark_state_complete
+            self.peer_group(), self._manifest(), on_synced=self.context.membership.mark_state_complete
         )
+
+    def complete_state(self) -> None:
+        """In a new view: what a loop gives beside the registered values is here too; see `BetweenSteps.has_more`."""
+        self.context.membership.mark_state_complete()
+        if self.rank is not None:
+            self.between_steps.take_checkpoints(self._manifest(), rank=self.rank)
+
+    def _manifest(self) -> Manifest:
+        batch = int(read_variable(self.context.graph_state.progress.batch))
+        return Manifest(self.steps(), self.size, batch, self.terms, phase=max(1, self.phase))
 
     def peer_group(self, *, tag: str = "registered") -> PeerGroup:
         """The peers of the view, of which this one is one; ``tag`` names their messages."""
@@ -255,7 +264,7 @@ class Barrier:
     def enter(self, result: BarrierResult, terms: Terms) -> None:
         """Takes this peer's place in another view, under its terms; without a rank it has left the job."""
         view, rank = result.after.view, result.after.rank
-        self.place = (rank, view.size)
+        self.place, self.source = (rank, view.size), next(iter(result.sources), 0)
         variables = self.context.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         # The last step was done by other peers: its time tells nothing of this view.
@@ -323,7 +332,7 @@ class Barrier:
         if self.context.plan.straggler_fractions is None:
             return {}
         step_record, ids = self.context.graph_state.metrics.step_record, self.context.membership.view.ids
-        fractions = step_record.straggler_fractions(read_variable(step_record.row))
+        fractions = step_record.straggler_fractions(read_variable(step_record.row).tolist())
         # Those of the step that ends in this barrier.
         return dict(zip(ids, fractions, strict=True)) if len(fractions) == len(ids) else {}
 

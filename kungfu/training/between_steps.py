@@ -45,6 +45,8 @@ class BetweenSteps:
         self._founds = settings.founders > 0
         self.is_in_job = False  # then a step may carry a request
         self.pending: PendingSync | None = None
+        # A loop of kungfu's has more that goes along than what is registered, and says when it is there.
+        self.has_more = False
         self._set_values: dict[str, Any] = {}  # by hooks, since the last step
 
     # ---- the first step --------------------------------------------------------------------------------------------
@@ -95,7 +97,8 @@ class BetweenSteps:
         Args:
             peers: The peers of the view, which all do this now.
             manifest: What a checkpoint of this moment says of itself.
-            on_synced: Called when this peer has the registered values of the view, before any hook of the program's.
+            on_synced: Called when this peer has the registered values of the view, before any hook of the program's;
+                not where a loop has more to give in a new view.
 
         Raises:
             UsageError: A shared value differs between the peers, or a hook raised.
@@ -106,13 +109,21 @@ class BetweenSteps:
             return
         rounded = sync_registered(self.registry, replace(pending, set_values=self._set_values), peers)
         self._set_values = {}
-        on_synced()
+        is_whole = not self.has_more or pending.source is None
+        if is_whole:
+            on_synced()
         if rounded:
             self._record("events", _rounded(rounded, rank=peers.rank))
         self.pending = None
         if pending.rescaled is not None:
             self.hooks.call(pending.rescaled)
-        self.checkpoints.start_wanted(replace(manifest, data=self.data), rank=peers.rank)
+        # Else it would hold this peer's part of what a loop keeps, beside the values of another one.
+        if is_whole:
+            self.take_checkpoints(manifest, rank=peers.rank)
+
+    def take_checkpoints(self, manifest: Manifest, *, rank: int) -> None:
+        """Takes the checkpoints that were asked for: all that goes along is there, and the same on all peers."""
+        self.checkpoints.start_wanted(replace(manifest, data=self.data), rank=rank)
 
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
+from kungfu import native
 from kungfu.errors import UsageError
 from kungfu.runtime.api import (
     Attachment,
@@ -51,6 +52,9 @@ class JobConnection:
         terms: Those in force at the end of the last phase on this peer.
         steps: Gives the steps done.
         trained: The samples of all steps of the phases before.
+        ended_at: When the last phase that is over came to its end, in seconds since 1970; 0 before one has. No peer has
+            gone on after it earlier.
+        passes: Whether this peer took no part in that phase, as it was over before.
         runs: How many runs have begun.
     """
 
@@ -64,6 +68,7 @@ class JobConnection:
         self.terms: Terms | None = None
         self.steps: Callable[[], int] = _no_steps
         self.trained = 0
+        self.ended_at, self.passes = 0.0, False
         self.runs, self._is_open = 0, False
 
     @cached_property
@@ -82,6 +87,9 @@ class JobConnection:
             return membership
         membership = Membership(self.settings, attachment=self.attachment, on_offer=lambda: None)
         atexit.register(membership.close)
+        # The first use on a host compiles: that takes minutes where the processors are busy.
+        with membership.on_the_way():
+            native.prepare()
         monitor = LatePeerMonitor(
             self.attachment.late, partial(membership.record, "events"), steps=lambda: self.steps()
         )
@@ -129,6 +137,11 @@ class JobConnection:
         founders = max(1, given.founders) if self.membership.has_joined else given.founders
         return replace(given, resume=given.resume if goes_on else "", founders=founders)
 
+    @property
+    def is_in_phase(self) -> bool:
+        """Whether a phase has begun on this peer and is not over."""
+        return self._is_open
+
     def begin_phase(self) -> bytes | None:
         """The program comes to its next training.
 
@@ -167,7 +180,7 @@ class JobConnection:
 
     def end_phase(self, content: Callable[[], bytes], *, terms: Terms, trained: int) -> None:
         """The phase is over on this peer; ``content`` packs what it came to."""
-        self._is_open = False
+        self._is_open = self.passes = False
         self.membership.past_phases.keep(self.phase, content)
         self.terms, self.trained = terms, trained
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.training.combined_metrics import PeerPlace
-from kungfu.training.data import BatchPlan, batches
+from kungfu.training.data import BatchPlan
 from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.step_report import StepPosition
@@ -29,10 +29,15 @@ __all__ = ["JobLoop", "Meeting"]
 
 
 class Meeting:
-    """The peers of a view between two steps, all at the same position."""
+    """The peers of a view between two steps, all at the same position.
 
-    def __init__(self, peers: PeerGroup) -> None:
-        self._peers = peers
+    Args:
+        peers: Those of the view.
+        source: The rank from whose state all have gone on in this view.
+    """
+
+    def __init__(self, peers: PeerGroup, *, source: int = 0) -> None:
+        self._peers, self.source = peers, source
 
     @property
     def leads(self) -> bool:
@@ -60,17 +65,21 @@ class Meeting:
         return [one.numpy() for one in self._peers.total([tf.convert_to_tensor(value) for value in values])]
 
     def from_leader(self, content: bytes) -> bytes:
-        """The bytes that rank 0 was called with; those of the others are passed over.
+        """As `from_rank`, of rank 0."""
+        return self.from_rank(0, content)
+
+    def from_rank(self, rank: int, content: bytes) -> bytes:
+        """The bytes that this rank was called with; those of the others are passed over.
 
         Cost:
             Two messages; none for one peer.
         """
-        peers = self._peers
+        peers, is_mine = self._peers, self.rank == rank
         if peers.size == 1:
             return content
-        length = int(peers.total([tf.constant([len(content) if self.leads else 0], tf.int64)])[0][0])
+        length = int(peers.total([tf.constant([len(content) if is_mine else 0], tf.int64)])[0][0])
         # A sum to which nobody else adds anything, of whole numbers: every bit arrives as it was.
-        laid = content.ljust(-(-length // 4) * 4, b"\0") if self.leads else bytes(-(-length // 4) * 4)
+        laid = content.ljust(-(-length // 4) * 4, b"\0") if is_mine else bytes(-(-length // 4) * 4)
         (total,) = peers.total([tf.constant(np.frombuffer(laid, np.int32))])
         return bytes(total.numpy().tobytes()[:length])
 
@@ -82,8 +91,8 @@ class Meeting:
         (total,) = peers.total([tf.constant(np.array(flags, np.int32))])
         return [bool(one) for one in total.numpy() > 0]
 
-    def take_leaders(self, variables: Sequence[tf.Variable]) -> None:
-        """Variables that are not the same on all peers become rank 0's.
+    def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
+        """Variables that are not the same on all peers become rank 0's, or those of another ``rank``.
 
         Cost:
             A pass over their memory and a message of 64 bytes for each; those that differ are sent.
@@ -95,7 +104,7 @@ class Meeting:
         if not places:
             return
         own = b"".join(variables[place].numpy().tobytes() for place in places)
-        agreed, start = self.from_leader(own), 0
+        agreed, start = self.from_rank(rank, own), 0
         for place in places:
             value = variables[place].numpy()
             taken = np.frombuffer(agreed, value.dtype, value.size, offset=start).reshape(value.shape)
@@ -128,6 +137,14 @@ class JobLoop:
         """That file of the checkpoint that this run goes on from; ``None`` where there is none."""
         return self._runner.barrier.between_steps.checkpoints.resumed_file(name)
 
+    def keep_more(self) -> None:
+        """This loop gives peers of a new view more than what is registered: it says when they have it."""
+        self._runner.barrier.between_steps.has_more = True
+
+    def complete_state(self) -> None:
+        """In a meeting: this peer has all that this loop gives; from now on it holds the state of the job."""
+        self._runner.barrier.complete_state()
+
     def end_phase(self, connection: JobConnection, content: Callable[[], bytes]) -> None:
         """Training is over, but for the last barrier; ``content`` packs what it came to."""
         trained = int(self.progress.trained.read_value())
@@ -141,7 +158,7 @@ class JobLoop:
         with trace.average():
             averaging.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
             means, sums = average_and_sum(averaging, gradients, totals, loss=loss)
-        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        trace.averaged(means)
         return means, sums
 
     def average_for(self, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
@@ -158,7 +175,7 @@ class JobLoop:
             averaging.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
             trace.undo_all()
             means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
-        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        trace.averaged(means)
         return means
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
@@ -241,20 +258,15 @@ class JobLoop:
         """Where the run is."""
         return self._runner.position()
 
-    def batches(self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool]) -> Iterator[Any]:
-        """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run."""
-        runner, limits = self._runner, self._training._averaging.limits
-        runner.takes(plan, described=described, accumulation=None, most_peers=limits.maximum)
-        return batches(
-            plan,
-            runner.position,
-            runner.stamps,
-            over=over,
-            calls=lambda: runner.calls,
-            most_peers=limits.maximum,
-            members=lambda: runner.barrier.context.membership.view.ids,
-            settle=lambda: runner.meet(lambda peers: None),
-        )
+    def batches(
+        self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool], attend: Callable[[], None]
+    ) -> Iterator[Any]:
+        """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run.
+
+        ``attend`` holds the meetings of this loop in a new view; see `StepRunner.batches`.
+        """
+        self._runner.takes(plan, described=described, accumulation=None)
+        return self._runner.batches(plan, over=over, attend=attend)
 
     def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
         """How the program counts its epochs, for the record: before this run, in it, and which fit it is."""
@@ -262,7 +274,7 @@ class JobLoop:
 
     def meet(self, together: Callable[[Meeting], None]) -> bool:
         """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
-        return self._runner.meet(lambda peers: together(Meeting(peers)))
+        return self._runner.meet(lambda peers: together(Meeting(peers, source=self._runner.barrier.source)))
 
     def meet_after_training(self, together: Callable[[Meeting], None], *, what: str) -> str:
         """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
@@ -290,6 +302,10 @@ class JobLoop:
     def is_after_training(self) -> bool:
         """Whether this peer has trained to the end, in a view that no other one has followed."""
         return self._runner.is_over and not self.left and self.has_view and self._runner.is_newest()
+
+    def finish(self, attend: Callable[[], None]) -> None:
+        """The last barrier; ``attend`` holds the last meetings in each view that comes to it."""
+        self._runner.finish(attend)
 
     def average_statistics(self) -> None:
         """In a meeting: what layers keep of the data becomes its mean over the peers."""

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.combined_metrics import Combination, CombinedMetrics, PeerPlace, Watched
+from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["LoopMetrics"]
+__all__ = ["LoopMetrics", "refuse_accumulated"]
 
 
 class LoopMetrics:
@@ -75,6 +76,15 @@ class LoopMetrics:
         """Graph: the metrics hold the states of the job."""
         self._job.conclude(sums)
         self._job.show()
+
+
+def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
+    """Raises ``UsageError`` for metrics whose states are not added up, beside micro-batches."""
+    if metrics is not None and accumulation is not None and not metrics.only_adds:
+        raise UsageError(
+            "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
+            "sums are accumulated; leave one of them out"
+        )
 
 
 def _refuse_unless_built(metric: Any) -> None:

@@ -25,7 +25,11 @@ _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 _DATA = "data of training.batches()"
 _DATA_SECTIONS = {
     "first_batch": "data that every peer reads, and has to read alike: give what shuffles them a seed, by "
-    "shuffle(n, seed=0) or by keras.utils.set_random_seed() before it"
+    "shuffle(n, seed=0) or by keras.utils.set_random_seed() at the top, and put layers that change samples at random "
+    "into the model, not into map()",
+    "targets": "order of the samples in the arrays of model.fit(), by a checksum of the targets, which peers share by "
+    "index: give what shuffles or splits them a seed, by train_test_split(..., random_state=0), by "
+    "np.random.default_rng(0), or by keras.utils.set_random_seed() at the top",
 }
 
 

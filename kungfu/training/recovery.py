@@ -25,8 +25,10 @@ from __future__ import annotations
 
 import math
 import time
+import zlib
 from typing import NoReturn, final
 
+import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
@@ -35,6 +37,9 @@ from kungfu.training.barrier import Barrier
 from kungfu.training.graph.variable_io import write_variable
 
 __all__ = ["Recovery"]
+
+# Stages of a `LossReport` that is sent before the peers have exchanged anything after their last step.
+_IN_BARRIER, _AFTER_STEP = 0, 1
 
 
 @final
@@ -48,6 +53,7 @@ class Recovery:
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
         self.barrier_failure: BaseException | None = None  # of the last barrier, until this peer has recovered from it
+        self._stage = _AFTER_STEP  # between two steps; see `LossReport`
 
     # ---- noticed ---------------------------------------------------------------------------------------------------
 
@@ -62,6 +68,18 @@ class Recovery:
             return None
         context.attachment.leave()
         return failure.prefixed(f"before step {self._barrier.steps() + 1}: ")
+
+    def exchange_begins(self) -> None:
+        """Between two steps the peers begin to exchange something; what the program did before may differ by peer."""
+        self._stage += 1
+
+    def exchange_ends(self) -> None:
+        """It has come to its end here: this peer is further on than one where it has not."""
+        self._stage += 1
+
+    def step_done(self, *, in_barrier: bool) -> None:
+        """A step is done, and nothing was exchanged after it; its barrier may have failed on this peer alone."""
+        self._stage = _IN_BARRIER if in_barrier else _AFTER_STEP
 
     def keep(self, error: BaseException) -> None:
         """Inside the graph: the barrier failed. A loop of the program's in the graph runs no more steps."""
@@ -130,18 +148,25 @@ class Recovery:
             raise failure
         barrier.step_timer.lost()
         started, done = time.monotonic(), barrier.steps()
-        loss = NoticedLoss(failure, done, barrier.terms)
+        loss = NoticedLoss(failure, done, barrier.terms, self._stage, self._digest())
         # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
         barrier.shadows.clear()
         result = context.membership.recover(context.state, loss, adjust=barrier.adjusted_terms)
         barrier.enter(result, result.after.terms)
-        step = barrier.steps()
+        step, self._stage = barrier.steps(), _AFTER_STEP
         barrier.between_steps.entered(result, step=step)
         self._reset_graph()
         write_variable(context.graph_state.times.rescale_seconds, barrier.step_timer.recovered())
         event_log, total_s = barrier.event_log, time.monotonic() - started
         event_log.recovered(result, step=step, redone=max(0, done - step), stop=barrier.step_timer.stop)
         event_log.spanned("recovery", result, step=step, total_s=total_s)
+
+    def _digest(self) -> int:
+        """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""
+        if self._stage <= _AFTER_STEP:
+            return 0
+        words = np.array(list(self._barrier.context.state.digest().values()), np.uint64)
+        return zlib.crc32(words.tobytes())
 
     def _reset_graph(self) -> None:
         """Leaves the graph's variables as the first step of the new view needs them."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import tensorflow as tf
 
-from kungfu.compiler.fired import fired_rules
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.api import ExitReport, Membership, Position, ShadowAsk, StandaloneMembership, Terms
+from kungfu.runtime.api import ExitReport, Position, StandaloneMembership, Terms
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
-from kungfu.training.data import BatchPlan, Stamps, is_stale
-from kungfu.training.data.catch_up import catch_up
+from kungfu.training.data import BatchPlan, Stamps, batches, is_stale
+from kungfu.training.data.catch_up import DataPlace
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.planned_epochs import PlannedEpochs
-from kungfu.training.data.stream import Stream
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step import (
@@ -32,16 +29,18 @@ from kungfu.training.graph.step import (
     StepParts,
     as_tensors,
     batched,
+    compile_step,
 )
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
 from kungfu.training.graph.variable_io import read_variable, write_variable
-from kungfu.training.loop_metrics import LoopMetrics
+from kungfu.training.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.recovery import Recovery
 from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.telemetry.step_log import StepLog
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.effects import EffectGate, effects_of
 from kungfu.training.tracing.rollback import BatchRollback
-from kungfu.training.tracing.trace import StepTrace, order_after_average, refuse_xla
+from kungfu.training.tracing.trace import StepTrace, refuse_xla
 from kungfu.training.warm_up import warm_up
 
 __all__ = ["SKIPPED", "Skipped", "StepRunner"]
@@ -76,24 +75,25 @@ class StepRunner:
     def __init__(
         self, barrier: Barrier, recorder: TraceRecorder | None = None, exits: ExitReport | None = None
     ) -> None:
-        self.barrier, self._recorder, self._exits = barrier, recorder, exits
+        self.barrier, self._exits = barrier, exits
+        context = barrier.context
+        self.step_log = StepLog(context.plan, context.graph_state, context.membership, barrier.event_log, recorder)
         self.recovery = Recovery(barrier)
         self.stamps = Stamps()
+        self._most_peers = context.limits.maximum
+        self._marked: str | None = None
         self.calls = 0
         # A program that runs alone is never waited for: nothing of its step comes before its time.
-        alone = isinstance(barrier.context.membership, StandaloneMembership)
+        alone = isinstance(context.membership, StandaloneMembership)
         self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
-        self._planned: PlannedEpochs | None = None  # likewise
         self.accumulation: Accumulation | None = None
         self.metrics: LoopMetrics | None = None  # of the program's loop
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
-        self._unused: set[str] = set()  # names that were fed for no policy
-        self._stream: Stream | None = None  # data that every peer reads
-        self._newest: Position | None = None  # in the data, as joiners may ask
+        self.place = DataPlace(context.membership, context.graph_state)
         self._joiners = 0  # on this host, as the graph has it
         self.is_newest: Callable[[], bool] = lambda: True  # else another phase has begun, with another view
 
@@ -124,9 +124,16 @@ class StepRunner:
             return read_position(self.graph_state)
         return self._position
 
-    def takes(
-        self, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None, most_peers: int
-    ) -> None:
+    def mark(self, name: str, *, averages: int) -> None:
+        """The function of this name is the step; see ``Training.step``."""
+        if self._marked is not None:
+            raise UsageError(
+                f"@training.step marks {name!r} after {self._marked!r}: a run has one step, since every call of it "
+                "counts and may end in a barrier; put both into one function"
+            )
+        self._marked, self.trace.declared_averages = name, averages
+
+    def takes(self, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None) -> None:
         """The batches of this run come from the loader.
 
         Args:
@@ -134,26 +141,74 @@ class StepRunner:
             described: What has to be the same on all peers and in a run that is resumed: the seed of the order, and the
                 checksum of the first batch of data that each peer reads.
             accumulation: Adds up micro-batches, where there are any.
-            most_peers: Those that the job may have.
         """
+        refuse_accumulated(self.metrics, accumulation)
         self._batch, self.accumulation = plan.batch_size, accumulation
-        self._planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
+        self.step_log.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
         self.barrier.between_steps.data = {"samples": plan.samples, **described}
         self.graph_state.progress.samples.assign(plan.samples)
         if isinstance(plan.sampler, PartitionSampler):  # which peer reads what goes along with the state
-            held = plan.sampler.make_variable(most_peers=most_peers)
-            self.barrier.between_steps.registry.register(
-                "data/partitions", held, None, kind="shared", room_bytes=held.dtype.size * held.shape[0]
-            )
+            held = plan.sampler.make_variable(most_peers=self._most_peers)
+            if self.barrier.between_steps.registry.is_sealed:
+                raise UsageError(
+                    "training.batches() was given kf.data.partitions after training.resume(), which resumes who reads "
+                    "what too: call training.batches() first, then training.resume(), and then begin the loop"
+                )
+            self.barrier.between_steps.registry.register_variable("data/partitions", held, kind="shared")
         self.graph_state.progress.epochs.assign(plan.epochs)
         self.graph_state.progress.drops.assign(plan.remainder == "drop")
-        if isinstance(plan.source, Stream):
-            self._stream = plan.source
+        self.place.takes(plan.source)
 
     def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
-        """Tells the record how the program counts its epochs; see `PlannedEpochs`."""
-        assert self._planned is not None
-        self._planned = replace(self._planned, done_before=done_before, epochs=epochs, fit=fit)
+        """Tells the record how the program counts its epochs, see `PlannedEpochs`, and the policies how many there are.
+
+        Those of this run may be fewer than its loader was told: a callback has restored what an earlier one came to.
+        """
+        assert self.step_log.planned is not None
+        self.step_log.planned = replace(self.step_log.planned, done_before=done_before, epochs=epochs, fit=fit)
+        write_variable(self.graph_state.progress.epochs, epochs)
+
+    def batches(
+        self, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], None] = lambda: None
+    ) -> Iterator[Any]:
+        """What one call of the step after the other needs, until the epochs are done or training is ``over``.
+
+        Args:
+            plan: The data and how it is walked.
+            over: Whether no further step is to be done.
+            attend: Holds the meetings that a loop of kungfu's has in a new view. Where the data need one too, they come
+                first, on all peers: one that has lost another in a step attends before it comes to the data.
+        """
+
+        def settle() -> bool:
+            attend()
+            return over() or self.meet(lambda peers: None)
+
+        return batches(
+            plan,
+            self.position,
+            self.stamps,
+            over=over,
+            calls=lambda: self.calls,
+            most_peers=self._most_peers,
+            members=lambda: self.barrier.context.membership.view.ids,
+            settle=settle,
+            await_others=partial(self.place.await_others, meet=self.meet),
+        )
+
+    def walk(self, plan: BatchPlan) -> Iterator[Any]:
+        """The same for the one loop of a program, at whose end training is over."""
+        try:
+            yield from self.batches(plan, over=lambda: self.left or self.stopped)
+        except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
+            self.abandon()
+            raise
+        self.finish()
+
+    def take_metrics(self, metrics: LoopMetrics) -> None:
+        """The step updates these metrics; see ``Training.metrics``."""
+        refuse_accumulated(metrics, self.accumulation)
+        self.metrics, self.trace.around = metrics, metrics.traced
 
     def traces(self) -> int:
         """How often the step was traced."""
@@ -166,6 +221,11 @@ class StepRunner:
 
     def stop(self, reason: str) -> None:
         """The program asks for the end of training; see ``Training.stop``."""
+        if not tf.executing_eagerly():
+            raise UsageError(
+                "training.stop() was called inside a function that TensorFlow traces, so it would be called once and "
+                "never again: call it from Python between two steps, or let a policy stop (kf.control)"
+            )
         if self._finished or self.left or self.stopped:
             return
         self.barrier.stop(reason)
@@ -181,26 +241,23 @@ class StepRunner:
             )
         if self._finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        if name in fed.names:
-            fed.feed(name, value, where=location_of_caller())
-        elif name not in self._unused:
-            self._unused.add(name)
-            declared = ", ".join(map(repr, fed.names)) or "none"
-            print(
-                f"kungfu: training.feed({name!r}) ({location_of_caller()}) goes nowhere: no rule of this run "
-                f"uses training.fed({name!r}); names that are used: {declared}",
-                file=sys.stderr,
-            )
+        fed.feed(name, value, where=location_of_caller())
 
-    def finish(self) -> None:
-        """Training is over on this peer; idempotent."""
+    def finish(self, attend: Callable[[], None] = lambda: None) -> None:
+        """Training is over on this peer; idempotent.
+
+        Args:
+            attend: Holds the last meetings of a loop of kungfu's, in each view that comes to the last barrier.
+        """
         if self._finished:
             return
         self._finished = True
         if self._compiled is None:  # no step was ever called: this peer is in no view
+            attend()
             return
         # Peers may be lost over the last barrier too: those who live hold another one.
         while not self.left:
+            attend()  # another peer may have been lost before it came to the last barrier
             try:
                 self.barrier.finish()
                 break
@@ -245,11 +302,11 @@ class StepRunner:
         result = self._concluded(returned, report)
         if report.code == BARRIER_FAILED:  # after a step that is done, on all peers
             self.recovery.after_barrier()
-            self._record_view()
+            self.step_log.record_view(rank=self.barrier.rank)
         else:
             self._position = report.position
-            if self._stream is not None:
-                self._newest = Position(report.position.epoch, report.position.offset)
+            if self.place.stream is not None:
+                self.place.newest = Position(report.position.epoch, report.position.offset)
         return result
 
     def _note_joiners(self) -> None:
@@ -274,6 +331,7 @@ class StepRunner:
         Raises:
             KungfuError: Too few peers live, or ``together`` raised it.
         """
+        self.recovery.exchange_begins()
         # A peer of the view is gone, and the others would wait for it.
         if (lost := self.recovery.lasting_failure()) is not None:
             self._recover(lost)
@@ -284,6 +342,7 @@ class StepRunner:
         except tf.errors.OpError as error:  # peers were lost in a message
             self._recover(error, where=f"between step {self._steps()} and the next")
             return False
+        self.recovery.exchange_ends()
         # The seconds since the last message are no step's.
         write_variable(self.graph_state.times.synchronised, math.nan)
         return True
@@ -301,7 +360,7 @@ class StepRunner:
         """Goes on without the peers that were lost; whatever else went wrong is raised."""
         self._position = None
         self.recovery.recover(error, where=where)
-        self._record_view()
+        self.step_log.record_view(rank=self.barrier.rank)
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The step as a part of a function of the user's, a loop say; its batches are the user's own."""
@@ -334,76 +393,21 @@ class StepRunner:
             with context.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
                 warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
         context.graph_state.progress.batch.assign(self._first_batch(tensors))
-        self._catch_up()
+        self.place.catch_up(phase=self.barrier.phase)
         self.barrier.join(self._first_terms)
-        self._record_view()
+        self.step_log.record_view(rank=self.barrier.rank)
         return compiled
-
-    def _catch_up(self) -> None:
-        """Reads data that have to be read from their start to where training is, while nobody waits for this peer."""
-        membership = self.barrier.context.membership
-        if self._stream is None or not isinstance(membership, Membership):
-            return
-        place, here = membership.data_position, read_position(self.graph_state)  # further on in a run that is resumed
-        place.own.tell(lambda: self._newest)
-
-        def newest() -> Position:
-            others = place.of_others(max(1, self.barrier.phase)) or Position(0, 0)
-            return max(others, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
-
-        found = catch_up(self._stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
-        if found is not None:
-            place.record(found.batches, found.seconds)
 
     def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """The step, traced; ``UsageError`` where it does not average as often as it says."""
-        context = self.barrier.context
-        if self.accumulation is not None and self.trace.declared_averages > 1:
-            raise UsageError(
-                f"@training.step(averages={self.trace.declared_averages}) beside "
-                "training.batches(max_local_batch_size=...): only the last micro-batch of a share averages, and what "
-                "the step applies after its first average would not be known to the next micro-batch; leave "
-                "max_local_batch_size out, or average once"
-            )
+        context, graph_state = self.barrier.context, self.graph_state
+        kept = [*self.barrier.between_steps.shared(), *graph_state.variables(), *graph_state.in_share()]
+        handles = [*graph_state.handles(), *context.state.handles()]
         parts = StepParts(
-            context.graph_state,
-            self.trace,
-            BatchRollback(
-                kept=[
-                    *self.barrier.between_steps.shared(),
-                    *context.graph_state.variables(),
-                    *context.graph_state.in_share(),
-                ]
-            ),
-            [*context.graph_state.handles(), *context.state.handles()],
-            self._hold_barrier,
-            context.rate,
+            graph_state, self.trace, BatchRollback(kept=kept), handles, self._hold_barrier, context.rate,
             self.accumulation,
-        )
-        ordered = order_after_average(function, means=lambda: self.trace.means)
-        try:
-            compiled = CompiledStep(ordered, parts, tensors, structure)
-        except Exception as error:
-            if self.trace.refused is None or error is self.trace.refused:
-                raise
-            raise self.trace.refused from error
-        self._refuse_averages()
-        return compiled
-
-    def _refuse_averages(self) -> None:
-        """Raises ``UsageError`` where the step that was traced averages more or less often than the program says."""
-        found, declared = self.trace.averages, self.trace.declared_averages
-        if found == declared:
-            return
-        if declared == 1:
-            raise UsageError(
-                f"the function marked @training.step calls training.average() {found} times; it must do so exactly "
-                "once, with all gradients, or say how often: @training.step(averages=...)"
-            )
-        raise UsageError(
-            f"the function marked @training.step(averages={declared}) calls training.average() {found} times: say as "
-            "many as it calls in each step, since what the policies need rides on the last one"
-        )
+        )  # fmt: skip
+        return compile_step(function, parts, tensors, structure)
 
     def _first_batch(self, tensors: list[Any]) -> int:
         """The samples of a step as the loader says, else those that this peer was given."""
@@ -440,53 +444,9 @@ class StepRunner:
         # The last micro-batch of the share, or the only one.
         if report.code != ACCUMULATED:
             self.barrier.step_timer.stepped()
-            self._log_step(report)
+            self.recovery.step_done(in_barrier=report.code == BARRIER_FAILED)
+            self.barrier.shadows.extend(self.step_log.log(report, rank=self.barrier.rank))
         return returned
-
-    def _record_view(self) -> None:
-        if self._recorder is not None:
-            version = int(read_variable(self.graph_state.view.version))
-            self._recorder.entered(version=version, rank=self.barrier.rank, after=self._steps())
-
-    @cached_property
-    def _in_shadow(self) -> set[str]:
-        """The names of the rules that only say what they would do, or that the budget holds back."""
-        return {rule.name for rule in self.barrier.context.plan.rules if rule.mode != "acting"}
 
     def _steps(self) -> int:
         return self.graph_state.progress.steps()
-
-    def _metrics(self, report: StepReport, peers: Sequence[int], planned: PlannedEpochs | None) -> dict[str, Any]:
-        """The line of a step in the metrics; made later, in another thread."""
-        step_record, row = self.graph_state.metrics.step_record, report.row
-        line = step_record.metrics(row, peers=peers)
-        progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
-        # A signal of a policy may have that name.
-        line.setdefault("progress", {"samples": step_record.samples_trained(row), **progress})
-        return line
-
-    def _log_step(self, report: StepReport) -> None:
-        """Tells of the step as it was: its view may have been ended by the barrier after it."""
-        leads, event_log = self.barrier.rank == 0, self.barrier.event_log
-        step_record, row = self.graph_state.metrics.step_record, report.row
-        if self._recorder is not None:
-            self._recorder.stepped(row)
-            # A barrier may have changed the view, which the trace begins anew.
-            if report.code == BARRIER_HELD:
-                self._record_view()
-            else:
-                self._recorder.step_ended(after=step_record.step(row))
-        event_log.measured(step_record.loss(row), step=step_record.step(row))
-        # The leader writes each step; any other peer waits for the first one after a change, should it lead.
-        if leads or event_log.has_news:
-            # Who was in the view of the step is known while it lasts.
-            same = leads and step_record.view(row) == report.position.version
-            peers = self.barrier.context.membership.view.ids if same else ()
-            event_log.stepped(partial(self._metrics, report, peers, self._planned))
-        # Rules that only say what they would do: peers compare that at the next barrier, and the leader writes it.
-        if self._in_shadow and step_record.fired(row) & self._in_shadow:
-            shadows = fired_rules(
-                self.barrier.context.plan, self.graph_state.rules.shadows.fetched(), step=self._steps()
-            )
-            self.barrier.shadows.extend(ShadowAsk(one.rule, one.step, one.value) for one in shadows)
-            event_log.shadowed(shadows if leads else [])

@@ -15,11 +15,11 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.combined_metrics import Combination
-from kungfu.training.data import BatchPlan, Remainder, batches, make_batch_plan
+from kungfu.training.data import BatchPlan, Remainder, make_batch_plan
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average, average_before_last
 from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.published import publish
+from kungfu.training.graph.own_sources import publish
 from kungfu.training.loop_metrics import LoopMetrics
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
@@ -45,7 +45,6 @@ class Training:
 
     def __init__(self, averaging: Averaging, runner: StepRunner, optimizers: Sequence[Any]) -> None:
         self._averaging, self._runner, self._optimizers = averaging, runner, optimizers
-        self._marked: str | None = None
         self._plan: BatchPlan | None = None
 
     @property
@@ -126,23 +125,16 @@ class Training:
         """
         if not isinstance(averages, int) or isinstance(averages, bool) or averages < 1:
             raise UsageError(f"training.step(averages={averages!r}): must be an integer of at least 1")
-        if function is None:
-            return lambda marked: self._step(marked, averages)
-        return self._step(function, averages)
 
-    def _step(self, function: Callable[Arguments, Returned], averages: int) -> Callable[Arguments, Returned | Skipped]:
-        if self._marked is not None:
-            raise UsageError(
-                f"@training.step marks {function.__name__!r} after {self._marked!r}: a run has one step, since every "
-                "call of it counts and may end in a barrier; put both into one function"
-            )
-        self._marked = function.__name__
-        self._runner.trace.declared_averages = averages
+        def mark(marked: Callable[..., Any]) -> Callable[..., Any]:
+            self._runner.mark(marked.__name__, averages=averages)
 
-        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned | Skipped:
-            return cast("Returned | Skipped", self._runner.call(function, args, kwargs))
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return self._runner.call(marked, args, kwargs)
 
-        return update_wrapper(call, function)
+            return update_wrapper(call, marked)
+
+        return mark if function is None else mark(function)
 
     @_not_converted
     def average(self, gradients: Nest, *, loss: Any) -> Nest:
@@ -181,7 +173,7 @@ class Training:
                 riders=self._runner.metrics,
                 waited=trace.waited,
             )
-        trace.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        trace.averaged(means)
         return cast("Nest", means)
 
     @_not_converted
@@ -291,10 +283,9 @@ class Training:
         if runner.metrics is not None:
             raise UsageError("training.metrics() was called twice: call it once, with all metrics")
         given = LoopMetrics(metrics, combine, runner.graph_state, runner.trace)
-        _refuse_accumulated(given, runner.accumulation)
+        runner.take_metrics(given)
         for place, total in enumerate(given.totals):
             self.register(f"metrics/{place}", total)
-        runner.metrics, runner.trace.around = given, given.traced
 
     def batches(
         self,
@@ -355,12 +346,9 @@ class Training:
             )
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
-        _refuse_accumulated(self._runner.metrics, accumulation)
+        self._runner.takes(plan, described={"seed": int(seed)}, accumulation=accumulation)
         self._plan = plan
-        self._runner.takes(
-            plan, described={"seed": int(seed)}, accumulation=accumulation, most_peers=self._averaging.limits.maximum
-        )
-        return self._walk(plan)
+        return self._runner.walk(plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
         """Lets further state of the program go along with training, under a name of its own.
@@ -472,19 +460,15 @@ class Training:
         >>> training.stopped, training.step_number, training.epoch
         (True, 6, 1)
         """
-        if not tf.executing_eagerly():
-            raise UsageError(
-                "training.stop() was called inside a function that TensorFlow traces, so it would be called once and "
-                "never again: call it from Python between two steps, or let a policy stop (kf.control)"
-            )
         self._runner.stop(f"training.stop: {reason}" if reason else "training.stop")
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
 
-        Call it before the first step, after every ``register``. The number of peers may be another than it was: the
-        batch in force goes on, unless the program begins with another one; folds that a rescale resets start anew;
-        each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
+        Call it before the first step, after every ``register``, and after ``batches`` where that walks
+        ``kf.data.partitions``, of which the state of each file goes along. The number of peers may be another than it
+        was: the batch in force goes on, unless the program begins with another one; folds that a rescale resets start
+        anew; each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
 
         Args:
             path: A folder of checkpoints, or one of them.
@@ -508,28 +492,3 @@ class Training:
     def traces(self) -> int:
         """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
         return self._runner.traces()
-
-    def _walk(self, plan: BatchPlan) -> Iterator[Any]:
-        try:
-            yield from batches(
-                plan,
-                self._runner.position,
-                self._runner.stamps,
-                over=lambda: self.left or self.stopped,
-                calls=lambda: self._runner.calls,
-                most_peers=self._averaging.limits.maximum,
-                members=lambda: self._runner.barrier.context.membership.view.ids,
-                settle=lambda: self._runner.meet(lambda peers: None),
-            )
-        except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
-            self._runner.abandon()
-            raise
-        self.finish()
-
-
-def _refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
-    if metrics is not None and accumulation is not None and not metrics.only_adds:
-        raise UsageError(
-            "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
-            "sums are accumulated; leave one of them out"
-        )

@@ -10,7 +10,7 @@ import pytest
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import SAMPLES, assert_fits_as_arrays, points
 from tests.training.linear import linear_run
 
 X, Y = points()
@@ -69,15 +69,7 @@ def test_the_loop_takes_readers_too_and_has_the_same_samples_in_the_same_order()
 
 @pytest.mark.slow
 def test_fit_trains_on_them_as_on_arrays():
-    records = kf.data.records(list(range(SAMPLES)), load, readers=4)
-    with float64():
-        mine, alone, plain = (compiled(network(), metrics=["mae"]) for _ in range(3))
-        in_job(mine, records, batch_size=16, epochs=2, validation_data=records.dataset(32))
-        plainly(plain, X, Y, batch_size=16, epochs=2, validation_data=(X, Y), validation_batch_size=32)
-        assert_same(mine, plain)
-        kf.keras.attach(alone)
-        alone.fit(records, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=records.dataset(32))
-        assert_same(alone, plain)
+    assert_fits_as_arrays(kf.data.records(list(range(SAMPLES)), load, readers=4), X, Y)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import SAMPLES, assert_fits_as_arrays, points
 from tests.training.linear import linear_run
 
 X, Y = points()
@@ -73,15 +73,7 @@ def test_the_loop_walks_them_each_once_an_epoch():
 
 @pytest.mark.slow
 def test_fit_trains_on_them_as_on_arrays():
-    samples = kf.data.mapped(SAMPLES, of_number)
-    with float64():
-        mine, alone, plain = (compiled(network(), metrics=["mae"]) for _ in range(3))
-        in_job(mine, samples, batch_size=16, epochs=2, validation_data=samples.dataset(32))
-        plainly(plain, X, Y, batch_size=16, epochs=2, validation_data=(X, Y), validation_batch_size=32)
-        assert_same(mine, plain)
-        kf.keras.attach(alone)
-        alone.fit(samples, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=samples.dataset(32))
-        assert_same(alone, plain)
+    assert_fits_as_arrays(kf.data.mapped(SAMPLES, of_number), X, Y)
 
 
 @pytest.mark.parametrize(

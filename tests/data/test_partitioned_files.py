@@ -10,6 +10,9 @@ import pytest
 
 import kungfu as kf
 from kungfu.errors import UsageError
+from kungfu.keras.data.indexed import arguments_alone
+from kungfu.training.data.kept_rows import KeptRows
+from tests.keras import fitting
 from tests.training.linear import linear_run
 
 COUNTS = [4, 1, 6, 0, 5]
@@ -53,6 +56,126 @@ def test_the_loop_walks_them_each_once_an_epoch_and_opens_each_file_once(folder)
     assert len(opened) <= 8, "four files in each of two epochs"
 
 
+@pytest.mark.parametrize(
+    ("given", "lengths"),
+    [
+        ({"max_local_batch_size": 2}, [2, 2, 1] * 3 + [1]),
+        ({"remainder": "drop", "max_local_batch_size": 3}, [3, 2] * 3),
+    ],
+)
+def test_shares_may_be_cut_into_micro_batches_and_the_rest_of_an_epoch_be_left_out(folder, given, lengths):
+    run, seen = linear_run(), []
+    files = kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
+    for x in run.training.batches(files, batch_size=5, epochs=2, seed=1, **given):
+        if run.step(x) is not kf.Training.SKIPPED:
+            seen.append(np.asarray(x)[:, 0].astype(int).tolist())
+    assert [len(one) for one in seen] == lengths * 2
+    for epoch in (seen[: len(lengths)], seen[len(lengths) :]):
+        rows = [row for batch in epoch for row in batch]
+        assert len(set(rows)) == len(rows) == sum(lengths)
+
+
+def test_a_run_that_is_resumed_goes_on_in_the_middle_of_its_file(folder):
+    def seen_in(run: Any, batches: Any, *, keep_after: int = 0) -> list[int]:
+        seen: list[int] = []
+        for step, x in enumerate(batches):
+            if run.step(x) is not kf.Training.SKIPPED:
+                seen += np.asarray(x)[:, 0].astype(int).tolist()
+            if step + 1 == keep_after:
+                run.training.checkpoint(folder / "kept")
+        return seen
+
+    def begun() -> tuple[Any, Any]:
+        run, files = linear_run(), kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
+        return run, run.training.batches(files, batch_size=3, epochs=2, seed=1)
+
+    run, batches = begun()
+    whole = seen_in(run, batches, keep_after=2)
+    run, batches = begun()
+    assert run.training.resume(folder / "kept") is not None
+    assert seen_in(run, batches) == whole[9:], "after the step that follows the call"
+    run = linear_run()
+    assert run.training.resume(folder / "none") is None
+    with pytest.raises(UsageError, match=r"call training.batches\(\) first, then training.resume\(\)"):
+        run.training.batches(
+            kf.data.partitions([folder / "0.txt"], numbers, counts=[4]), batch_size=1, epochs=1, seed=0
+        )
+
+
+def test_the_dataset_for_evaluate_reads_apart_from_what_trains(folder):
+    files = kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
+    assert files.take(np.array([5, 6]))[:, 0].numpy().tolist() == [5, 6]
+    data = files.dataset(5)
+    assert [batch[:, 0].numpy().astype(int).tolist() for batch in data] == [
+        list(range(start, min(start + 5, 16))) for start in range(0, 16, 5)
+    ]
+    assert len(data) == 4
+    files.take(np.array([7]))
+    assert files.passed == 0, "it goes on where it was"
+
+
+def test_alone_fit_reads_the_files_one_after_the_other(folder):
+    opened = []
+
+    def read(name: str) -> Any:
+        opened.append(Path(name).name)
+        return numbers(name)
+
+    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    for shuffle in (True, False):
+        given = {"batch_size": 5, "shuffle": shuffle, "steps_per_epoch": None}
+        batches, orders = arguments_alone(files, given, seed=3)["x"], []
+        for _ in range(2):
+            batches.on_epoch_end()
+            opened.clear()
+            orders.append([int(row) for index in range(len(batches)) for row in batches[index][0][:, 0]])
+            assert sorted(orders[-1]) == list(range(16))
+            assert len(opened) == 4, "each file once"
+        assert (orders[0] != orders[1]) == shuffle
+
+
+def test_a_place_in_the_middle_of_a_file_is_come_to_before_its_rows_are_taken(folder):
+    opened = []
+
+    def read(name: str) -> Any:
+        opened.append(Path(name).name)
+        return numbers(name)
+
+    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    files.read_to(np.array([3, 4, 8, 7, 15]))
+    assert (files.passed, opened) == (3 + 2 + 4, ["4.txt", "2.txt", "0.txt"]), "none of one that begins with its start"
+    assert files.take(np.array([3, 4, 8, 7, 15]))[:, 0].numpy().tolist() == [3, 4, 8, 7, 15]
+    assert len(opened) == 4, "rows of one file are read in its order"
+    assert files.passed == 9
+
+
+def test_reading_that_failed_ahead_of_its_time_fails_in_the_same_way_when_it_is_needed(folder):
+    def read(name: str) -> Any:
+        yield from (one for one in numbers(name) if one[0] < 7)
+        raise OSError("of the user's disk")
+
+    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    for _ in range(2):
+        with pytest.raises(OSError, match="of the user's disk"):
+            files.take(np.array([8]))
+
+
+def test_slices_that_become_smaller_open_no_file_again(folder):
+    """More peers, while the loader is ahead: the rows it has read are not read again from the start of their file."""
+    opened = []
+
+    def read(name: str) -> Any:
+        opened.append(Path(name).name)
+        return numbers(name)
+
+    files, kept = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS), KeptRows()
+    for rows in ([5, 6], [7, 8], [9, 10]):  # of the step, and the two ahead
+        kept.take(0, np.array(rows), files.take)
+    for row in range(7, 11):
+        assert kept.take(0, np.array([row]), files.take)[:, 0].numpy().tolist() == [row]
+    assert opened == ["2.txt"]
+
+
 def test_a_file_that_gives_another_number_is_told(folder):
     names = sorted(folder.glob("*.txt"))
     for counts, told in (([4, 1, 5, 0, 5], "2.txt gave more samples than the 5"), ([4, 2, 6, 0, 5], "gave fewer")):
@@ -68,3 +191,36 @@ def test_a_file_that_gives_another_number_is_told(folder):
 def test_counts_that_do_not_fit_are_refused(folder, counts, told):
     with pytest.raises(UsageError, match=told):
         kf.data.partitions(str(folder / "*.txt"), numbers, counts=counts)
+
+
+@pytest.mark.slow
+def test_fit_trains_on_them_as_on_arrays_in_their_order_and_in_a_second_fit_too():
+    """With weights of samples, a smaller last step, several steps per execution, and an evaluation in between."""
+    x, y = fitting.points()
+    x, y, weights = x.astype("float32"), y.astype("float32"), np.linspace(0.5, 2.0, len(x), dtype="float32")
+    names = [str(first) for first in range(0, len(x), 10)]
+
+    def read(name: str) -> Any:
+        rows = range(int(name), int(name) + 10)
+        return ((x[row], y[row], weights[row]) for row in rows)
+
+    files = kf.data.partitions(names, read, counts=[10] * len(names))
+    mine, plain = (fitting.compiled(fitting.network(), metrics=["mae"]) for _ in range(2))
+    for epochs in (2, 1):
+        mine.steps_per_execution = 3
+        fitting.in_job(mine, files, batch_size=16, epochs=epochs, shuffle=True)
+        expected: dict[str, list[float]] = {}
+        for epoch in range(epochs):
+            order = files.make_sampler(0, "keep").order(epoch)
+            found = fitting.plainly(plain, x[order], y[order], sample_weight=weights[order], batch_size=16).history
+            for name, values in found.items():
+                expected.setdefault(name, []).extend(values)
+        for name, values in expected.items():
+            np.testing.assert_allclose(mine.history.history[name], values, rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(
+            mine.evaluate(files.dataset(7), verbose=0),
+            plain.evaluate(x, y, sample_weight=weights, verbose=0),
+            rtol=1e-5,
+        )
+    for one, other in zip(mine.weights, plain.weights, strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-6)

@@ -205,6 +205,29 @@ def test_an_agent_of_another_host_of_this_machine_is_killed_and_another_one_lead
 
 
 @SOAK
+def test_the_agent_of_the_own_host_is_killed_and_the_record_and_the_requests_are_those_of_the_watched_one(
+    tmp_path: Path,
+) -> None:
+    with training(tmp_path, slots=(1, 1, 3), size=3) as run:
+        run.hosts[1].steps(10)
+        here, there = run.hosts.folders[:2]
+        refused = subprocess.run(
+            [*COMMAND, str(here), "--yes", *by_hand("now kill host 0")],
+            env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert (refused.returncode, "give --watch" in refused.stderr) == (2, True), refused.stderr
+        faults = ("now kill host 0", "once settled checkpoint", "once settled freeze rank 1 for 1 s")
+        found = chaos(here, *by_hand(*faults), "--watch", there)
+        run.ends(-signal.SIGKILL, 0, 0, tells=1)
+    assert found.code == 0, (found.report, found.said)
+    assert [one["held"] for one in found.faults] == [True] * 3
+    assert found.faults[0]["peers"] == [0], "the one that its host had started"
+    assert "a checkpoint of" in found.faults[1]["result"]
+    assert any("leads the job now" in line for line in found.report["told"])
+    assert found.report["samples"]["problems"] == []
+
+
+@SOAK
 def test_a_job_of_keras_fit_goes_on_after_the_loss_of_its_leader(tmp_path: Path) -> None:
     words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 300]
     with started(tmp_path, "-np", 2, program="keras_fit.py", arguments=words) as job:

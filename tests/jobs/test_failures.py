@@ -39,7 +39,10 @@ def ended_by(number: signal.Signals, job: Job) -> Ended:
     ended = job.end(deadline_s=6)
     assert time.monotonic() - sent < 5
     assert ended.code == 128 + number
-    assert ended.events[-1]["event"] == "ended"
+    kinds = [event["event"] for event in ended.events]
+    # A peer may have something to tell yet, such as how long its first step took; what comes of the job is told.
+    later = {*kinds[kinds.index("ended") + 1 :]}
+    assert not later & {"ended", "failed", "lost", "dismissed", "broken", "regrouping", "recovered", "spawned", "view"}
     return ended
 
 
@@ -75,17 +78,18 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
 
 
 def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_names_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("KUNGFU_TEST_SLOW_S", "4")
+    monkeypatch.setenv("KUNGFU_TEST_STAYS_UNTIL", str(tmp_path / "end"))
     monkeypatch.setenv("KUNGFU_TEST_UNTIL", str(tmp_path / "hurry"))
     with started(tmp_path, "-np", 2, program="exits.py", arguments=["slow", 1]) as job:
         recovered = job.event("recovered")
+        (tmp_path / "end").touch()
         slow = job.event("peer ended", peer=1)
         job.event("rescale")
         (tmp_path / "hurry").touch()
         ended = job.end()
     assert ended.code == 0, ended.output
     assert slow["how"] == "exit code 1"
-    assert slow["time"] > recovered["time"] + 1.5, "the others did not wait for the end of its process"
+    assert slow["time"] > recovered["time"], "the others did not wait for the end of its process"
     (lost,) = ended.all_of("lost")
     assert "its program raised ValueError: the fifth step was wrong, on purpose (" in lost["how"]
     assert lost["error"] == "ValueError: the fifth step was wrong, on purpose"

@@ -40,7 +40,7 @@ def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_
         job.seen(lambda: list(kept.glob(".writing-*")), what="a checkpoint being written", deadline_s=180)
         job.signal(signal.SIGKILL)
         # Its peers do not outlive it: nothing may be left after this block.
-        assert job.end(deadline_s=2).code == -signal.SIGKILL
+        assert job.end(deadline_s=60).code == -signal.SIGKILL
     assert list(kept.glob(".writing-*")), "it was killed in the middle"
     manifest = read_manifest(find(kept))
     assert manifest.step == 11, "asked for in step 10, and written at the barrier of the next"

@@ -174,11 +174,45 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     assert int(model.optimizer.iterations) == 8
 
 
+@SOAK
+def test_rank_0_is_killed_in_its_callbacks_and_what_those_of_the_next_one_left_counts(tmp_path):
+    ended, found = fitted(tmp_path, "-np", 3, "--min", 1, "--max", 3, epochs=EPOCHS, die_in_callback=0)
+    assert ended.sizes[:2] == [3, 2]
+    for peer in (1, 2):
+        assert_told_once(found[peer])
+        assert_as_plain(found[peer])
+
+
+@SOAK
+def test_rank_0_is_killed_over_the_end_of_an_epoch_in_which_a_peer_has_just_joined(tmp_path):
+    ended, found = fitted(
+        tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3}, wait={"15": "offered"}, epochs=EPOCHS,
+        die_in_callback=0,
+    )  # fmt: skip
+    assert ended.sizes[:3] == [2, 3, 2]
+    for peer in (1, 2):
+        assert_as_plain(found[peer])
+    assert_told_once(found[1])
+
+
+@SOAK
+@pytest.mark.parametrize("seed", range(6))
+def test_peers_are_killed_at_any_moment_until_one_is_left_which_comes_to_what_plain_keras_does(tmp_path, seed):
+    epochs = 6
+    ended, found = fitted(tmp_path, "-np", 4, "--min", 1, "--max", 4, "--failures", 0, epochs=epochs, doom=seed)
+    assert ended.sizes[0] == 4
+    for one in found.values():
+        assert_told_once(one, epochs)
+        assert_as_plain(one, epochs)
+    with (tmp_path / "results" / "log.csv").open() as file:
+        assert [int(row["epoch"]) for row in csv.DictReader(file)] == list(range(epochs)), "each epoch once"
+
+
 def test_another_list_of_callbacks_on_one_peer_ends_the_job_with_both_lists(tmp_path):
     words = ["--results", tmp_path / "results", "--odd", 1]
     ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
     assert ended.code == 2, ended.output
-    assert "'Raising', 'TerminateOnNaN', 'History'] on this peer, and ['LearningRateScheduler'," in ended.output
+    assert "'TerminateOnNaN', 'History'] on this peer, and ['LearningRateScheduler', 'Told', " in ended.output
     assert not ended.metrics
 
 

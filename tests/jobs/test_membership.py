@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.jobs.harness import Ended, ran
+from kungfu import native
+from tests.jobs.harness import Ended, ran, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -35,6 +37,15 @@ def assert_exact(found: list[dict], *, epochs: int) -> None:
     assert {peer["traces"] for peer in found} == {1}
 
 
+def assert_streams_go_on(found: list[dict], *, job: str, joiners: set[int]) -> None:
+    """Each peer has drawn once a step that it has done, from where its own number and the seeds let it begin."""
+    for peer in found:
+        seed = zlib.crc32(job.encode()) << 64 if peer["peer"] in joiners else 0
+        begun, drawn = np.random.SeedSequence([seed, peer["peer"], 0]).generate_state(2).tolist()
+        assert peer["done"] > 0
+        assert peer["seeds"] == [[begun, drawn + peer["done"]]], f"peer {peer['peer']}, {peer['done']} steps"
+
+
 def largest_batches(ended: Ended) -> dict[int, int]:
     """By size, the largest batch of a step; the last of an epoch is what is left."""
     return {size: max(row["batch"] for row in ended.metrics if row["size"] == size) for size in ended.sizes}
@@ -46,6 +57,7 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
     )
     assert ended.sizes == [2, 3, 1]
     assert_exact(found, epochs=70)
+    assert_streams_go_on(found, job=ended.all_of("started")[0]["job"], joiners={2})
     assert sorted(peer["left"] for peer in found) == [False, True, True]
     assert [event["peers"] for event in ended.all_of("offered")] == [[2]], "once: each offer makes a barrier"
     grown, shrunk = ended.all_of("rescale")
@@ -104,3 +116,32 @@ def test_a_peer_that_leaves_behind_the_last_step_is_in_the_record(tmp_path):
     (rescale,) = ended.all_of("rescale")
     assert (rescale["step"], rescale["from"], rescale["to"]) == (4, 2, 1)
     assert "first_step_s" not in rescale["parts"]
+
+
+SLOW_COMPILER = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+case "$2" in *tensorflow*) sleep {seconds} ;; esac
+cp "{built}/$(basename "$2")" "$2"
+"""
+
+
+@SOAK
+def test_peers_that_compile_for_longer_than_they_may_take_to_get_ready_are_waited_for(tmp_path):
+    (tmp_path / "bin").mkdir()
+    compiler = tmp_path / "bin" / "g++"
+    native.build_state()
+    compiler.write_text(SLOW_COMPILER.format(seconds=75, built=native.build().parent))
+    compiler.chmod(0o755)
+    paths = f"{compiler.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {"PATH": paths, "KUNGFU_CACHE": str(tmp_path / "cache")}
+    options = ("-np", 2, "--ready-deadline", 60)
+    arguments = ["--results", tmp_path / "results", "--epochs", 1]
+    with started(tmp_path, *options, program="network.py", arguments=arguments, environment=environment) as job:
+        ended = job.end(deadline_s=280)
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [2]
+    (begun,) = ended.all_of("started")
+    trained = min(view["time"] for view in ended.all_of("view"))
+    assert trained - begun["time"] > 75, "they compiled"
+    (said,) = {line for line in ended.output.splitlines() if "compiling kungfu-tensorflow" in line}
+    assert str(tmp_path / "cache") in said

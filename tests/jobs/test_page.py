@@ -75,7 +75,8 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
             trained = grown if "peers" in grown else next(data for _, data in events if "peers" in data)
             assert [row["rank"] for row in trained["peers"] if row["rank"] is not None] == [0, 1, 2]
             next(data for _, data in events if 3 in _newest(data, "size"))
-            change = next(item for item in json.loads(_read(f"{address}run.json"))["items"] if item["kind"] == "change")
+            # The page reads the events before the steps: those of one moment may come with two looks.
+            change = awaited(lambda: _change(address), what="the change in the story", deadline_s=60.0)
             assert (change["before"], change["after"], change["cause"]) == (2, 3, "kungfu resize 3")
             assert posted(address, "requests", {"action": "stop"}, secret=secret)[1]["state"] == "accepted"
             rest = [*events]
@@ -122,6 +123,12 @@ def _is_gone(address: str) -> bool:
     except OSError:
         return True
     return False
+
+
+def _change(address: str) -> dict[str, Any] | None:
+    """The first change of the membership that a page tells of."""
+    items = json.loads(_read(f"{address}run.json"))["items"]
+    return next((item for item in items if item["kind"] == "change"), None)
 
 
 def _newest(data: dict[str, Any], name: str) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import selectors
 import signal
@@ -18,7 +19,11 @@ from typing import Any
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+import kungfu as kf
 from kungfu.cli.main import main
+from kungfu.cli.page.story import MOST_ITEMS
+from kungfu.compiler import compile_policies
+from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import (
     RECORD_VERSION,
@@ -26,12 +31,15 @@ from kungfu.event_log.events import (
     DecisionEvent,
     FailedEvent,
     LostEvent,
+    NotFiniteEvent,
     RecordEvent,
     RecoveredEvent,
     SpawnedEvent,
     StartedEvent,
     ViewEvent,
 )
+from kungfu.policy_definition import Policy
+from kungfu.record.lines import header_line
 from kungfu.runtime.job_api.job_file import read_job_file
 from tests.jobs.browser import WIDE, Browser, assert_in_order, browsing
 from tests.jobs.harness import ROOT, Job, awaited, lines_of, started
@@ -188,6 +196,29 @@ def hostile_record(folder: Path) -> None:
          **{text: float(step) for text in HOSTILE}} for step in range(1, 50)
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "trace.jsonl").write_text(json.dumps(header_line(hostile_plan(), policy=HOSTILE[0], every=100)) + "\n")
+
+
+def hostile_plan() -> Any:
+    """A plan in which policies, signals and hooks have hostile names: somebody has written them into the record."""
+
+    def named(nth: int) -> Policy:
+        def hook(control: object, seen: float) -> None:
+            """Asks for nothing."""
+
+        def body(training: Any) -> Any:
+            agreed = kf.ops.all_reduce(training.published(f"signal_{nth}_"), "mean")
+            return kf.control.every(2).call(hook, agreed)
+
+        hook.__name__, body.__name__ = f"hook_{nth}_", f"policy_{nth}_"
+        return kf.policy(body)()
+
+    text = json.dumps(plan_to_json(compile_policies([named(nth) for nth in range(len(HOSTILE))])))
+    for nth, hostile in enumerate(HOSTILE):
+        for what in ("policy", "signal", "hook"):
+            assert f"{what}_{nth}_" in text
+            text = text.replace(f"{what}_{nth}_", json.dumps(hostile + what)[1:-1])
+    return json.loads(text)
 
 
 def timed(event: Any, time_s: float) -> Any:
@@ -211,6 +242,7 @@ def test_what_a_record_says_stays_text_and_breaks_nothing(tmp_path: Path) -> Non
         )
         for text in HOSTILE[:4]:
             assert text in shown
+        assert_plan_is_text(browser)
         assert browser.texts("h1") == [folder.name]
         assert browser.run("return window.isHit ?? null") is None, "nothing of it has run"
         assert browser.run("return window.isStillThere"), "nothing of it has led elsewhere"
@@ -219,7 +251,42 @@ def test_what_a_record_says_stays_text_and_breaks_nothing(tmp_path: Path) -> Non
         assert browser.run("return window.isHit ?? null") is None
 
 
+def assert_plan_is_text(browser: Browser) -> None:
+    """The plan has a box for each signal and each rule, with a short name in it and the whole one in its title."""
+    awaited(lambda: browser.texts("#plan-graph g.rule .name"), what="the plan", deadline_s=30)
+    assert browser.run("return document.querySelector('#no-plan').hidden"), browser.text("#no-plan")
+    kinds = {"rule": "policy", "source": "signal"}
+    for kind, what in kinds.items():
+        titles = "\n".join(browser.texts(f"#plan-graph g.{kind} > title"))
+        for text in HOSTILE:
+            if "\x00" not in text:
+                assert (text + what)[:200] in titles
+        assert max(map(len, titles.split("\n"))) < 1000, "of a very long name the beginning"
+        assert max(map(len, browser.texts(f"#plan-graph g.{kind} .name"))) <= 20
+    boxes = browser.run("return [...document.querySelectorAll('#plan-graph g.node')].map((one) => one.getBBox().width)")
+    assert max(boxes) <= 171, "no name leaves its box"
+    assert browser.run("return document.querySelectorAll('#plan-graph :not(svg,g,path,rect,text,title)').length") == 0
+    assert HOSTILE[0] + "hook" in browser.text("#plan-text")
+
+
 # ---- many ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_that_stays_open_keeps_the_newest_items_of_each_kind_and_no_more(tmp_path: Path) -> None:
+    begin: list[Any] = [RecordEvent(version=RECORD_VERSION), StartedEvent(job="j", size=1, command=("train.py",))]
+    losses = [NotFiniteEvent(what="loss", step=step, value=math.nan) for step in range(1, MOST_ITEMS + 101)]
+    lines = [event_to_line(one if nth == 0 else timed(one, 100.0 + nth)) for nth, one in enumerate([*begin, *losses])]
+    record = tmp_path / "events.jsonl"
+    record.write_text("".join(f"{line}\n" for line in lines[: MOST_ITEMS + 2]))
+    with page_of(tmp_path) as address, browsing(tmp_path / "profile") as browser:
+        marked(browser, address)
+        newest = "#failures-list > li:first-child"
+        browser.shows(newest, lambda text: f"step {MOST_ITEMS}" in text)
+        with record.open("a") as file:
+            file.write("".join(f"{line}\n" for line in lines[MOST_ITEMS + 2 :]))
+        browser.shows(newest, lambda text: f"step {MOST_ITEMS + 100}" in text)
+        assert len(browser.texts("#failures-list > li")) == MOST_ITEMS
+        assert browser.run("return window.isStillThere"), "without a reload"
 
 
 def test_two_hundred_browsers_at_once_see_every_update_and_the_job_loses_no_step(tmp_path: Path) -> None:

@@ -65,6 +65,18 @@ def plainly(model: Any, *args: Any, **given: Any) -> Any:
     return model.fit(*args, **{"verbose": 0, "shuffle": False, **given})
 
 
+def assert_fits_as_arrays(samples: Any, x: np.ndarray, y: np.ndarray) -> None:
+    """``fit`` of samples by index, in a job and alone, comes to what that of their arrays does, validation included."""
+    with float64():
+        mine, alone, plain = (compiled(network(), metrics=["mae"]) for _ in range(3))
+        in_job(mine, samples, batch_size=16, epochs=2, validation_data=samples.dataset(32))
+        plainly(plain, x, y, batch_size=16, epochs=2, validation_data=(x, y), validation_batch_size=32)
+        assert_same(mine, plain)
+        kf.keras.attach(alone)
+        alone.fit(samples, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=samples.dataset(32))
+        assert_same(alone, plain)
+
+
 def assert_same(one: Any, other: Any, *, relative: float = 1e-8) -> None:
     """Two models, with the histories of their fits, are the same but for rounding."""
     assert one.history.history.keys() == other.history.history.keys()

@@ -72,7 +72,7 @@ def test_writers_run_on_the_leader_and_the_next_one_writes_on(tmp_path):
         if leader is second:
             first.end({})  # it is gone
             second.enter(leads=True, epoch=1)
-        for one in {first, second} if leader is first else {second}:
+        for one in (first, second) if leader is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
             if one is not leader:
                 one.take(unpack(pack(leader.kept_by_writers())))

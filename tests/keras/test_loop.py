@@ -192,6 +192,29 @@ def test_a_dataset_with_weights_of_classes_and_of_samples():
             assert_same(mine, plain)
 
 
+def test_a_py_dataset_with_weights_of_classes_a_smaller_last_batch_and_several_steps_per_execution():
+    x, y = points(**CLASSES)
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> Any:
+            rows = slice(16 * index, 16 * index + 16)
+            return x[rows], keras.utils.to_categorical(y[rows, 0], 3)
+
+    def once(name: str) -> Any:
+        model = compiled(network(outputs=3, activation="softmax"), "categorical_crossentropy", metrics=["accuracy"])
+        model.steps_per_execution = 3 if name == "mine" else 1
+        return model
+
+    with float64():
+        mine, plain = once("mine"), once("plain")
+        in_job(mine, Batches(), epochs=2, class_weight={0: 1.5, 2: 0.5})
+        plainly(plain, Batches(), epochs=2, class_weight={0: 1.5, 2: 0.5})
+        assert_same(mine, plain)
+
+
 # ---- callbacks -------------------------------------------------------------------------------------------------------
 
 
@@ -224,8 +247,14 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
     assert heads[0][0] == heads[1][0]
 
 
-def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras(tmp_path):
+def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras_and_policies_count_what_is_left(tmp_path):
     x, y = points()
+    told: list[tuple[int, int]] = []
+
+    def look(control: Any, samples: int, done: int) -> None:
+        told.append((samples, done))
+
+    watch = kf.policy(lambda training: kf.control.always().call(look, training.job_samples, training.samples_done))
 
     class Interrupting(keras.callbacks.Callback):
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -236,6 +265,7 @@ def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras(tmp_path
         models = []
         for fit, name in ((in_job, "mine"), (plainly, "plain")):
             given = {"batch_size": 16, "epochs": 4, "shuffle": False}
+            given |= {"policies": [watch()]} if fit is in_job else {}
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
             with pytest.raises(ZeroDivisionError):
                 fit(compiled(network()), x, y, callbacks=[backup, Interrupting()], **given)
@@ -245,6 +275,11 @@ def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras(tmp_path
             assert not (tmp_path / name).exists(), "it is removed when training has come to its end"
         assert_same(*models)
         assert models[0].history.epoch == [2, 3]
+    # Of two runs of which the second has two epochs left; each begins to count anew.
+    second = [place for place, (_, done) in enumerate(told) if not done][1]
+    assert {samples for samples, _ in told[:second]} == {4 * SAMPLES}
+    assert {samples for samples, _ in told[second:]} == {2 * SAMPLES}
+    assert told[second:] == sorted(told[second:])
 
 
 def test_a_stop_after_a_batch_takes_effect_one_step_later_and_ends_the_epoch_there():

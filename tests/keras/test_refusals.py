@@ -66,6 +66,12 @@ def gives(*batches: Any) -> Any:
     yield from batches
 
 
+def recurrent(**given: Any) -> Any:
+    """Of sequences; a stateful one has to be told how many there are in a batch."""
+    layers = [keras.layers.Reshape((3, 1)), keras.layers.Bidirectional(keras.layers.LSTM(2, **given))]
+    return keras.Sequential([keras.Input((3,), batch_size=10), *layers, keras.layers.Dense(1)])
+
+
 X, Y = points()
 ROWS = np.array([np.zeros(1 + number % 2) for number in range(50)], dtype=object)
 WHOLE = tf.data.Dataset.from_tensor_slices((X, Y))
@@ -74,6 +80,8 @@ MODELS = [
     (lambda: compiled(model_of(OwnFit)), r"OwnFit\.fit\(\) is the program's own"),
     (lambda: compiled(network(), keras.losses.MeanSquaredError("none")), "has the reduction 'none'"),
     (lambda: compiled(network(), [keras.losses.MeanSquaredError(None)]), "has the reduction None"),
+    (lambda: compiled(recurrent(stateful=True)), r"the layer '\w*lstm\w*' is stateful=True"),
+    (lambda: compiled(recurrent(), metrics=["mae"]), r"of 10 samples and no others: its input '\w+'"),
     (lambda: compiled(network(), metrics=[Largest(name="largest")]), r"the metric 'largest' \(Largest\)"),
     (lambda: compiled(network(), metrics=[Own(name="own")]), r"the metric 'own' \(Own\)"),
 ]
@@ -161,3 +169,19 @@ def test_every_metric_of_keras_is_known_to_add_up_or_refused():
     kinds = [one for one in vars(keras.metrics).values() if isinstance(one, type)]
     unknown = {one.__name__ for one in kinds if not issubclass(one, _ADDITIVE)}
     assert unknown == {"Metric"}
+
+
+@pytest.mark.parametrize("where", ["validation of a job", "validation", "evaluate", "predict"])
+def test_samples_that_only_training_takes_are_refused_elsewhere_with_the_way_out(where):
+    x, y = points()
+    given, model = kf.data.records(range(50), lambda row: (x[row], y[row])), compiled(network())
+    kf.keras.attach(model)
+    calls = {
+        "validation of a job": lambda: in_job(model, x, y, validation_data=given),
+        "validation": lambda: model.fit(x, y, validation_data=given),
+        "evaluate": lambda: model.evaluate(given),
+        "predict": lambda: model.predict(x=given),
+    }
+    with pytest.raises(UsageError, match=r"was given LoadedRecords of kf\.data, .*: give its \.dataset\(batch_size\)"):
+        calls[where]()
+    assert not int(model.optimizer.iterations), "before the first step"

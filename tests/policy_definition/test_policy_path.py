@@ -89,6 +89,15 @@ def test_what_does_not_resolve_says_which_part(spec: str, message: str) -> None:
         load_policy(spec)
 
 
+def test_a_file_of_the_folder_that_is_given_as_a_module_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_policy.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolicyError, match=r"for the file own_policy\.py write own_policy.py:NAME"):
+        load_policy("own_policy:grow")
+
+
 @pytest.mark.parametrize(
     ("expression", "message"),
     [

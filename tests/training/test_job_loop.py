@@ -43,7 +43,7 @@ def test_variables_that_differ_become_those_of_rank_0_and_others_are_not_touched
             tf.Variable([rank == 0, False]),
             tf.Variable(np.float64(rank)),
         ]
-        meeting(rank, attachment, size=2).take_leaders(variables)
+        meeting(rank, attachment, size=2).take(variables)
         return [one.numpy().tobytes() for one in variables]
 
     with attached_peers(2) as peers:
@@ -57,4 +57,4 @@ def test_alone_there_is_nobody_to_ask():
     one = Meeting(PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody")))
     assert one.leads
     assert one.from_leader(b"own") == b"own"
-    one.take_leaders([tf.Variable(1.0)])
+    one.take([tf.Variable(1.0)])

@@ -33,7 +33,7 @@ def described(
     model, optimizer, registry = model or network(), optimizer or keras.optimizers.SGD(0.1), Registry()
     optimizer.build(model.trainable_variables)
     for name, value in (values or {}).items():
-        registry.register(name, tf.Variable(value), None, kind="shared", room_bytes=64)
+        registry.register_variable(name, tf.Variable(value), kind="shared")
     return describe(compile_policies(policies), model, [optimizer], registry, {"samples": samples, "seed": 1})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import FitData, class_weights
+from kungfu.keras.data.fit_data import FitData, class_weights, order_checksum
 from kungfu.keras.data.indexed import of_source
 from kungfu.training.data.sample_source import Arrays
 
@@ -44,7 +44,10 @@ def of_arrays(given: Mapping[str, Any], *, seed: int) -> FitData:
         sample_weight = class_weights(y, sample_weight, given["class_weight"])
     arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
     source = Arrays(arrays, _samples(arrays))
-    return replace(of_source(source, arrays, given, seed=seed), validation=validation)
+    found = of_source(source, arrays, given, seed=seed)
+    # Inputs may have been changed at random, by each peer in its own way: a target says which sample it is.
+    described = {**found.described, "targets": order_checksum(arrays if y is None else (y, sample_weight))}
+    return replace(found, described=described, validation=validation)
 
 
 def _refuse_others(x: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, checksum, count_of, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, samples_checksum, symbolic
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.stream import Stream, StreamSampler
 
@@ -38,10 +38,10 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
         samples=samples,
         is_endless=bool(steps),
         what="the tf.data.Dataset that model.fit() was given",
-        checksum=checksum,
+        checksum=samples_checksum,
     )
     plan = BatchPlan(source, StreamSampler(samples), min(count_of(first), samples), epochs)
-    return FitData(plan, {"seed": -1, "first_batch": checksum(first)}, tf.nest.map_structure(symbolic, first))
+    return FitData(plan, {"seed": -1, "first_batch": samples_checksum(first)}, tf.nest.map_structure(symbolic, first))
 
 
 def _refuse_elements(dataset: Any) -> None:

@@ -7,19 +7,36 @@ epoch, and each peer its slice of them, as with ``training.batches``.
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import lgamma, log
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.stream import Stream
 
-__all__ = ["BatchFormat", "FitData", "checksum", "class_weights", "count_of", "symbolic"]
+__all__ = [
+    "BatchFormat",
+    "FitData",
+    "checksum",
+    "class_weights",
+    "count_of",
+    "order_checksum",
+    "samples_checksum",
+    "symbolic",
+]
+
+# Of arrays, that are looked at to see whether peers hold the same samples in the same order.
+_MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
+# Targets tell which samples a batch holds where one in 2**20 other orders of them, or fewer, would look the same.
+_TELLING_BITS = 20.0
 
 
 @dataclass(frozen=True)
@@ -29,7 +46,8 @@ class FitData:
     Args:
         plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
         described: What has to be the same on all peers: ``seed``, that of the order, or -1 where samples come as the
-            data have them; ``first_batch``, a checksum, where each peer reads all of the data.
+            data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets``, a checksum
+            of their order, where peers share samples of arrays by index.
         symbolic_batch: A batch in words: shapes with an open first dimension, and types.
         validation: What ``evaluate`` is given, or ``None``.
     """
@@ -59,8 +77,8 @@ class FitData:
                 f"the data of model.fit() are others on this peer than on the leader: epoch {epoch + 1} of this fit "
                 "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
                 "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
-                "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, or give arrays, "
-                "which are shared by index"
+                "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "
+                "change samples at random into the model and not into map(), or give arrays, which are shared by index"
             )
 
 
@@ -140,6 +158,37 @@ def symbolic(array: Any) -> Any:
 def checksum(batch: Any) -> int:
     """The same number for the same contents, on all peers."""
     return zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _contents(batch)))
+
+
+def order_checksum(arrays: Any) -> int:
+    """The same number on peers that hold the same samples in the same order; of rows that are spread over the arrays.
+
+    Of floats it is which of two neighbours is larger: their last digits may be others on another processor.
+    """
+    seen = (_spread(np.asarray(one)) for one in tf.nest.flatten(arrays) if one is not None)
+    return checksum([one[1:] > one[:-1] if one.dtype.kind == "f" else one for one in seen])
+
+
+def _spread(array: NDArray[Any]) -> NDArray[Any]:
+    row_size = max(1, array[:1].size)
+    count = min(len(array), _MOST_ROWS, max(2, _MOST_NUMBERS // row_size))
+    return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
+
+
+def samples_checksum(batch: Any) -> int:
+    """The same number for the same samples in the same order, whatever was changed at random in their inputs.
+
+    Of a batch whose targets are too alike to tell which samples it holds, inputs count as well.
+    """
+    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+    return checksum((y, sample_weight) if y is not None and _order_bits(y) >= _TELLING_BITS else batch)
+
+
+def _order_bits(targets: Any) -> float:
+    """The binary logarithm of the number of orders of these targets that look different: n! / (c_1! c_2! ...)."""
+    columns = _contents(targets)
+    counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in range(len(columns[0])))
+    return (lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values())) / log(2)
 
 
 def _contents(batch: Any) -> list[Any]:

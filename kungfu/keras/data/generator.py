@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, checksum, count_of, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, samples_checksum, symbolic
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.stream import Stream, StreamSampler
 
@@ -49,7 +49,7 @@ def of_generator(given: Mapping[str, Any]) -> FitData:
 
     samples = steps * count_of(first)
     what = "the generator that model.fit() was given"
-    source = Stream(read, samples=samples, is_endless=True, what=what, checksum=checksum)
+    source = Stream(read, samples=samples, is_endless=True, what=what, checksum=samples_checksum)
     epochs = max(0, given["epochs"] - given["initial_epoch"])
     plan = BatchPlan(source, StreamSampler(samples), count_of(first), epochs)
-    return FitData(plan, {"seed": -1, "first_batch": checksum(first)}, tf.nest.map_structure(symbolic, first))
+    return FitData(plan, {"seed": -1, "first_batch": samples_checksum(first)}, tf.nest.map_structure(symbolic, first))

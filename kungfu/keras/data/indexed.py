@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.keras.data.fit_data import BatchFormat, FitData, symbolic
 from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
+from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.sampler import PassSampler, Sampler, SerialSampler
 
@@ -80,23 +82,30 @@ def _batch_size(given: Mapping[str, Any], samples: int) -> int:
 
 def arguments_alone(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     """The arguments of ``fit`` for a program that runs alone: Keras takes batches, in the order that a job has."""
-    batch_size = _batch_size(given, source.samples)
-    order = seed if given["shuffle"] else None
+    batch_size, samples = _batch_size(given, source.samples), source.samples
+    drawn = seed if given["shuffle"] else None
+
+    def order(epoch: int) -> NDArray[np.int64]:
+        return shuffled(samples, seed=drawn, epoch=epoch)
+
+    # Files that are read in sequence come one after the other, as a job of one peer reads them.
+    if isinstance(source, SequentialSource):
+        order = source.make_sampler(drawn, "keep").order
     return {**given, "x": _Ordered(source, batch_size, order), "batch_size": None, "shuffle": False}
 
 
 class _Ordered(keras.utils.PyDataset):
     """Batches of a source, in the job's order."""
 
-    def __init__(self, source: SampleSource, batch_size: int, seed: int | None) -> None:
+    def __init__(self, source: SampleSource, batch_size: int, order: Callable[[int], NDArray[np.int64]]) -> None:
         super().__init__()
-        self._source, self._batch_size, self._seed, self._epoch = source, batch_size, seed, -1
+        self._source, self._batch_size, self._order_of, self._epoch = source, batch_size, order, -1
 
     def __len__(self) -> int:
         return -(-self._source.samples // self._batch_size)
 
     def __getitem__(self, index: int) -> Any:
-        order = shuffled(self._source.samples, seed=self._seed, epoch=max(0, self._epoch))
+        order = self._order_of(max(0, self._epoch))
         batch = self._source.take(order[index * self._batch_size : (index + 1) * self._batch_size])
         return batch if isinstance(batch, tuple | dict) else (batch,)
 

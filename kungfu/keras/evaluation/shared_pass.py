@@ -19,14 +19,14 @@ import keras
 import numpy as np
 
 from kungfu.keras.evaluation.metric_states import MetricStates
-from kungfu.keras.evaluation.numbered_batches import NumberedBatches
+from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_loop import Meeting
 
-__all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction"]
+__all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction", "Validation"]
 
 Meet = Callable[[Callable[[Meeting], None]], bool]
 _PIECE_BYTES = 1 << 24
@@ -74,6 +74,9 @@ class SharedPass:
         Returns:
             Whether ``result`` is there; else peers were lost, and the others come here again.
         """
+        # Peers were lost after it was there.
+        if self.result is not None:
+            return True
         mine: list[int] | None = None
 
         def agree(meeting: Meeting) -> None:
@@ -159,15 +162,23 @@ class SharedEvaluation:
     ) -> None:
         self._model, self._given, self._callbacks = model, given, callbacks
         self._states = MetricStates(metrics_of(model), combine)
-        self._began = False
+        self.began = False  # what callbacks do then may change the weights
+
+    def begin(self) -> None:
+        """Tells the callbacks, once."""
+        if not self.began:
+            self.began = True
+            self._callbacks.on_test_begin()
+
+    def end(self, logs: dict[str, Any]) -> None:
+        """Tells the callbacks."""
+        self._callbacks.on_test_end(logs)
 
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
         """See `Work`."""
         if not self._states.can_be_combined:
             return False
-        if not self._began:
-            self._began = True
-            self._callbacks.on_test_begin()
+        self.begin()
         callbacks = _Numbered(self._callbacks, numbers, lambda *_: None)
         logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
         self._states.take_part()
@@ -176,8 +187,8 @@ class SharedEvaluation:
 
     def do_all(self) -> dict[str, Any]:
         """See `Work`."""
-        if self._began:
-            self._callbacks.on_test_end({})  # of what does not count
+        if self.began:
+            self.end({})  # of what does not count
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
@@ -185,8 +196,43 @@ class SharedEvaluation:
         """See `Work`."""
         self._states.join(meeting)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
-        self._callbacks.on_test_end(logs)
+        self.end(logs)
         return logs
+
+
+class Validation:
+    """The evaluation at the end of an epoch of ``fit``; peers that lost others over it may not have come equally far.
+
+    Args:
+        model: Compiled and built.
+        given: The arguments of ``evaluate`` by name.
+        callbacks: Those that run on this peer, as Keras' list.
+        combine: How the states of metrics are combined, by the name of the metric.
+    """
+
+    def __init__(
+        self, model: Any, given: Mapping[str, Any], callbacks: Any, combine: Mapping[str, Combination]
+    ) -> None:
+        self._evaluation = SharedEvaluation(model, given, callbacks, combine)
+        self._pass = SharedPass(numbered_batches(given), self._evaluation)
+
+    def attempt(self, meet: Meet) -> dict[str, Any] | None:
+        """The metrics by name; ``None`` where peers were lost over it, see `SharedPass`."""
+        return self._pass.result if self._pass.attempt(meet) else None
+
+    def told(self) -> dict[str, Any]:
+        """How far this peer is: whether its callbacks were told that it begins, and the metrics if they are there."""
+        result = self._pass.result
+        return {"began": self._evaluation.began, "result": result if is_plain(result) else None}
+
+    def catch_up(self, told: Mapping[str, Any]) -> None:
+        """Another peer is as far as that, and all go on from what it holds."""
+        if told["began"]:
+            self._evaluation.begin()
+        if told["result"] is not None and self._pass.result is None:
+            if told["began"]:
+                self._evaluation.end(told["result"])
+            self._pass.result = told["result"]
 
 
 class SharedPrediction:

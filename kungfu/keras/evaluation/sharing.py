@@ -25,6 +25,7 @@ from kungfu.keras.callbacks import without_writers
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.keras.phases import Evaluations
+from kungfu.keras.refusals import refuse_samples
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
@@ -64,6 +65,7 @@ class _Sharing:
 
         @wraps(own)
         def call(*args: Any, **kwargs: Any) -> Any:
+            refuse_samples(kwargs.get("x", args[0] if args else None), to=f"model.{name}()")
             loop, passes = self._loop(), self._attached.passes and not self._attached.is_fitting
             if loop is None and not (passes and name == "evaluate"):
                 return own(self._model, *args, **kwargs)

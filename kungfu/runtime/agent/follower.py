@@ -76,7 +76,15 @@ class Follower:
         return None
 
     def _start(self, start: pb.PeerStart) -> None:
-        settings = replace(self._context.settings, peer=start.peer)
-        pid = self._context.supervisor.start(settings, joins=start.joins, leaving=start.leaving, threads=start.threads)
-        spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=start.peer, pid=pid)
-        self._context.host_events.put(spawned)
+        def report(pid: int) -> None:
+            spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=start.peer, pid=pid)
+            self._context.host_events.put(spawned)
+
+        # Reported before the process is watched: the leader must hear of the start before the exit.
+        self._context.supervisor.start(
+            replace(self._context.settings, peer=start.peer),
+            joins=start.joins,
+            leaving=start.leaving,
+            threads=start.threads,
+            on_start=report,
+        )

@@ -228,12 +228,22 @@ def from_loss_report(report: LossReport, peer: int) -> pb.LossReport:
         error=report.error,
         suspects=report.suspects,
         late=report.late,
+        stage=report.stage,
+        digest=report.digest,
     )
 
 
 def to_loss_report(message: pb.LossReport) -> LossReport:
+    suspects = tuple(message.suspects)
     return LossReport(
-        message.version, message.step, message.holds, message.error, tuple(message.suspects), message.late
+        message.version,
+        message.step,
+        message.holds,
+        message.error,
+        suspects,
+        message.late,
+        message.stage,
+        message.digest,
     )
 
 

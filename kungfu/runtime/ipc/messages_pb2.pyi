@@ -582,9 +582,9 @@ class Record(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
     event: Fields
-    metrics: Fields
+    metrics: str
     trace: str
-    def __init__(self, event: _Optional[_Union[Fields, _Mapping]] = ..., metrics: _Optional[_Union[Fields, _Mapping]] = ..., trace: _Optional[str] = ...) -> None: ...
+    def __init__(self, event: _Optional[_Union[Fields, _Mapping]] = ..., metrics: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("peer", "records", "number")
@@ -609,7 +609,7 @@ class TrainingFinished(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
 
 class LossReport(_message.Message):
-    __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late")
+    __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late", "stage", "digest")
     PEER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -617,6 +617,8 @@ class LossReport(_message.Message):
     ERROR_FIELD_NUMBER: _ClassVar[int]
     SUSPECTS_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     peer: int
     version: int
     step: int
@@ -624,7 +626,9 @@ class LossReport(_message.Message):
     error: str
     suspects: _containers.RepeatedScalarFieldContainer[int]
     late: bool
-    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ...) -> None: ...
+    stage: int
+    digest: int
+    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ..., stage: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PreemptionNotice(_message.Message):
     __slots__ = ("peer", "why")

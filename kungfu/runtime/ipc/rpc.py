@@ -36,6 +36,7 @@ __all__ = [
 
 LOOK_S = 0.2  # between two looks at whether a wait is abandoned
 _SOON_S = 0.02  # before a call is repeated for the first time
+_GRACE_S = 0.2  # for calls under way when a server stops
 _PROBE_S = 1.0  # for a port to refuse
 # A connection on which nothing is said gives its place up to others. A caller of ours that was idle connects anew.
 _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
@@ -87,7 +88,14 @@ class Server:
 
     def stop(self) -> None:
         """Ends the service; calls under way have 0.2 s to finish."""
-        self._server.stop(grace=0.2).wait(1.0)
+        try:
+            stopped = self._server.stop(grace=_GRACE_S)
+        # It takes no calls any more. The thread that gRPC wants for the grace is not to be had: Python 3.12 starts none
+        # once the program has ended, and that end closes what is open.
+        except RuntimeError:
+            time.sleep(_GRACE_S)
+        else:
+            stopped.wait(1.0)
 
 
 def serve(

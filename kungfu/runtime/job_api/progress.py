@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.event_log.events import LoggedEvent, PhaseEvent, SetEvent
+from kungfu.event_log.events import FinishedEvent, LoggedEvent, PhaseEvent, SetEvent
 from kungfu.event_log.numbers import as_float
 
 __all__ = ["Pace", "ProgressSoFar", "TrainingProgress"]
@@ -81,39 +81,51 @@ class Pace:
 
 @dataclass(frozen=True)
 class ProgressSoFar:
-    """The progress of a job as the newest line tells it, and the pace of the lines before."""
+    """The progress of a job as the newest line tells it, and the pace of the lines before.
+
+    Attributes:
+        told: By the newest line.
+        pace: Of the lines so far.
+        is_over: Whether training has ended, so that nothing is left of it; lines of its last steps may come later.
+    """
 
     told: TrainingProgress = TrainingProgress()
     pace: Pace = Pace()
+    is_over: bool = False
 
     def after_step(self, fields: Mapping[str, Any]) -> ProgressSoFar:
         """The progress once a step was measured."""
         given = fields.get("progress")
         # A record of before there was progress in it, or a signal of that name.
         if not isinstance(given, Mapping):
-            return ProgressSoFar()
+            return ProgressSoFar(is_over=self.is_over)
         names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")
         told = TrainingProgress(**{name: _whole(given.get(name)) for name in names})
         now, size, pace = as_float(fields.get("time")), _whole(fields.get("size")), self.pace
         if now is not None and size is not None and told.samples is not None:
             pace = pace.after(now, told.samples, size=size)
-        return ProgressSoFar(told, pace)
+        return ProgressSoFar(told, pace, self.is_over)
 
     def after_event(self, event: LoggedEvent) -> ProgressSoFar:
         """The progress once something has happened."""
         match event:
             # Another fit begins; what came between the two was no training.
             case PhaseEvent():
-                return replace(self, pace=Pace())
+                return replace(self, pace=Pace(), is_over=False)
             # Training ends before its last epoch.
             case SetEvent() if event.what == "stop":
-                return ProgressSoFar(TrainingProgress(samples=self.told.samples))
+                return replace(self, is_over=True)
+            case FinishedEvent() if not event.leaving:
+                return replace(self, is_over=True)
         return self
 
     @property
     def progress(self) -> TrainingProgress:
         """With the time left."""
         left = self.told.samples_left
+        # It has ended before its last epoch: what was planned will not come. Else it has come to all of that.
+        if self.is_over and left != 0:
+            return TrainingProgress(samples=self.told.samples)
         return self.told if not left else replace(self.told, seconds_left=self.pace.seconds_for(left))
 
 

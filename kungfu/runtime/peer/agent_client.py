@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from kungfu.errors import DeadlineExceeded, PeerFailure
+from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import LossReport
@@ -32,8 +33,12 @@ _NEWS_WITHIN_S = 0.25
 # What gathered while the agent did not answer goes out in several messages: gRPC takes none beyond 64 MiB.
 _MOST_BYTES = 4 << 20
 
+# How often a peer that is held up on its way says so, and for how long.
+_ON_THE_WAY_EVERY_S, _ON_THE_WAY_S = 5.0, 1800.0
+
 # A trace has a line for every step of every peer; the other streams are read by people.
 _TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_METRICS = json.JSONEncoder(allow_nan=False)
 
 
 class AgentClient:
@@ -54,6 +59,24 @@ class AgentClient:
     def report_attached(self) -> None:
         """This peer's program is attached; said again, that it still prepares its first step."""
         self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(self._peer)))
+
+    @contextmanager
+    def on_the_way(self, *, every_s: float = _ON_THE_WAY_EVERY_S) -> Iterator[None]:
+        """The agent waits for this peer to get ready as long as the block goes on, half an hour at most."""
+        over, until = threading.Event(), time.monotonic() + _ON_THE_WAY_S
+
+        def report() -> None:
+            while not over.wait(every_s) and time.monotonic() < until:
+                with suppress(KungfuError):  # an agent that does not answer hears it later
+                    self.report_attached()
+
+        reporter = threading.Thread(target=report, name="kungfu-on-the-way", daemon=True)
+        reporter.start()
+        try:
+            yield
+        finally:
+            over.set()
+            reporter.join()
 
     def report_ready(self, identity: Identity, *, phase: int = 1) -> None:
         """This peer is warmed up for a phase of the job, and waits to be admitted."""
@@ -147,14 +170,14 @@ class AgentClient:
         return pb.Records(peer=self._peer.id, records=records, number=self._reports)
 
 
-def _record(stream: str, fields: Mapping[str, Any] | str) -> pb.Record:
-    if stream == "metrics" and not isinstance(fields, str):
-        return pb.Record(metrics=from_fields(fields))
-    return pb.Record(trace=fields if isinstance(fields, str) else _trace_line(fields))
+def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:
+    if stream == "metrics":
+        return pb.Record(metrics=entry if isinstance(entry, str) else _line(_METRICS, entry, nan="NaN"))
+    return pb.Record(trace=entry if isinstance(entry, str) else _line(_TRACE, entry, nan=None))
 
 
-def _trace_line(fields: Mapping[str, Any]) -> str:
+def _line(encoder: json.JSONEncoder, fields: Mapping[str, Any], *, nan: str | None) -> str:
     try:
-        return _TRACE.encode(fields)
+        return encoder.encode(fields)
     except ValueError:  # something in it is not finite, which is rare
-        return _TRACE.encode(as_json(fields, nan=None))
+        return encoder.encode(as_json(fields, nan=nan))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from kungfu.errors import KungfuError
-from kungfu.event_log.events import CaughtUpEvent
+from kungfu.event_log.events import CaughtUpEvent, TookOverEvent
 from kungfu.runtime.core.sample_slices import Position
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -83,6 +83,11 @@ class DataPositionClient:
     def record(self, batches: int, seconds: float) -> None:
         """The record tells what this peer has read to come to where the others are."""
         event = CaughtUpEvent(peer=self._settings.peer, batches=batches, seconds=round(seconds, 3))
+        self._agent_client.record("events", event)
+
+    def record_taken_over(self, samples: int, seconds: float) -> None:
+        """The record tells what this peer has read of a part of the data that it took over, while the others waited."""
+        event = TookOverEvent(peer=self._settings.peer, samples=samples, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
     def of_others(self, phase: int) -> Position | None:

@@ -85,11 +85,16 @@ class FailedPeers:
 
 @dataclass(frozen=True)
 class NoticedLoss:
-    """What this peer knows when it has lost others: the error, its steps done, and the terms in force."""
+    """What this peer knows when it has lost others: the error, its steps done, the terms in force, and its stage.
+
+    The digest is of what it holds at that stage. See `kungfu.runtime.core.cluster.LossReport`.
+    """
 
     error: KungfuError
     step: int
     terms: Terms
+    stage: int = 0
+    digest: int = 0
 
 
 def at_fault(error: KungfuError, view: View) -> set[int]:

@@ -12,29 +12,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, decide
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, RescaleRequest, merge
-from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_external_request, from_shadow, to_rescale_request, to_terms, to_view
+from kungfu.runtime.ipc.convert import from_shadow, to_rescale_request, to_terms, to_view
 from kungfu.runtime.ipc.joiner_page import JoinerPage
-from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub, add_PeerServiceServicer_to_server
+from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
 from kungfu.runtime.peer.data_position import DataPositionClient
-from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
+from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
+from kungfu.runtime.peer.regroup_protocol import LastView, RegroupProtocol
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
 from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
@@ -45,10 +45,8 @@ from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["Membership"]
 
-_EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1
-_BEFORE_A_LOSS = "a barrier before a loss"
 
 
 class Membership:
@@ -63,9 +61,8 @@ class Membership:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._attachment, self._clock = settings, attachment, clock
-        self._deadline_s = settings.deadlines.wait_s
         self._service = PeerService(
-            deadline_s=self._deadline_s, on_offer=on_offer, prepare_attachment=attachment.prepare
+            deadline_s=settings.deadlines.wait_s, on_offer=on_offer, prepare_attachment=attachment.prepare
         )
         self._server, self._agent_client = _started(settings, self._service)
         self._channels = rpc.ChannelPool(secret=settings.secret)
@@ -73,6 +70,7 @@ class Membership:
         position = self._service.position
         self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings, clock=clock)
         self._installer = ViewInstaller(*means, clock)
+        self._regroup_protocol = RegroupProtocol(*means, self._installer)
         self._barrier_protocol = BarrierProtocol(*means, self._installer.abandon_reason)
         self._peer_state: PeerState | None = None
         self._entering: View | None = None
@@ -92,6 +90,10 @@ class Membership:
     def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
         """From now on it can be traced: ``write_trace`` takes seconds and a folder, and returns what was wrong."""
         self._service.write_trace = write_trace
+
+    def on_the_way(self) -> AbstractContextManager[None]:
+        """The agent waits for this peer to get ready as long as the block goes on."""
+        return self._agent_client.on_the_way()
 
     def lasting_failure(self) -> PeerFailure | None:
         """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
@@ -183,7 +185,7 @@ class Membership:
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
 
-        The survivors that have done most steps hold the state that counts, and the others take it from them. Where one
+        The survivors that are furthest on hold the state that counts, and the others take it from them. Where one
         of them knows that training has ended, it has ended for all: the lost leader may have told only some of them.
 
         Args:
@@ -204,9 +206,8 @@ class Membership:
             # Another survivor leads, and sends the terms.
             if entry.peer_state.rank != 0:
                 return entry
-            return replace(
-                entry, survivor_terms=self._survivor_terms(before, entry.view, admission.recovery.target, adjust)
-            )
+            terms = self._regroup_protocol.survivor_terms(before, entry.view, admission.recovery.target, adjust)
+            return replace(entry, survivor_terms=terms)
 
         return self._enter_when_admitted(state, entry, before, loss)
 
@@ -387,16 +388,15 @@ class Membership:
         while True:
             started, parts = self._clock(), dict[str, float]()
             if loss is None:
-                admission = self._await_admission(meanwhile=watch)
+                admission = self._regroup_protocol.await_admission(after=self._heard, meanwhile=watch)
             else:
-                admission = self._report_and_await_admission(loss, watch)
-            if loss is not None:
+                admission = self._regroup_protocol.report_and_await_admission(loss, self._last_view(), meanwhile=watch)
                 parts["regroup"] = self._clock() - started
             entry = admitted(admission)
             try:
                 # This peer knows that training has ended, and whoever leads the survivors may not.
                 if loss is not None and loss.terms.stopped:
-                    self._forward_stop(entry)
+                    self._regroup_protocol.forward_stop(entry)
                 after = self._enter(entry, state, parts)
             # This view has lost a member too, before it trained: the agent forms another one.
             except (PeerFailure, DeadlineExceeded) as error:
@@ -408,39 +408,9 @@ class Membership:
             recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
             return BarrierResult(before, after, parts=parts, recovery=recovery, sources=entry.sources)
 
-    def _report_and_await_admission(self, loss: NoticedLoss, watch: Callable[[], None]) -> pb.Admission:
-        """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
-        self._attachment.leave()
-        reported = [self._loss_report(loss)]
-        self._agent_client.report_loss(reported[0])
-
-        def look() -> None:
-            report = self._loss_report(loss)
-            # Another peer turns out to stand still: the agent has to suspect it too.
-            if not {*report.suspects} <= {*reported[-1].suspects}:
-                reported.append(report)
-                self._agent_client.report_loss(report)
-            watch()
-
-        return self._await_admission(meanwhile=look)
-
-    def _loss_report(self, loss: NoticedLoss) -> LossReport:
-        """What this peer knows of a loss: the peers that the error names, and those whose heartbeats it misses."""
-        error, view = str(loss.error), self._entering or (self._peer_state.view if self._peer_state else None)
-        suspects = set[int]()
-        if view is not None:
-            suspects = at_fault(loss.error, view)
-            silence = self._installer.silent_peers(view)
-            # A peer that the error does not name stands still.
-            if silence is not None and not suspects.issuperset(silence.peers):
-                suspects.update(silence.peers)
-                error = f"{error}; {silence}"
-        late = isinstance(loss.error, DeadlineExceeded)
-        return LossReport(self._heard, loss.step, self._holds, error, tuple(sorted(suspects)), late)
-
-    def _await_admission(self, *, meanwhile: Callable[[], None] = lambda: None) -> pb.Admission:
-        what = "the job to admit this peer"
-        return self._service.admission(after=self._heard, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
+    def _last_view(self) -> LastView:
+        in_force = None if self._peer_state is None else self._peer_state.view
+        return LastView(self._entering or in_force, self._heard, self._holds)
 
     def _entry_of(self, admission: pb.Admission) -> ViewEntry:
         view = to_view(admission.view)
@@ -451,29 +421,6 @@ class Membership:
         return ViewEntry(
             PeerState(view, rank, to_terms(admission.terms)), admission.attachment_address, tuple(admission.sources)
         )
-
-    def _survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
-        """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
-
-        def terms() -> Terms:
-            stopped = before.terms.stopped or self._service.is_stop_requested()
-            kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
-            kept = replace(kept, refused_size=0, replacement_refused=False)
-            return adjust(before.view, Decision(view, kept))
-
-        return terms
-
-    def _forward_stop(self, entry: ViewEntry) -> None:
-        """Tells the leader of the survivors that training has ended, before it makes their terms."""
-        leader = entry.view.peers[0]
-        # This peer leads them itself.
-        if leader.id == self._settings.peer:
-            return
-        what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
-        abandon_reason = partial(self._installer.abandon_reason, entry.view)
-        forward_request = PeerServiceStub(self._channels.to(leader.address)).ForwardRequest
-        stop = from_external_request(ExternalRequest("stop", _BEFORE_A_LOSS))
-        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=self._deadline_s, what=what, peer=leader.id)
 
 
 def _nothing() -> None:

@@ -8,15 +8,15 @@ which says what became of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from kungfu.errors import KungfuError
+from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, pids_of
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.job_view import JobView, JobWatcher
 from kungfu.testing.faults.processes import why_out_of_reach
-from kungfu.testing.faults.run_faults import carry_out, has_come, hit_peers, job_state, pids_of
 from kungfu.testing.faults.schedule import (
     Fault,
     RequestCheckpoint,
@@ -134,78 +134,98 @@ def inject(
         clock: Seconds since 1970.
         pause: Waits for so many seconds.
     """
-    calm, begun, last = _Calm(), watcher.look().steps, clock()
-    stopped = ""
+    injector = _Injector(watcher, job, limits, freezer, clock, pause)
+    begun, last, stopped = watcher.look().steps, clock(), ""
     for number, fault in enumerate(faults, start=1):
         coming: tuple[int, ...] = ()
         if not stopped:
-            stopped, coming = _await(
-                fault.when, watcher, job, calm, limits=limits, begun=begun, since=last, clock=clock, pause=pause
-            )
+            stopped, coming = injector.await_moment(fault.when, begun=begun, since=last)
         if stopped:
             yield Injection(fault, None, watcher.look().steps, why=stopped)
             continue
-        one = _carried(fault, watcher.look(), job, calm, number=number, coming=coming, limits=limits, freezer=freezer,
-                       now=clock())  # fmt: skip
+        one = injector.carry_out(fault, number=number, coming=coming)
         if one.at is not None:
-            calm.hit(one, for_good=_is_for_good(fault.what))
             last = max(one.until, one.at)
         yield one
-    end = last + limits.within_s
-    while not (calm.has_come(watcher.look(), clock()) or job.is_over() or clock() > end):
-        pause(_LOOK_S)
+    injector.await_calm(until=last + limits.within_s)
 
 
-def _await(
-    when: When, watcher: JobWatcher, job: InjectedJob, calm: _Calm, *, limits: InjectionLimits, begun: int,
-    since: float, clock: Callable[[], float], pause: Callable[[float], None],
-) -> tuple[str, tuple[int, ...]]:  # fmt: skip
-    """Waits for the moment of a fault: why it does not come, or else who was on the way when it came."""
-    before, patient_until = len(watcher.look().kinds), clock() + limits.patience_s
-    while True:
-        view, now = watcher.look(), clock()
-        is_calm = calm.has_come(view, now)
-        if has_come(when, view, calm=is_calm, begun=begun, before=before):
-            break
-        if job.is_over():
-            return "the job had ended", ()
-        waits_for_calm = when.moment == "settled" or when.calm
-        # The fault before was too much: more of them would only hide it.
-        if waits_for_calm and not is_calm and now > since + limits.within_s:
-            return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(view)}", ()
-        if now > patient_until:
-            return f"waited {limits.patience_s:g} s for {when}: {job_state(view)}", ()
-        pause(_LOOK_S)
-    if when.after_s:
-        pause(when.after_s)
-    return ("the job had ended", ()) if job.is_over() else ("", view.joiners)
+@dataclass(frozen=True)
+class _Injector:
+    """What an injection works with; see `inject`."""
 
+    watcher: JobWatcher
+    job: InjectedJob
+    limits: InjectionLimits
+    freezer: Freezer
+    clock: Callable[[], float]
+    pause: Callable[[float], None]
+    calm: _Calm = field(default_factory=_Calm)
 
-def _carried(
-    fault: Fault, view: JobView, job: InjectedJob, calm: _Calm, *, number: int, coming: tuple[int, ...],
-    limits: InjectionLimits, freezer: Freezer, now: float,
-) -> Injection:  # fmt: skip
-    """Carries a fault out, unless something speaks against it, which its ``why`` says."""
-    what, request = fault.what, ""
-    living = [peer for peer in view.members if not calm.is_hit(peer, now)]
-    try:
-        peers = hit_peers(what, view, coming)
-        why = _why_elsewhere(what, view, peers, limits.local_hosts) or (
-            "" if limits.may_end_job else why_it_would_end(what, view, peers, living=living)
-        )
-        pids = pids_of(what, view, peers)
-        gone = [why_out_of_reach(pid, told_at=view.told_at.get(pid)) for pid in pids]
-        why = why or next((one for one in gone if one), "")
-        if why:
-            return Injection(fault, None, view.steps, peers, why=why)
-        if isinstance(what, ResizeJob | RequestCheckpoint):
-            request = f"{limits.request_prefix}-{number}"
-            job.request(what, id=request)
-        else:
-            carry_out(what, pids, freezer, longest_s=limits.within_s)
-    except (KungfuError, PermissionError) as error:
-        return Injection(fault, None, view.steps, why=str(error))
-    return Injection(fault, now, view.steps, peers, now + seconds_held(what, longest_s=limits.within_s), request)
+    def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
+        """Waits for the moment of a fault: why it does not come, or else who was on the way when it came.
+
+        Args:
+            when: The moment.
+            begun: The steps of the record when the schedule began.
+            since: When the fault before was over.
+        """
+        limits = self.limits
+        before, patient_until = len(self.watcher.look().kinds), self.clock() + limits.patience_s
+        while True:
+            view, now = self.watcher.look(), self.clock()
+            is_calm = self.calm.has_come(view, now)
+            if has_come(when, view, calm=is_calm, begun=begun, before=before):
+                break
+            if self.job.is_over():
+                return "the job had ended", ()
+            waits_for_calm = when.moment == "settled" or when.calm
+            # The fault before was too much: more of them would only hide it.
+            if waits_for_calm and not is_calm and now > since + limits.within_s:
+                return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(view)}", ()
+            if now > patient_until:
+                return f"waited {limits.patience_s:g} s for {when}: {job_state(view)}", ()
+            self.pause(_LOOK_S)
+        if when.after_s:
+            self.pause(when.after_s)
+        return ("the job had ended", ()) if self.job.is_over() else ("", view.joiners)
+
+    def await_calm(self, *, until: float) -> None:
+        """Waits until the job has settled, has ended, or the time is over."""
+        while not (self.calm.has_come(self.watcher.look(), self.clock()) or self.job.is_over()):
+            if self.clock() > until:
+                return
+            self.pause(_LOOK_S)
+
+    def carry_out(self, fault: Fault, *, number: int, coming: tuple[int, ...]) -> Injection:
+        """Carries a fault out, unless something speaks against it, which its ``why`` says."""
+        what, view, now, longest_s = fault.what, self.watcher.look(), self.clock(), self.limits.within_s
+        request = ""
+        try:
+            peers = hit_peers(what, view, coming)
+            pids = pids_of(what, view, peers)
+            if why := self._obstacle(what, view, peers, pids, now=now):
+                return Injection(fault, None, view.steps, peers, why=why)
+            if isinstance(what, ResizeJob | RequestCheckpoint):
+                request = f"{self.limits.request_prefix}-{number}"
+                self.job.request(what, id=request)
+            else:
+                carry_out(what, pids, self.freezer, longest_s=longest_s)
+        except (KungfuError, PermissionError) as error:
+            return Injection(fault, None, view.steps, why=str(error))
+        done = Injection(fault, now, view.steps, peers, now + seconds_held(what, longest_s=longest_s), request)
+        self.calm.hit(done, for_good=_is_for_good(what))
+        return done
+
+    def _obstacle(self, what: What, view: JobView, peers: Collection[int], pids: Iterable[int], *, now: float) -> str:
+        """Why a fault is not carried out: what it hits is elsewhere or gone, or the job would end."""
+        if why := _why_elsewhere(what, view, peers, self.limits.local_hosts):
+            return why
+        living = [peer for peer in view.members if not self.calm.is_hit(peer, now)]
+        if not self.limits.may_end_job and (why := why_it_would_end(what, view, peers, living=living)):
+            return why
+        gone = (why_out_of_reach(pid, told_at=view.told_at.get(pid)) for pid in pids)
+        return next(filter(None, gone), "")
 
 
 def _why_elsewhere(what: What, view: JobView, peers: Collection[int], local: Collection[int]) -> str:

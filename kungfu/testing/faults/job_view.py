@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kungfu.event_log.growing_file import GrowingFile
+
 __all__ = ["JobView", "JobWatcher"]
+
+_NEWEST_BYTES = 1 << 20
 
 
 @dataclass
@@ -137,38 +141,27 @@ class JobWatcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._events, self._metrics = _Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")
+        self._events = GrowingFile(folder / "events.jsonl")
+        # Of the steps the newest one counts: those of a week need not be read.
+        self._metrics = GrowingFile(folder / "metrics.jsonl", at_first_bytes=_NEWEST_BYTES)
         self._sight = JobView()
 
     def look(self) -> JobView:
         """What is known by now."""
-        for event in self._events.more():
+        for event in _objects(self._events.read_all()):
             self._sight.add(event)
-        for row in self._metrics.more():
+        for row in _objects(self._metrics.read_all()):
             self._sight.steps = max(self._sight.steps, row.get("step", 0))
             self._sight.stepped_at = max(self._sight.stepped_at, row.get("time", 0.0))
         return self._sight
 
 
-class _Tail:
-    """The whole lines of a file that were not read before."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._read = path, 0
-
-    def more(self) -> Iterator[Mapping[str, Any]]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
-            try:
-                found = json.loads(line)
-            # A disk that was full has cut it short.
-            except ValueError:
-                continue
-            if isinstance(found, dict):
-                yield found
+def _objects(lines: Iterable[bytes]) -> Iterator[Mapping[str, Any]]:
+    for line in lines:
+        try:
+            found = json.loads(line)
+        # A disk that was full has cut it short.
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            yield found

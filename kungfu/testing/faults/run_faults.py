@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, pids_of
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_view import JobView, JobWatcher
-from kungfu.testing.faults.processes import send_signal
+from kungfu.testing.faults.job_view import JobWatcher
 from kungfu.testing.faults.schedule import (
     Fault,
     RequestCheckpoint,
@@ -19,19 +19,11 @@ from kungfu.testing.faults.schedule import (
     SignalHosts,
     SignalPeers,
     SlowPeers,
-    Verb,
-    What,
     When,
 )
 
-__all__ = ["FaultDone", "carry_out", "has_come", "hit_peers", "job_state", "pids_of", "run_faults"]
+__all__ = ["FaultDone", "run_faults"]
 
-_SIGNALS: dict[Verb, signal.Signals] = {
-    "kill": signal.SIGKILL,
-    "freeze": signal.SIGSTOP,
-    "thaw": signal.SIGCONT,
-    "notice": signal.SIGTERM,
-}
 _LOOK_S = 0.01
 
 
@@ -58,6 +50,7 @@ def run_faults(
     resize: Callable[[int], None],
     over: Callable[[], bool] = lambda: False,
     deadline_s: float = 120.0,
+    pause: Callable[[float], None] = time.sleep,
 ) -> list[FaultDone]:
     """Carries out faults, one after the other, on a job that runs on this machine.
 
@@ -73,6 +66,7 @@ def run_faults(
         resize: Asks the job for a size.
         over: Whether the job has ended.
         deadline_s: Seconds within which the moment of a fault must come after the one before.
+        pause: Waits for so many seconds.
 
     Raises:
         DeadlineExceeded: The moment of a fault did not come in time.
@@ -85,10 +79,11 @@ def run_faults(
         )
     watches = [JobWatcher(one) for one in ([folder] if isinstance(folder, Path) else folder)]
     carried, doomed, hosts, begun = list[FaultDone](), set[int](), set[int](), watches[0].look().steps
+    await_moment = partial(_await, begun=begun, over=over, deadline_s=deadline_s, pause=pause)
     with Freezer() as freezer:
         for fault in faults:
             watch = _undisturbed(watches, hosts)
-            coming = _await(fault.when, watch, size=size, doomed=doomed, begun=begun, over=over, deadline_s=deadline_s)
+            coming = await_moment(fault.when, watch, size=size, doomed=doomed)
             view = watch.look()
             if isinstance(fault.what, ResizeJob):
                 size = fault.what.size
@@ -97,13 +92,11 @@ def run_faults(
             carry_out(fault.what, pids_of(fault.what, view, peers), freezer)
             doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
             if isinstance(fault.what, SignalHosts):
-                hit = {
-                    *fault.what.hosts
-                }  # a host that was given up meanwhile writes no more of the record when it wakes
+                hit = {*fault.what.hosts}
+                # A host that was given up meanwhile writes no more of the record when it wakes.
                 hosts = hosts - (hit & view.hosts) if _spares(fault) else hosts | hit
             carried.append(FaultDone(fault, view.steps, peers))
-        watch = _undisturbed(watches, hosts)
-        _await(When("settled"), watch, size=size, doomed=doomed, begun=begun, over=over, deadline_s=deadline_s)
+        await_moment(When("settled"), _undisturbed(watches, hosts), size=size, doomed=doomed)
     return carried
 
 
@@ -114,7 +107,7 @@ def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
 
 def _await(
     when: When, watch: JobWatcher, *, size: int, doomed: set[int], begun: int, over: Callable[[], bool],
-    deadline_s: float,
+    deadline_s: float, pause: Callable[[float], None],
 ) -> tuple[int, ...]:  # fmt: skip
     """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back.
 
@@ -130,91 +123,11 @@ def _await(
             raise UsageError(f"the job ended before the moment {when}; let it train longer")
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {job_state(view)}")
-        time.sleep(_LOOK_S)
+        pause(_LOOK_S)
     coming = watch.look().joiners
-    time.sleep(when.after_s)
+    if when.after_s:
+        pause(when.after_s)
     return coming
-
-
-def has_come(when: When, view: JobView, *, calm: bool, begun: int, before: int) -> bool:
-    """Whether the moment of a fault has come, but for the seconds after it.
-
-    Args:
-        when: The moment.
-        view: The job as its record tells of it.
-        calm: Whether it has settled from the faults before.
-        begun: The steps of the record when the schedule began.
-        before: How many events the record had after the fault before.
-    """
-    match when.moment:
-        case "step":
-            return view.steps >= when.number + begun * when.relative and (calm or not when.calm)
-        case "barrier":
-            return len(view.barriers) >= when.number and (calm or not when.calm)
-        case "next":
-            return when.event in view.kinds[before:]
-        case "settled":
-            return calm
-        case "now":
-            return True
-
-
-def hit_peers(what: What, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
-    """The ids of the peers that a fault hits; of one on hosts, all that they have started.
-
-    Args:
-        what: The fault.
-        view: The job as its record tells of it.
-        coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
-
-    Raises:
-        UsageError: There is no such peer or host.
-    """
-    if isinstance(what, ResizeJob | RequestCheckpoint):
-        return ()
-    if isinstance(what, SignalHosts):
-        known = {*view.agents} if what.verb == "thaw" else view.hosts  # a host that stood still for long was given up
-        if not known >= {*what.hosts}:
-            raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
-        return tuple(peer for host in what.hosts for peer in view.peers_of(host))
-    members = view.members
-    missing = [rank for rank in what.ranks if rank >= len(members)]
-    joiner = view.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
-    if missing or not (what.ranks or joiner):
-        raise UsageError(f"there is nobody to {what}; {job_state(view)}")
-    return tuple(members[rank] for rank in what.ranks) or joiner
-
-
-def pids_of(what: What, view: JobView, peers: Collection[int]) -> tuple[int, ...]:
-    """The ids of the processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts."""
-    if isinstance(what, SignalHosts):
-        return tuple(view.agents[host] for host in what.hosts)
-    return tuple(view.pids[peer] for peer in peers)
-
-
-def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float | None = None) -> None:
-    """Does to processes what a fault says; nothing where it asks the job for something.
-
-    Args:
-        what: The fault.
-        pids: The processes.
-        freezer: Thaws what is frozen for a time.
-        longest_s: After so many seconds, what is frozen without saying for how long is thawed; ``None`` for never.
-    """
-    for pid in pids:
-        match what:
-            case SlowPeers(percent=percent, for_s=for_s):
-                freezer.slow(pid, share=percent / 100, for_s=for_s)
-            case SignalPeers(verb="freeze") | SignalHosts(verb="freeze"):
-                frozen_s = longest_s if what.for_s is None else what.for_s
-                if frozen_s is None:
-                    send_signal(pid, signal.SIGSTOP)
-                else:
-                    freezer.freeze(pid, for_s=frozen_s)
-            case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
-                freezer.thaw(pid)
-            case SignalPeers() | SignalHosts():
-                send_signal(pid, _SIGNALS[what.verb])
 
 
 def _spares(fault: Fault) -> bool:
@@ -225,8 +138,3 @@ def _spares(fault: Fault) -> bool:
         case SignalPeers() | SignalHosts():
             return fault.what.verb == "thaw" or fault.what.for_s is not None
     return False
-
-
-def job_state(view: JobView) -> str:
-    """Who trains and who is on the way, in words."""
-    return f"by step {view.steps} peers {list(view.members)} train and {list(view.joiners)} are on their way"

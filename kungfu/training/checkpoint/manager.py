@@ -114,10 +114,14 @@ class CheckpointManager:
         if self._settings.resume and self._resumed is None:
             self.resume(Path(self._settings.resume))
         resumed = self._resumed
-        if resumed is not None and data and resumed.data and dict(resumed.data) != dict(data):
+        if resumed is None or not data:
+            return
+        others = [name for name, value in resumed.data.items() if data.get(name) != value]
+        if others:
             raise UsageError(
-                f"the checkpoint was written while training.batches() walked {_told(resumed.data)}, and now it walks "
-                f"{_told(data)}: the position in the data means nothing there; give the same data and seed"
+                f"the checkpoint was written while training walked {_told(resumed.data, others)}, and now it walks "
+                f"{_told(data, others)}: the position in the data means nothing there; give the same data, in the same "
+                "order, and the same seed"
             )
 
     def resume(self, folder: Path) -> Path | None:
@@ -237,5 +241,7 @@ class CheckpointManager:
         self._record("events", event)
 
 
-def _told(data: Mapping[str, int]) -> str:
-    return f"{data.get('samples')} samples by seed {data.get('seed')}"
+def _told(data: Mapping[str, int], others: Sequence[str]) -> str:
+    """The data in words: their number and seed, and what else is another than before."""
+    more = "".join(f", {name.replace('_', ' ')} {data.get(name)}" for name in others if name not in ("samples", "seed"))
+    return f"{data.get('samples')} samples by seed {data.get('seed')}{more}"

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Stamp
 from kungfu.training.data.kept_rows import KeptRows
+from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import Arrays, SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
 from kungfu.training.data.stream import Stream, StreamSampler
@@ -107,6 +108,9 @@ class BatchPlan:
             # Every peer reads to the end of the step, and so all of them learn at the same step that the data end.
             if isinstance(self.source, Stream) and isinstance(self.sampler, StreamSampler):
                 self.source.read_until(self.sampler.end_of_step(micro_batch.step_slice))
+            # The others wait for the first micro-batch of a share only, so all of it is to be at hand then.
+            if isinstance(self.source, SequentialSource) and micro_batch.micro == 0 and micro_batch.micros > 1:
+                self.source.read_to(self.sampler.indices(micro_batch.step_slice))
             # A stream keeps what it has read, and rows of arrays are there.
             if isinstance(self.source, Stream | Arrays):
                 return self.source.take(indices)

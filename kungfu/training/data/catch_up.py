@@ -1,8 +1,15 @@
-"""A joiner reads on to where the others are before it says that it is ready, so that nobody waits for its reading.
+"""A peer reads on to its place in data that are read from their start, however long that takes.
 
-The others train meanwhile, so it reads on again, to where they are by then. Mostly reading is faster than training, and
+*A joiner* reads on to where the others are before it says that it is ready, so that nobody waits for its reading. The
+others train meanwhile, so it reads on again, to where they are by then. Mostly reading is faster than training, and
 what is left becomes less with each round. Where it is not, a short rest is read once the peer is in the view, within
 the deadline of a step; a long one would keep all of them waiting, and the peer gives up.
+
+*A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
+partition. All peers compute who takes over what, so they know beforehand that somebody may have to read for long. They
+meet before that step and tell each other twice a second whether they still read, until nobody does. As each message
+arrives in time, no deadline takes a reader for lost; one that is killed, or whose process stands still, is noticed as
+in a step. Before all other steps nobody meets.
 """
 
 from __future__ import annotations
@@ -10,20 +17,34 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Position
+from kungfu.runtime.api import Membership, Position, StandaloneMembership
+from kungfu.training.data.partition_sampler import SequentialSource
+from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.stream import Stream
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.step_report import read_position
 
-__all__ = ["ReadAhead", "catch_up"]
+if TYPE_CHECKING:
+    from kungfu.training.registered.sync import PeerGroup
+
+__all__ = ["DataPlace", "ReadAhead", "await_readers", "catch_up"]
 
 # What the others have done in so many seconds is read in a moment.
 _SHORT_S = 1.0
 # A round that takes more than this part of the one before it tells that the rest does not become less.
 _SHRINKS = 0.9
 _WORTH_A_REMARK = 2  # batches
+_TOLD_EVERY_S = 0.5
+# Who watches a job that stands still for longer than this is told why.
+_REMARK_AFTER_S = 2.0
+_WORTH_AN_EVENT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -89,3 +110,110 @@ def catch_up(
         file=sys.stderr,
     )
     return found
+
+
+def await_readers(
+    is_loaded: Callable[[float], bool],
+    total: Callable[[Sequence[Any]], Sequence[Any]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> float:
+    """Between two steps: waits until every peer has the batch that it may have to read for long for.
+
+    Args:
+        is_loaded: Whether this peer has it, within so many seconds.
+        total: Gives the sums of tensors over the peers, which all call this.
+        clock: Seconds that never go back.
+
+    Returns:
+        For how many seconds this peer itself has read.
+
+    Raises:
+        OpError: A peer was lost meanwhile.
+
+    Cost:
+        A message of 8 bytes, and one more for each half second that somebody reads.
+    """
+    began, took_s, is_told, readers = clock(), math.nan, False, 1
+    while readers:
+        is_reading = not is_loaded(_TOLD_EVERY_S)
+        if not is_reading and math.isnan(took_s):  # this peer is done, others may read on
+            took_s = clock() - began
+        if is_reading and not is_told and clock() - began > _REMARK_AFTER_S:
+            is_told = True
+            print(
+                "kungfu: this peer takes over a part of the data that is read from its start, and reads to its place "
+                "there; the others wait for it",
+                file=sys.stderr,
+            )
+        readers = int(total([tf.constant([int(is_reading)], tf.int64)])[0][0])
+    return took_s
+
+
+class DataPlace:
+    """The place of one peer in the data of its run; nothing is read for data that are taken by index.
+
+    Args:
+        membership: Asks where the others are, and tells the record what was read.
+        graph_state: Knows the position of a run that is resumed.
+    """
+
+    def __init__(self, membership: Membership | StandaloneMembership, graph_state: GraphState) -> None:
+        self._membership, self._graph_state = membership, graph_state
+        self.stream: Stream | None = None  # data that every peer reads
+        self.newest: Position | None = None  # in these, as joiners may ask
+        self._partitions: SequentialSource | None = None  # data that the peers take over from each other
+        self._told = 0  # of the samples that were passed, those that the record knows of, or that took no time
+
+    def takes(self, source: SampleSource) -> None:
+        """The run walks these samples."""
+        if isinstance(source, Stream):
+            self.stream = source
+        if isinstance(source, SequentialSource):
+            self._partitions = source
+
+    def catch_up(self, *, phase: int) -> None:
+        """Reads on to where training is, before this peer joins, while nobody waits for it."""
+        if self.stream is None or not isinstance(self._membership, Membership):
+            return
+        place, here = self._membership.data_position, read_position(self._graph_state)  # that of a resumed run
+        place.own.tell(lambda: self.newest)
+
+        def newest() -> Position:
+            others = place.of_others(max(1, phase)) or Position(0, 0)
+            return max(others, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
+
+        found = catch_up(self.stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
+        if found is not None:
+            place.record(found.batches, found.seconds)
+
+    def await_others(
+        self, is_loaded: Callable[[float], bool], *, meet: Callable[[Callable[[PeerGroup], None]], bool]
+    ) -> bool:
+        """Waits between two steps until all peers of the view have their batch; see `await_readers`.
+
+        Args:
+            is_loaded: Whether this peer has its own, within so many seconds.
+            meet: Calls a function on all peers of the view at once; see `StepRunner.meet`.
+
+        Returns:
+            False where peers were lost over it, as by ``meet``.
+        """
+        took_s = 0.0
+
+        def together(peers: PeerGroup) -> None:
+            nonlocal took_s
+            if peers.size > 1:  # alone it keeps nobody waiting
+                took_s = await_readers(is_loaded, peers.total)
+
+        was_held = meet(together)
+        self._record(took_s)
+        return was_held
+
+    def _record(self, took_s: float) -> None:
+        """The record tells of a reading that kept the others waiting; a part of it may have come before they did."""
+        if self._partitions is None:
+            return
+        passed, self._told = self._partitions.passed - self._told, self._partitions.passed
+        if passed and took_s > _WORTH_AN_EVENT_S and isinstance(self._membership, Membership):
+            self._membership.data_position.record_taken_over(passed, took_s)

@@ -1,4 +1,4 @@
-"""Rows that were loaded and may be asked for again: the batch in use, and those that were loaded ahead of it.
+"""Rows that were loaded and may be asked for again: those of the last batches, and of those loaded ahead.
 
 A rescale cuts the next steps anew, and a peer's new slice overlaps with what it has loaded for the old one. So only the
 rows that are missing are loaded.
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 __all__ = ["KeptRows"]
 
-# The batch of the step, and the two that the loader is ahead of it.
-_BATCHES = 3
+# The batch of the step before, which is done again where peers were lost in it, that of the step, and the two ahead.
+_BATCHES = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class KeptRows:
     """The batches that were loaded last, by the indices of their samples; for one thread.
 
     Cost:
-        The memory of three batches, of which two are there anyway; comparing indices takes some microseconds.
+        The memory of four batches, of which two are there anyway; comparing indices takes some microseconds.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class KeptRows:
 
         Args:
             epoch: Rows of another epoch are not given: they may have been changed at random for that one.
-                indices: Of the samples.
+            indices: Of the samples.
             load: Makes a nest of tensors of some of them.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)
@@ -55,15 +55,18 @@ class KeptRows:
                     parts.append(_rows(one.batch, there[new]))
                     places.append(here[new])
                     missing[here] = False
+        is_new = bool(missing.any())
         if missing.all():  # as ever, but after a rescale
             batch = load(indices)
         else:
-            if missing.any():
+            if is_new:
                 parts.append(load(indices[missing]))
                 places.append(np.flatnonzero(missing))
             order = np.argsort(np.concatenate(places))
             batch = tf.nest.map_structure(lambda *leaves: tf.gather(tf.concat(leaves, 0), order), *parts)
-        self._loaded.append(_Loaded(epoch, indices, batch))
+        # After a rescale slices may be small: those cut out of what is kept must not displace rows of the next ones.
+        if is_new:
+            self._loaded.append(_Loaded(epoch, indices, batch))
         return batch
 
 

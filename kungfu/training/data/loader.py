@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -69,6 +70,7 @@ def batches(
     most_peers: int,
     members: Callable[[], Sequence[int]],
     settle: Callable[[], bool],
+    await_others: Callable[[Callable[[float], bool]], bool],
 ) -> Iterator[Any]:
     """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
 
@@ -82,15 +84,17 @@ def batches(
             many peers.
         members: Gives the ids of the peers of the view, by rank.
         settle: Brings registered values to those of a new view, with all its peers; False where some were lost over it.
+        await_others: Waits until all peers of the view have their batch; False where some were lost over it. It is
+            given what tells whether this one has, within so many seconds.
     """
-    before, last = -1, None
+    before, last, awaited = -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
         while not over():
             here = position()
             # Which peer reads what is a value of the job, and a joiner is given it with the registered ones.
             if isinstance(plan.sampler, PartitionSampler) and here.version not in (0, plan.sampler.version):
-                if not settle():
-                    continue  # peers were lost over it: another view
+                if not settle() or over():
+                    continue  # peers were lost over it: another view; or training ends with what was done in it
                 here = position()
             step_slice = _step_slice(plan, here, most_peers=most_peers)
             if step_slice.position.epoch >= plan.epochs:
@@ -101,17 +105,34 @@ def batches(
                 plan.sampler.reach(step_slice, members() if here.version else range(step_slice.size))
             # The batch before was not given to the step: the position stands still, and so would this loop.
             if calls() == before:
-                raise UsageError(
-                    "a batch of training.batches() was not given to the function marked @training.step: "
-                    "the loader follows the steps that were done, so every batch must become one"
-                )
+                raise _not_given()
             last, started = _next(plan, here, step_slice, last), before >= 0
+            # A peer may have to read for longer than a step may take: it tells the others, who wait for it.
+            if _may_read_long(plan, step_slice) and awaited != (step_slice.position, step_slice.version):
+                if not await_others(partial(_is_loaded, ahead, last)):
+                    continue
+                awaited = step_slice.position, step_slice.version
             before = calls()
             batch = ahead.get(last)
             stamps.put(tf.nest.flatten(batch), plan.stamp(last))
             if started:  # after the first batch the view is another one: nothing can be guessed from it
                 ahead.run_ahead(last)
             yield batch
+
+
+def _not_given() -> UsageError:
+    return UsageError(
+        "a batch of training.batches() was not given to the function marked @training.step: the loader follows the "
+        "steps that were done, so every batch must become one"
+    )
+
+
+def _may_read_long(plan: BatchPlan, step_slice: StepSlice) -> bool:
+    return isinstance(plan.sampler, PartitionSampler) and plan.sampler.may_read_long and step_slice.version > 0
+
+
+def _is_loaded(ahead: Prefetch[MicroBatch], micro_batch: MicroBatch, within_s: float) -> bool:
+    return ahead.is_loaded(micro_batch, within_s=within_s)
 
 
 def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> StepSlice:

@@ -48,7 +48,8 @@ class Assignment:
         position: The position.
         members: The ids of the peers, in the order of their ranks.
         held: The part that each of them reads; ``None`` for one that takes another next.
-        returned: What peers that are gone had left, in the order in which it is handed out.
+        returned: What peers that are gone had left, in the order in which it is handed out: whoever reads already to
+            the place in one of them, as peers were lost meanwhile, is given that one again.
         handed_out: How many partitions of the epoch's order were handed out.
     """
 
@@ -73,7 +74,7 @@ class Assignment:
             self,
             members=tuple(members),
             held=tuple(had.get(one) for one in members),
-            returned=(*gone, *self.returned),
+            returned=(*self.returned, *gone),
         )
 
     # ---- as numbers, for a variable that goes along with the state ---------------------------------------------------
@@ -128,6 +129,15 @@ class Partitions:
     def samples(self) -> int:
         """Rows of all partitions."""
         return sum(self.lengths)
+
+    @staticmethod
+    def begins_within(before: Assignment, of_members: Sequence[Sequence[Part]]) -> bool:
+        """Whether a member goes on in the middle of a partition that it has not read before; as `step` gives it."""
+        return any(
+            part.start > 0 and (held is None or (held.partition, held.start) != (part.partition, part.start))
+            for held, parts in zip(before.held, of_members, strict=True)
+            for part in parts
+        )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
         """What each member takes of a step of so many samples, and the assignment after it.

@@ -8,6 +8,7 @@ the step that is under way, and the batch of that step, from which the one after
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import tensorflow as tf
@@ -15,14 +16,36 @@ from numpy.typing import NDArray
 
 from kungfu.errors import InternalError
 from kungfu.training.data.partition_assignment import Assignment, Partitions
+from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.sampler import Remainder, SerialSampler, StepSlice
 
-__all__ = ["PartitionSampler"]
+__all__ = ["PartitionSampler", "SequentialSource"]
 
+# The variable has one size, so that a run may be resumed with more peers.
+_LEAST_ROOM_FOR = 256  # peers
 # Parts of peers that are gone, before they are handed out again.
 _MOST_RETURNED = 256
 # The loader is ahead by two steps.
 _MOST_STEPS_AHEAD = 8
+
+
+@runtime_checkable
+class SequentialSource(SampleSource, Protocol):
+    """Samples in partitions that are read from their start.
+
+    Args:
+        passed: How many were read so far to come to the place of another; the loader's thread counts.
+    """
+
+    passed: int
+
+    def make_sampler(self, seed: int | None, remainder: Remainder) -> Any:
+        """The order that suits them."""
+        ...
+
+    def read_to(self, indices: NDArray[np.int64]) -> None:
+        """Reads to the first of these in each partition, so that all of them can be taken without delay."""
+        ...
 
 
 class PartitionSampler:
@@ -42,8 +65,10 @@ class PartitionSampler:
         self._serial = SerialSampler(self._partitions.samples, None, remainder)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         self._base = Assignment.at_start(0, [0])
-        self._batch = 0  # of the step for which it is
+        self._after = self._base  # the step for which it is
+        self._batch = 0  # of that step
         self.version: int | None = None  # of the view in which it is
+        self.may_read_long = False
         self._variable: tf.Variable | None = None
 
     @property
@@ -53,27 +78,38 @@ class PartitionSampler:
 
     def make_variable(self, *, most_peers: int) -> tf.Variable:
         """The variable in which the assignment goes along with the state."""
-        room = 6 + 4 * most_peers + 3 * _MOST_RETURNED
+        room = 6 + 4 * max(most_peers, _LEAST_ROOM_FOR) + 3 * _MOST_RETURNED
         self._variable = tf.Variable(tf.zeros([room], tf.int64), trainable=False, name="kungfu/partitions")
         return self._variable
 
     def reach(self, step_slice: StepSlice, members: Sequence[int]) -> None:
         """All peers are at this slice, from the program's thread.
 
+        Afterwards ``may_read_long`` says whether a peer may have to read to its place in a partition before it has its
+        share: one takes over what another one held, or there is another view or batch, for which the loader may be at
+        something else. It is the same on all peers.
+
         Args:
             step_slice: The next step.
             members: The ids of the peers of its view, by rank.
         """
-        base = self._base if step_slice.version == self.version else None
-        base = self._at(base, step_slice, batch=self._batch) if base is not None else None
-        if base is None:  # another view, whose state may be another peer's; or this run was resumed
-            base, batch = self._from_variable()
-            base = self._at(base, step_slice, batch=batch)
-        if base is None:
-            raise InternalError(f"the partitions that peers hold are not known at {step_slice.position}")
-        self._base, self.version = base.among(members), step_slice.version
-        self._batch = step_slice.global_batch_size
+        is_known, batch = step_slice.version == self.version, step_slice.global_batch_size
+        if is_known and step_slice.position in (self._base.position, self._after.position):
+            base = self._base if step_slice.position == self._base.position else self._after
+        else:  # another view, whose state may be another peer's; or this run was resumed
+            base = self._from_variable(step_slice)
+        base, is_another = base.among(members), not is_known or batch != self._batch
+        if base is self._base and not is_another:  # a further micro-batch, or the step is done again
+            return
+        of_members, self._after = self._partitions.step(base, batch)
+        self.may_read_long = is_another or self._partitions.begins_within(base, of_members)
+        self._base, self._batch, self.version = base, batch, step_slice.version
         self._to_variable()
+
+    def order(self, epoch: int) -> NDArray[np.int64]:
+        """All rows of an epoch in the order in which one peer reads them that is there alone."""
+        numbers = self._partitions.order(epoch).tolist()
+        return np.concatenate([np.arange(self._starts[number], self._starts[number + 1]) for number in numbers])
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The rows of this peer's rank, numbered over all partitions."""
@@ -92,13 +128,6 @@ class PartitionSampler:
 
     # ---- the assignment ----------------------------------------------------------------------------------------------
 
-    def _at(self, base: Assignment, step_slice: StepSlice, *, batch: int) -> Assignment | None:
-        """The assignment where the slice begins: this one, or the one after the step that it was kept for."""
-        if base.position == step_slice.position:
-            return base
-        after = self._partitions.step(base, batch)[1] if batch else base
-        return after if after.position == step_slice.position else None
-
     def _ahead(self, step_slice: StepSlice) -> Assignment:
         """The assignment at a slice that is guessed: steps of one size, from what is known."""
         base = self._base
@@ -108,10 +137,16 @@ class PartitionSampler:
             base = self._partitions.step(base, step_slice.global_batch_size)[1]
         raise InternalError(f"a batch at {step_slice.position} was cut, and the peers are at {self._base.position}")
 
-    def _from_variable(self) -> tuple[Assignment, int]:
+    def _from_variable(self, step_slice: StepSlice) -> Assignment:
+        """The assignment where the slice begins: the one that was kept, or the one after the step it was kept for."""
         row = np.zeros(6, np.int64) if self._variable is None else self._variable.numpy()
         # Nothing was kept yet: this is where the data begin.
-        return (Assignment.from_row(row[1:]), int(row[0])) if row[4] else (self._base, 0)
+        base, batch = (Assignment.from_row(row[1:]), int(row[0])) if row[4] else (self._base, 0)
+        if base.position != step_slice.position and batch:
+            base = self._partitions.step(base, batch)[1]
+        if base.position != step_slice.position:
+            raise InternalError(f"the partitions that peers hold are not known at {step_slice.position}")
+        return base
 
     def _to_variable(self) -> None:
         if self._variable is not None:

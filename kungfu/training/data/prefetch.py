@@ -6,7 +6,7 @@ import atexit
 import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any, Generic, TypeVar
@@ -38,11 +38,19 @@ class Prefetch(Generic[Key]):
 
     def get(self, key: Key) -> Any:
         """What ``load`` gives for the key; raises what it raised. It takes as long as the user's own loading."""
+        self._ask_first(key)
+        return self._guesses.popleft()[1].result()
+
+    def is_loaded(self, key: Key, *, within_s: float) -> bool:
+        """Whether the key, which `get` is to give next, is loaded within so many seconds, or loading it has failed."""
+        self._ask_first(key)
+        return bool(wait([self._guesses[0][1]], within_s).done)
+
+    def _ask_first(self, key: Key) -> None:
         # Nothing was guessed, or another key: the membership or the batch has changed meanwhile.
         if not self._guesses or self._guesses[0][0] != key:
             self._forget()
             self._ask(key)
-        return self._guesses.popleft()[1].result()
 
     def run_ahead(self, key: Key) -> None:
         """The key is in use: what comes after it may be loaded meanwhile."""

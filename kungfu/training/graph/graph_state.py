@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from kungfu.compiler import Outcome
 from kungfu.runtime.api import Position, Terms, advanced
-from kungfu.training.graph.fed import FedValues
-from kungfu.training.graph.published import PublishedValues
+from kungfu.training.graph.own_sources import FedValues, PublishedValues
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.variable_io import read_variable, write_variable
 

@@ -18,7 +18,7 @@ from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
 from kungfu.training.tracing.handles import is_variable
 from kungfu.training.tracing.rollback import BatchRollback
-from kungfu.training.tracing.trace import StepTrace
+from kungfu.training.tracing.trace import StepTrace, order_after_average
 
 __all__ = [
     "ACCUMULATED",
@@ -29,6 +29,7 @@ __all__ = [
     "StepParts",
     "as_tensors",
     "batched",
+    "compile_step",
 ]
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
@@ -61,6 +62,39 @@ class StepParts:
     barrier: Callable[[], int]
     rate: LearningRateControl | None = None
     accumulation: Accumulation | None = None
+
+
+def compile_step(
+    function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any
+) -> CompiledStep:
+    """The step of a user's function, traced.
+
+    Args:
+        function: The user's.
+        parts: What the step is made of besides.
+        example: The tensors of its first call.
+        structure: The positional and the named arguments that these are the tensors of.
+
+    Raises:
+        UsageError: The function does not average as often as the program says, or more than once in micro-batches.
+    """
+    trace = parts.trace
+    if parts.accumulation is not None and trace.declared_averages > 1:
+        raise UsageError(
+            f"@training.step(averages={trace.declared_averages}) beside training.batches(max_local_batch_size=...): "
+            "only the last micro-batch of a share averages, and what the step applies after its first average would "
+            "not be known to the next micro-batch; leave max_local_batch_size out, or average once"
+        )
+    ordered = order_after_average(function, means=lambda: trace.means)
+    try:
+        compiled = CompiledStep(ordered, parts, example, structure)
+    except Exception as error:
+        # What kungfu raises inside of the function comes out as AutoGraph's.
+        if trace.refused is None or error is trace.refused:
+            raise
+        raise trace.refused from error
+    trace.refuse_averages()
+    return compiled
 
 
 class CompiledStep:

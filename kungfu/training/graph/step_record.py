@@ -58,36 +58,39 @@ class StepRecord:
             "fired": outcome.fired,
         }
         numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
-        self.row.assign(pack_scalars([*numbers, *vectors.values(), outcome.fractions]))
+        # What has no column costs the step no node.
+        filled = [vectors[group] for group in vectors if any(one.group == group for one in self.columns)]
+        fractions = [] if self.row.shape.is_fully_defined() else [outcome.fractions]
+        self.row.assign(pack_scalars([*numbers, *filled, *fractions]))
 
-    def step(self, row: np.ndarray) -> int:
+    def step(self, row: Sequence[float]) -> int:
         """The number of the step."""
         return int(row[self._places["agreed", "step"]])
 
-    def loss(self, row: np.ndarray) -> float:
+    def loss(self, row: Sequence[float]) -> float:
         """The mean loss of all peers."""
         return float(row[self._places["agreed", "mean_loss"]])
 
-    def view(self, row: np.ndarray) -> int:
+    def view(self, row: Sequence[float]) -> int:
         """The version of the view that did the step."""
         return int(row[self._places["agreed", "view"]])
 
-    def samples_trained(self, row: np.ndarray) -> int:
+    def samples_trained(self, row: Sequence[float]) -> int:
         """Those that the job has trained on so far, with the step."""
         return int(row[self._places["agreed", "samples_done"]] + row[self._places["agreed", "total_samples"]])
 
-    def straggler_fractions(self, row: np.ndarray) -> list[float]:
+    def straggler_fractions(self, row: Sequence[float]) -> list[float]:
         """The speed of each peer of the view as a fraction of the median's, in rank order; none if not measured."""
-        return row[len(self.columns) :].tolist()
+        return list(row[len(self.columns) :])
 
-    def metrics(self, row: np.ndarray, *, peers: Sequence[int] = ()) -> dict[str, Any]:
+    def metrics(self, row: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
         """What a line of the metrics tells: of every step the same, and the values of the named signals.
 
         Args:
             row: That of the step.
             peers: The ids of the peers of its view, in rank order; empty where they are not known.
         """
-        place, numbers = self._places, row.tolist()
+        place, numbers = self._places, row
         samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
         return {
             "step": int(numbers[place["agreed", "step"]]),
@@ -101,7 +104,7 @@ class StepRecord:
             **self._fractions_by_id(row, peers),
         }
 
-    def _fractions_by_id(self, row: np.ndarray, peers: Sequence[int]) -> dict[str, Any]:
+    def _fractions_by_id(self, row: Sequence[float], peers: Sequence[int]) -> dict[str, Any]:
         fractions = self.straggler_fractions(row)
         # No policy measures them, or the view of the step is over, and nobody remembers who was in it.
         if not fractions or len(fractions) != len(peers):
@@ -109,7 +112,7 @@ class StepRecord:
         told = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
         return {straggler_fractions.__name__: told}
 
-    def fired(self, row: np.ndarray) -> set[str]:
+    def fired(self, row: Sequence[float]) -> set[str]:
         """The names of the rules that fired, those in the shadow too."""
         return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
 

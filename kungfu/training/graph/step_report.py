@@ -6,10 +6,10 @@ read between two steps. What the row says holds until the next step, or until th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from kungfu.training.graph.graph_state import GraphState
@@ -37,7 +37,10 @@ class StepReport:
 
     code: int
     position: StepPosition
-    row: np.ndarray
+    row: Sequence[float]
+
+
+_WHOLE = 1 + len(StepPosition._fields)  # the numbers before the record
 
 
 def write_report(graph_state: GraphState, code: Any) -> Any:
@@ -52,10 +55,10 @@ def code_of(report: Any) -> Any:
 
 def read_report(report: Any) -> StepReport:
     """The host's side of ``write_report``."""
-    row = report.numpy()
+    numbers = report.numpy().tolist()
     # Whole numbers, exact in float64; the rest is the record.
-    code, *position = map(int, row[: len(StepPosition._fields) + 1].tolist())
-    return StepReport(code, StepPosition(*position), row[len(StepPosition._fields) + 1 :])
+    code, *position = map(int, numbers[:_WHOLE])
+    return StepReport(code, StepPosition(*position), numbers[_WHOLE:])
 
 
 def read_position(graph_state: GraphState) -> StepPosition:

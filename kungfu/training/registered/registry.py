@@ -50,20 +50,23 @@ class Registry:
 
     def register(self, name: str, get: Any, put: Any, *, kind: Kind, room_bytes: int) -> None:
         """See ``Training.register``; an error leaves everything as it was."""
-        self._check(name, kind)
-        # A variable is its own mirror.
         if isinstance(get, tf.Variable):
             if put is not None:
                 raise UsageError(
                     f"training.register({name!r}): a tf.Variable is read and written by itself; leave out set"
                 )
-            variable = get
-        else:
-            mirrored = _mirrored(name, get, put, room_bytes=room_bytes)
-            variable = mirrored.mirror
+            self.register_variable(name, get, kind=kind)
+            return
+        self._check(name, kind)
+        mirrored = _mirrored(name, get, put, room_bytes=room_bytes)
+        _check_dtype(name, mirrored.mirror, kind)
+        self._mirrored.append(mirrored)
+        self._variables[name] = (kind, mirrored.mirror)
+
+    def register_variable(self, name: str, variable: tf.Variable, *, kind: Kind) -> None:
+        """Registers a variable, which is its own mirror; an error leaves everything as it was."""
+        self._check(name, kind)
         _check_dtype(name, variable, kind)
-        if not isinstance(get, tf.Variable):
-            self._mirrored.append(mirrored)
         self._variables[name] = (kind, variable)
 
     def seal(self, existing: StateClasses) -> StateClasses:

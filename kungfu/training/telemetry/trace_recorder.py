@@ -56,7 +56,7 @@ class TraceRecorder:
             self._record("trace", partial(_header, self._program.plan, self._policy, self._phase, after))
         self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
 
-    def stepped(self, row: Any) -> None:
+    def stepped(self, row: Sequence[float]) -> None:
         """A step is done; ``row`` is that of its record."""
         self._record("trace", partial(self._layout.line, row))
 
@@ -113,9 +113,8 @@ class _Layout:
         self._flags = [i for i in told if columns[i].dtype == "bool"] + [fires for _, fires, _ in self._rules]
         self._forms: dict[Any, _Form] = {}
 
-    def line(self, row: Any) -> str:
+    def line(self, numbers: Sequence[float]) -> str:
         """The line of a step. What all peers agree on is told by rank 0 alone."""
-        numbers = row.tolist()
         leads = numbers[self._place[-1]] == 0
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))

@@ -68,10 +68,29 @@ class StepTrace:
             self._refuse_place()
             yield
 
+    def averaged(self, means: Any) -> None:
+        """The last average gives these means, a nest: what comes after it in the step waits for them."""
+        self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+
     @property
     def is_last_average(self) -> bool:
         """Whether the average that is being built is the last one that the program has declared."""
         return self.averages == self.declared_averages
+
+    def refuse_averages(self) -> None:
+        """Raises ``UsageError`` where the last trace averages more or less often than the program says."""
+        found, declared = self.averages, self.declared_averages
+        if found == declared:
+            return
+        if declared == 1:
+            raise UsageError(
+                f"the function marked @training.step calls training.average() {found} times; it must do so exactly "
+                "once, with all gradients, or say how often: @training.step(averages=...)"
+            )
+        raise UsageError(
+            f"the function marked @training.step(averages={declared}) calls training.average() {found} times: say as "
+            "many as it calls in each step, since what the policies need rides on the last one"
+        )
 
     def undo_all(self) -> None:
         """A message follows after the last average: until that one has come, all that the step does may be undone."""

@@ -1,6 +1,7 @@
 """A program that ends in the way that it is told, on some peers, after their fifth step: exits.py HOW PEER... [STEPS].
 
-The others train until the file named by KUNGFU_TEST_UNTIL is there, or to their end without it.
+The others train until the file named by KUNGFU_TEST_UNTIL is there, or to their end without it. A slow one ends when
+the file named by KUNGFU_TEST_STAYS_UNTIL is there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ UNTIL = Path(os.environ.get("KUNGFU_TEST_UNTIL", "/"))
 
 def main() -> None:
     if HOW == "slow" and PEER in PEERS:  # registered before attach: Python does it after what attach registers
-        atexit.register(time.sleep, float(os.environ["KUNGFU_TEST_SLOW_S"]))
+        atexit.register(stay)
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.01)
     training = kf.attach(model, optimizer)
@@ -48,6 +49,11 @@ def main() -> None:
             break
         if not UNTIL.exists():
             time.sleep(0.1)
+
+
+def stay() -> None:
+    while not Path(os.environ["KUNGFU_TEST_STAYS_UNTIL"]).exists():
+        time.sleep(0.02)
 
 
 def leaves_loop() -> bool:

@@ -10,8 +10,10 @@ import argparse
 import atexit
 import json
 import os
+import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -169,6 +171,54 @@ class Raising(keras.callbacks.Callback):
             raise ZeroDivisionError("of the user's callback")
 
 
+class Unlike(keras.callbacks.Callback):
+    """Leaves another learning rate on each peer but peer 1 at the end of epoch 1, in which rank 0 is killed."""
+
+    def __init__(self, dies: int | None) -> None:
+        super().__init__()
+        self._leave = lambda: None if dies is None else self._left(dies)
+
+    def _left(self, dies: int) -> None:
+        rate = self.model.optimizer.learning_rate
+        rate.assign(rate * (1 + (own_id() - 1) / 10))
+        if own_id() == dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch == 1:
+            self._leave()
+
+
+class Doomed(keras.callbacks.Callback):
+    """Of peers 0 to 3 all but the last are killed, one in each epoch from 1 on, at a moment that is drawn.
+
+    Args:
+        seed: Of their order and the moments, mostly the order of ranks; ``None`` where nobody is killed.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__()
+        order, begun = [0, 1, 2, 3], time.monotonic()
+        draw = random.Random(seed)
+        if seed is not None and seed % 3 == 0:
+            draw.shuffle(order)
+        epochs = {} if seed is None else {peer: place + 1 for place, peer in enumerate(order[:-1])}
+        part = [draw.uniform(0.0, 1.3) for _ in range(own_id() + 1)][-1]
+
+        def begins(epoch: int) -> None:
+            nonlocal begun
+            took, begun = time.monotonic() - begun, time.monotonic()
+            if epoch == epochs.get(own_id()):  # within about the time of the epoch before, the end of it too
+                dies = threading.Timer(part * took, os.kill, (os.getpid(), signal.SIGKILL))
+                dies.daemon = True
+                dies.start()
+
+        self._begins = begins  # a number would be rank 0's
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._begins(epoch)
+
+
 def awaited(look: Callable[[], bool], *, what: str) -> None:
     """Until it is there."""
     deadline = time.monotonic() + DEADLINE_S
@@ -198,6 +248,8 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")
     parser.add_argument("--losses", type=int, default=0, help="1: of every kind, see keras_losses.py")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
+    parser.add_argument("--die-in-callback", type=int, help="the peer that is killed at the end of epoch 1; see Unlike")
+    parser.add_argument("--doom", type=int, help="the seed of which peers are killed when; see Doomed")
     parser.add_argument("--die-at", type=int, default=4, help="after which step of it")
     return parser.parse_args(words)
 
@@ -246,6 +298,8 @@ def main() -> None:
             given.results / "largest.weights.h5", "loss", mode="max", save_best_only=True, save_weights_only=True
         ),
         Raising(given.raises),
+        Unlike(given.die_in_callback),
+        Doomed(given.doom),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
     ]
     told = (

@@ -77,8 +77,9 @@ def main() -> None:
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
 
     walk = {"batch_size": given.batch_size, "epochs": given.epochs, "seed": 1, "max_local_batch_size": given.max_local}
+    done = 0
     for x, y, index in training.batches(data, **walk):
-        step(x, y, index)
+        done += step(x, y, index) is not training.SKIPPED
         if training.size == given.patient_at:
             steps = int(optimizer.iterations)
             wanted = max((at, size) for at, size in {0: training.size, **sizes}.items() if at <= steps)[1]
@@ -92,6 +93,8 @@ def main() -> None:
         "seen": seen.numpy().tolist(),
         "weights": digest([*model.weights, *optimizer.variables]),
         "table": digest([model.layers[0].table]),
+        "peer": training.peer,
+        "done": done,
         "seeds": [np.asarray(one).tolist() for one in seeds],
     }
     given.results.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kungfu.keras.data import fit_data
 from kungfu.runtime.api import Position
@@ -72,6 +73,29 @@ def test_peers_share_each_batch_and_a_joiner_reads_to_its_place():
 def test_another_generator_on_a_peer_is_told_by_its_first_batch():
     one, other = (fit_data(arguments(x=endless(seed=seed), steps_per_epoch=4), seed=0) for seed in (3, 4))
     assert one.described["first_batch"] != other.described["first_batch"]
+
+
+def first_batch(x: Any, *targets: Any, given: Any = None) -> int:
+    """That which is compared, of a generator or a Dataset."""
+    if given == "Dataset":
+        read = tf.data.Dataset.from_tensors((x, *targets))
+        return int(fit_data(arguments(x=read), seed=0).described["first_batch"])
+    read = (one for one in [(x, *targets)])
+    return int(fit_data(arguments(x=read, steps_per_epoch=1), seed=0).described["first_batch"])
+
+
+@pytest.mark.parametrize("given", ["generator", "Dataset"])
+def test_inputs_may_be_changed_at_random_where_targets_tell_which_samples_these_are(given):
+    noisy, order = X + 1.0, np.random.default_rng(1).permutation(len(X))
+    kinds, weights = np.arange(len(X)) % 3, np.arange(len(X)) / 10
+    for targets in [(Y,), (kinds,), ({"value": Y, "kind": kinds},), (Y, weights)]:
+        told = first_batch(X, *targets, given=given)
+        assert first_batch(noisy, *targets, given=given) == told
+        assert first_batch(X[order], *tf.nest.map_structure(lambda one: one[order], targets), given=given) != told
+    # Rare ones, and few samples, could be the same in another order.
+    rare = np.eye(len(X), dtype=int)[7]
+    for x, targets in [(X, (rare,)), (X[:4], (Y[:4],)), (X, ())]:
+        assert first_batch(x + 1.0, *targets, given=given) != first_batch(x, *targets, given=given)
 
 
 def test_texts_dictionaries_and_several_inputs_are_batches():

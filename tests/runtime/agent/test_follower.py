@@ -28,6 +28,8 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
+from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
+from tests.jobs.harness import awaited
 from tests.runtime.agent.consensus.agents import SETTINGS, agents, follow, free_port, state
 from tests.runtime.agent.test_leader import Quiet, context_of
 
@@ -57,7 +59,9 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(tmp
             leader.heard.get(timeout=180.0).reply.set_result(
                 admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
             )
-            time.sleep(0.3)
+            awaited(
+                (tmp_path / JOB_FILE).exists, what="the agent to know of the job that it was taken in", deadline_s=180.0
+            )
             leader.stop()
 
         leading = threading.Thread(target=led)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -152,6 +154,28 @@ def test_a_stream_is_refused_too() -> None:
         stream = PeerServiceStub(channel).Fetch(pb.FetchRequest(), timeout=10.0)
         with pytest.raises(rpc.RpcError, match="secret is missing or wrong"):
             next(stream)
+
+
+class Ending:
+    """A server of gRPC's in an interpreter that ends, as of Python 3.12 on."""
+
+    def stop(self, grace: float) -> threading.Event:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def test_a_server_stops_where_no_thread_can_be_started_any_more() -> None:
+    rpc.Server(Ending(), "127.0.0.1:1").stop()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_stopped_at_the_end_of_a_program_says_nothing() -> None:
+    program = """
+import atexit
+from kungfu.runtime.ipc import rpc
+atexit.register(rpc.serve(lambda server: None, host="127.0.0.1", secret="ab", threads=1).stop)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_deadline_names_whom_we_waited_for_and_how_long() -> None:

@@ -36,7 +36,8 @@ from tests.runtime.peer.held import Held, Numbers
 
 SECRET = "ab" * 32
 TERMS = Terms(64, 32.0)
-SHORT_S = 0.6  # for a wait that is to expire, after others of the same deadline that are not
+SHORT_S = 0.6  # for a wait that is to expire
+WITHIN_S = 180.0
 
 
 @dataclass
@@ -125,6 +126,11 @@ class Member:
     socket: Socket
     posts: list[str]
 
+    def expect_within(self, wait_s: float) -> None:
+        """From now on it waits so long for others and the agent; what came before had the time that it needed."""
+        object.__setattr__(self.membership._settings.deadlines, "wait_s", wait_s)
+        self.membership._agent_client._deadline_s = wait_s
+
 
 @dataclass
 class Job:
@@ -170,16 +176,16 @@ class Job:
     def begin(self, member: Member) -> tuple[Future[BarrierResult], Peer]:
         """Lets a peer join in its thread; returns when the agent has heard that it is ready."""
         joining = self.threads.submit(member.membership.join, member.state)
-        return joining, self.agent.ready.get(timeout=180.0)
+        return joining, self.agent.ready.get(timeout=WITHIN_S)
 
     def all_do(self, what: Callable[[Member], Any], members: Sequence[Member] | None = None) -> list[Any]:
         """Every member's result, or the error of its own."""
         doing = [self.threads.submit(what, member) for member in (self.members if members is None else members)]
-        return [error if (error := one.exception(20.0)) else one.result() for one in doing]
+        return [error if (error := one.exception(WITHIN_S)) else one.result() for one in doing]
 
 
 @contextmanager
-def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
+def job(*contents: bytes | Numbers, wait_s: float = 60.0) -> Iterator[Job]:
     """A job whose first view, of peers that hold ``contents``, is in force."""
     agent = Agent()
     server = rpc.serve(
@@ -199,7 +205,7 @@ def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
                 )
                 tell(peer, "Admit", message)
             for joining, _ in begun:
-                joining.result(10.0)
+                joining.result(WITHIN_S)
             yield running
         finally:
             for member in running.members:
@@ -211,7 +217,7 @@ def job(*contents: bytes | Numbers, wait_s: float = 10.0) -> Iterator[Job]:
 
 def tell(peer: Peer, method: str, message: Any) -> None:
     with rpc.connect(peer.address, secret=SECRET) as channel:
-        rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=10.0, what=f"peer {peer.id}")
+        rpc.call(getattr(PeerServiceStub(channel), method), message, deadline_s=60.0, what=f"peer {peer.id}")
 
 
 def barrier(*sizes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:

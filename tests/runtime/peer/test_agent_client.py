@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +29,9 @@ from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 ME = Peer(3, "127.0.0.1:9")
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {"event": to_fields, "metrics": json.loads, "trace": str}
 
 
 @dataclass
@@ -59,7 +63,7 @@ class Agent(AgentServiceServicer):
         for record in request.records:
             kind = record.WhichOneof("content")
             content = getattr(record, kind)
-            self._hear(kind, content if kind == "trace" else to_fields(content))
+            self._hear(kind, _READ[kind](content))
         return pb.Ack()
 
     def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
@@ -107,6 +111,26 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
         heard = [agent.next() for _ in range(4)]
     ready = ("ready", (ME.address, "digest", "2 threads"))
     assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", {"steps": 12})]
+
+
+def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
+    with attached() as (agent_client, agent):
+        with agent_client.on_the_way(every_s=0.01):
+            assert [agent.next() for _ in range(3)] == [("attached", 3)] * 3
+        agent_client.report_ready(Identity())
+        agent_client.request_size(5)
+        heard = [agent.next()]
+        while heard[-1] != ("prepare", 5):
+            heard.append(agent.next())
+    after_that = heard[heard.index(("ready", (ME.address, "", ""))) :]
+    assert ("attached", 3) not in after_that
+
+
+def test_a_peer_that_is_held_up_by_an_error_says_so_no_more() -> None:
+    with attached() as (agent_client, _):
+        with pytest.raises(PeerFailure, match="lost"), agent_client.on_the_way():
+            raise PeerFailure("lost")
+        assert "kungfu-on-the-way" not in {thread.name for thread in threading.enumerate()}
 
 
 def numbered(number: int, text: str = "") -> UnheardEvent:
@@ -160,12 +184,15 @@ def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:
         agent_client.record("events", numbered(1))
         assert agent.reporting.wait(180.0)  # and is held up for longer than the peer waits
         agent_client.record("events", numbered(2))
-        heard = [agent.next() for _ in range(2)]
+        heard = [agent.next()]
+        while heard[-1] != line_of(numbered(2)):  # on a busy machine the second attempt may come too late, too
+            heard.append(agent.next())
         agent.gate.set()
         late = agent.next()
-    assert heard == [line_of(numbered(1)), line_of(numbered(2))]
+    again, last = agent.numbers[1:-1], agent.numbers[-1]
+    assert heard[:-1] == [line_of(numbered(1))] * len(again)
     assert late == heard[0], "its number says that it is the same"
-    assert agent.numbers == [1, 1, 2]
+    assert ({*again}, last) == ({1}, 2)
 
 
 def test_what_gathered_meanwhile_comes_in_messages_that_gRPC_takes() -> None:  # noqa: N802 - its name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kungfu.runtime.core.sample_slices import Position
-from tests.runtime.peer.running import job
+from tests.runtime.peer.running import SHORT_S, job
 
 
 def test_a_peer_tells_its_place_in_the_phase_that_it_is_in() -> None:
@@ -37,6 +37,7 @@ def test_the_record_tells_what_was_read_and_an_agent_that_is_gone_keeps_nobody_u
         (report,) = [one for one in running.agent.reports if "caught up" in one]
         assert '"batches": 37' in report
         assert '"seconds": 1.235' in report
+        running.members[0].expect_within(SHORT_S)
         running.agent.is_silent = True
         assert place.of_others(1) is None
         place._reported -= 6.0

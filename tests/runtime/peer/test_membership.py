@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -14,15 +15,26 @@ from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_prepared, from_view
-from kungfu.runtime.peer.barrier_result import BarrierResult
-from kungfu.runtime.peer.failed_peers import NoticedLoss
+from kungfu.runtime.ipc.convert import from_prepared
 from kungfu.runtime.state import Buffers
+from tests.jobs.harness import awaited
+from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held
-from tests.runtime.peer.running import SECRET, SHORT_S, TERMS, Job, barrier, errors_of, job, tell
+from tests.runtime.peer.running import (
+    SECRET,
+    SHORT_S,
+    TERMS,
+    WITHIN_S,
+    Job,
+    Member,
+    barrier,
+    errors_of,
+    job,
+    tell,
+)
 
 # ---- joining --------------------------------------------------------------------------------------------------------
 
@@ -46,7 +58,7 @@ def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
         joining, peer = running.begin(late)
         tell(peer, "Admit", pb.Admission(view=pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")])))
         with pytest.raises(InternalError, match="peer 1 was admitted to view 2, which lacks it"):
-            joining.result(10.0)
+            joining.result(WITHIN_S)
 
 
 # ---- barriers -------------------------------------------------------------------------------------------------------
@@ -85,7 +97,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert running.members[0].posts == ["offer"]
         results = running.all_do(barrier(terms=waiting), running.members[:2])
 
-        after = joining.result(10.0).after
+        after = joining.result(WITHIN_S).after
         assert [result.after.view for result in results] == [after.view] * 2
         assert (after.view.version, after.view.ids, after.rank) == (2, (0, 1, 2), 2)
         assert after.terms == Terms(96, 32.0)
@@ -113,7 +125,7 @@ def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
         running.joiners.add(2)  # as if it had not got to say so
         tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
         running.all_do(barrier(terms=waiting), running.members[:2])
-        joining.result(10.0)
+        joining.result(WITHIN_S)
         assert known(running) == [1, 1, 1], "it is in the view"
         running.joiners.remove([5])
         assert known(running) == [0, 0, 0]
@@ -205,7 +217,7 @@ def test_a_peer_that_withdraws_in_one_thread_and_closes_in_another_unplugs_once_
         withdrawing = running.threads.submit(member.membership.withdraw)
         assert leaving.wait(180.0)
         member.membership.close()
-        withdrawing.result(10.0)
+        withdrawing.result(WITHIN_S)
     assert (overlapped, closed.is_set()) == ([False], True)
 
 
@@ -221,15 +233,16 @@ def test_a_state_that_differs_is_named_on_every_peer() -> None:
 
 
 def test_a_peer_that_does_not_come_is_named_with_the_seconds_on_all_who_did() -> None:
-    with job(b"state", b"state", b"state", wait_s=SHORT_S) as running:
-        outcomes = running.all_do(barrier(), running.members[:2])
+    with job(b"state", b"state", b"state") as running:
+        outcomes = leader_last(running, barrier(), number=0, wait_s=SHORT_S)
         text = "waited 0.6 s at barrier 0 of view 1 for rank 2"
         assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
         assert [(one.waiting_for, one.waited_s) for one in outcomes] == [((2,), SHORT_S)] * 2, "as data too"
 
 
 def test_who_comes_when_the_others_have_given_up_hears_why() -> None:
-    with job(b"state", b"state", wait_s=SHORT_S) as running:
+    with job(b"state", b"state") as running:
+        running.members[0].expect_within(SHORT_S)
         with pytest.raises(DeadlineExceeded, match="for rank 1"):
             barrier()(running.members[0])
         with pytest.raises(DeadlineExceeded, match=r"waited 0\.6 s at barrier 0 of view 1 for rank 1"):
@@ -260,108 +273,12 @@ def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> N
             barrier()(running.members[0])
 
 
-def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
-    """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
-    lost, survivors = (
-        PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1),
-        running.members[1:],
-    )
-    waits = [
-        running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, terms))
-        for one, terms in zip(survivors, knows, strict=True)
-    ]
-    reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
-    assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
-    assert {tuple(report.suspects) for report in reports} == {(0,)}
-    view = View(3, running.agent.in_force[0].peers[1:])
-    admission = pb.Admission(view=from_view(view), sources=[0, 1])
-    admission.recovery.target = 3
-    for peer in view.peers:
-        tell(peer, "Admit", admission)
-    return [wait.result(timeout=180.0) for wait in waits]
-
-
-def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
-    with job(b"state", b"state", b"state") as running:
-        results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
-        assert [result.after.rank for result in results] == [0, 1]
-        assert {result.after.terms for result in results} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
-        assert running.agent.in_force[-1] == results[0].after.view
-
-
-def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
-    with job(b"state", b"state", b"state") as running:
-        one = running.members[1]
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
-        wait = running.threads.submit(one.membership.recover, one.state, loss)
-        assert list(running.agent.losses.get(timeout=180.0).suspects) == [0]
-        one.socket.stopped.append(2)
-        again = running.agent.losses.get(timeout=180.0)
-        assert list(again.suspects) == [0, 2]
-        assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
-        view = View(3, running.agent.in_force[0].peers[1:2])
-        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
-        assert running.agent.losses.empty(), "once for each"
-
-
-def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
-    with job(b"state", b"state", b"state") as running:
-        one, view = running.members[1], running.agent.in_force[0]
-        how = "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"
-        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=0, version=1, how=how))
-        with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
-            barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
-        after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
-    assert (list(report.suspects), how in report.error) == ([0], True)
-
-
-def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
-    with job(b"state", b"state", b"state") as running:
-        one, view = running.members[1], running.agent.in_force[0]
-        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
-        with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
-            barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
-        after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
-    assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
-
-
-def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
-    with job(b"state", b"state") as running:
-        one, view = running.members[1], running.agent.in_force[0]
-        running.members[0].membership.close()
-        with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
-            barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
-        after = View(3, view.peers[1:])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
-    assert list(report.suspects) == [0]
-
-
-@pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])
-def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
-    with job(b"state", b"state", b"state") as running:
-        knows = [Terms(96, 32.0, stopped=rank == heard) for rank in (0, 1)]
-        assert [result.after.terms.stopped for result in surviving(running, *knows)] == [True, True]
-
-
 @pytest.mark.slow  # twice the deadline, so that a leader's own error comes first
 def test_a_leader_that_never_decides_is_an_error_at_the_deadline() -> None:
-    with (
-        job(b"state", b"state", wait_s=SHORT_S) as running,
-        pytest.raises(PeerFailure, match="the leader never decided"),
-    ):
-        barrier()(running.members[1])
+    with job(b"state", b"state") as running:
+        running.members[0].membership._service._deadline_s = SHORT_S
+        with pytest.raises(PeerFailure, match="the leader never decided"):
+            barrier()(running.members[1])
 
 
 def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_error() -> None:
@@ -377,13 +294,30 @@ def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_erro
 
 
 def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None:
-    with job(b"state", b"state", wait_s=SHORT_S) as running:
-        waiting = running.all_do(barrier(3))[0].after.terms
-        peer = Peer(2, running.serve_silence())
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
-        outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
-        text = "waited 0.6 s at the start of view 2 for rank 2"
-        assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
+    outcomes = list[Any]()
+
+    def joined(wait_s: float) -> None:
+        with job(b"state", b"state") as running:
+            waiting = running.all_do(barrier(3))[0].after.terms
+            peer = Peer(2, running.serve_silence())
+            tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+            outcomes[:] = leader_last(running, barrier(terms=waiting), number=1, wait_s=wait_s)
+            raise outcomes[0]
+
+    wait_s, _ = expired_at("at the start of view 2 for rank 2", joined)
+    text = f"waited {wait_s:.1f} s at the start of view 2 for rank 2"
+    assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
+
+
+def leader_last(running: Job, what: Callable[[Member], Any], *, number: int, wait_s: float) -> list[Any]:
+    """What the first two peers come to, at the barrier of this number: the leader, who waits so long, is the last."""
+    leader, other = running.members[:2]
+    before = running.threads.submit(what, other)
+    rendezvous = leader.membership._service.barriers.at((1, number))
+    awaited(lambda: 1 in rendezvous._arrivals, what="rank 1 at the barrier", deadline_s=WITHIN_S)
+    leader.expect_within(wait_s)
+    outcomes = running.all_do(what, [leader])
+    return [*outcomes, before.exception(WITHIN_S) or before.result()]
 
 
 def test_a_state_that_arrives_wrong_starts_no_view() -> None:
@@ -395,7 +329,7 @@ def test_a_state_that_arrives_wrong_starts_no_view() -> None:
         tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
         outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
         text = "the peers of view 2 do not hold the same state: w of rank 2 is not that of rank 0"
-        assert errors_of([*outcomes, joining.exception(10.0)]) == [
+        assert errors_of([*outcomes, joining.exception(WITHIN_S)]) == [
             f"InternalError: {text}",
             f"InternalError: {text}",
             f"InternalError: {text}",
@@ -409,48 +343,3 @@ class _Deaf(Held):
     @contextmanager
     def writable(self) -> Iterator[Buffers]:
         yield Buffers.of([self.memory.copy()])
-
-
-# ---- who holds the state --------------------------------------------------------------------------------------------
-
-
-def grown(running: Job) -> Terms:
-    """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
-    waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
-    joining, peer = running.begin(running.add(b"blank"))
-    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
-    results = running.all_do(barrier(terms=waiting), running.members[:-1])
-    after = joining.result(10.0)
-    assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
-    return after.after.terms
-
-
-@pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "after them"])
-def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_come(complete: bool) -> None:
-    with job(b"state") as running:
-        terms = grown(running)
-        joiner = running.members[1]
-        if complete:
-            joiner.membership.mark_state_complete()
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
-        wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
-        report = running.agent.losses.get(timeout=180.0)
-        assert (report.peer, report.step, report.holds) == (1, 7, complete)
-        view = View(4, running.agent.in_force[-1].peers[1:])
-        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
-        wait.result(timeout=180.0)
-
-
-def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
-    with job(b"state", b"state", b"state") as running:
-        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
-        survivors = running.members[1:]
-        for version, holds in ((3, [True, True]), (5, [True, False])):
-            waits = [running.threads.submit(one.membership.recover, one.state, loss) for one in survivors]
-            reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
-            assert [report.holds for report in reports] == holds
-            view = View(version, running.agent.in_force[0].peers[1:])
-            for peer in view.peers:
-                tell(peer, "Admit", pb.Admission(view=from_view(view), sources=[0]))
-            for wait in waits:
-                wait.result(timeout=180.0)

@@ -118,7 +118,8 @@ def test_the_last_barrier_evens_out_too() -> None:
 
 
 def test_a_peer_that_is_lost_while_values_are_compared_is_a_lost_peer() -> None:
-    with job(numbers(), numbers(), wait_s=2.0) as running:
+    with job(numbers(), numbers()) as running:
+        running.members[1].expect_within(1.0)
         running.members[1].state.variables[0] += np.float32(1e-6)
 
         def gone(places: Any) -> Any:

@@ -59,6 +59,20 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
     assert watch.look().steps == 5
 
 
+def test_of_the_steps_of_a_long_record_the_newest_are_read_and_all_that_come(tmp_path):
+    write(
+        tmp_path, *({"step": step, "time": 1.0 * step, "noise": 0.5} for step in range(1, 40_001)), name="metrics.jsonl"
+    )
+    watch = JobWatcher(tmp_path)
+    assert (watch.look().steps, watch.look().stepped_at) == (40_000, 40_000.0)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 40001}\n{"step": 4000')
+    assert watch.look().steps == 40_001
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("2}\n")
+    assert watch.look().steps == 40_002
+
+
 def test_a_barrier_counts_once_whatever_was_asked_of_it(tmp_path):
     write(tmp_path, {"event": "called", "step": 4}, {"event": "decision", "step": 4}, {"event": "called", "step": 8})
     assert JobWatcher(tmp_path).look().barriers == {4, 8}

@@ -1,7 +1,6 @@
 import json
 import signal
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -56,16 +55,15 @@ def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
 
 
 def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_path):
+    def pause(seconds):
+        # The seconds after the moment, and then those in which the job settles.
+        write(tmp_path, *(view(0, 1) if seconds == 0.4 else [{"event": "lost", "peer": 1}, *view(0)]))
+
     with processes(tmp_path, 2) as children:
         write(tmp_path, *view(0))
-        entered = threading.Timer(0.2, write, [tmp_path, *view(0, 1)])
-        settled = threading.Timer(0.6, write, [tmp_path, {"event": "lost", "peer": 1}, *view(0)])
-        entered.start()
-        settled.start()
-        carried = run_faults(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print)
+        carried = run_faults(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print, pause=pause)
         assert children[1].wait() == -signal.SIGKILL
         assert children[0].poll() is None
-        settled.join()
     assert [one.peers for one in carried] == [(1,)]
 
 

@@ -184,6 +184,19 @@ def test_other_data_are_refused_since_the_position_means_nothing_there(written):
         walked(run, samples=30)
 
 
+def test_all_that_a_checkpoint_says_of_its_data_holds_and_what_it_does_not_say_may_be_anything():
+    run = regular_run()
+    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0), data={"samples": 20, "seed": 4, "targets": 5})
+    with pytest.raises(
+        UsageError, match=r"20 samples by seed 4, targets 5, and now it walks 20 .* seed 4, targets 7: "
+    ):
+        manager.begin({"samples": 20, "seed": 4, "targets": 7})
+    manager.begin({"samples": 20, "seed": 4, "targets": 5})
+    manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0), data={"samples": 20, "seed": 4})
+    manager.begin({"samples": 20, "seed": 4, "targets": 7})
+
+
 def test_a_folder_of_tensorflows_own_checkpoints_is_refused(tmp_path):
     tf.train.Checkpoint(model=linear_model()).write(str(tmp_path / "state"))
     run = regular_run()

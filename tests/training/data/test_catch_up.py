@@ -1,4 +1,4 @@
-"""A joiner reads on to where the others are before it joins."""
+"""A peer reads on to its place: before it joins, and where it takes over a partition, however long that takes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.core.sample_slices import Position
-from kungfu.training.data.catch_up import catch_up
+from kungfu.training.data.catch_up import await_readers, catch_up
 from kungfu.training.data.stream import Stream
+from tests.training.peers import attached_peers
 
 BATCH, SAMPLES = 4, 400
 
@@ -86,3 +89,60 @@ def test_nothing_is_read_where_nobody_trains_or_the_data_can_be_read_from_any_pl
     data.stream.can_seek = True
     assert data.catch_up() is None
     assert not data.read
+
+
+# ---- a peer that takes over a partition ------------------------------------------------------------------------------
+
+
+def sums_of(attachment: LocalAttachment) -> Callable[[Any], Any]:
+    order = tf.Variable(0, dtype=tf.int64)
+
+    def total(tensors: Any) -> Any:
+        prescale, last = tf.constant(1.0, tf.float64), tf.zeros([0])
+        return attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag="registered")[:-1]
+
+    return total
+
+
+def test_a_peer_that_reads_is_waited_for_by_one_message_after_the_other(capsys):
+    """However long it takes, no message waits for longer than a part of any deadline."""
+    rounds, now_s = 20, [0.0] * 3
+
+    def run(rank: int, attachment: LocalAttachment) -> tuple[float, list[float]]:
+        told: list[float] = []
+
+        def is_loaded(within_s: float) -> bool:
+            told.append(within_s)
+            now_s[rank] += within_s
+            return rank != 1 or len(told) > rounds
+
+        return await_readers(is_loaded, sums_of(attachment), clock=lambda: now_s[rank]), told
+
+    with attached_peers(3) as peers:
+        found = peers(run)
+    assert [told for _, told in found] == [[0.5] * (rounds + 1)] * 3
+    assert [took_s for took_s, _ in found] == [0.5, 0.5 * (rounds + 1), 0.5]
+    said = "this peer takes over a part of the data that is read from its start, and reads to its place there; the oth"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_peers_that_have_read_all_send_one_message_and_one_that_is_lost_while_it_reads_is_noticed():
+    sent: list[list[int]] = []
+
+    def total(tensors: Any) -> Any:
+        sent.append([int(one) for one in tensors[0]])
+        return tensors
+
+    assert await_readers(lambda within_s: True, total, clock=lambda: 3.0) == 0.0
+    assert sent == [[0]]
+
+    def run(rank: int, attachment: LocalAttachment) -> str:
+        if rank == 1:
+            attachment.leave()
+            return ""
+        with pytest.raises(tf.errors.OpError) as caught:
+            await_readers(lambda within_s: True, sums_of(attachment))
+        return str(attachment.failure_of(caught.value))
+
+    with attached_peers(2) as peers:
+        assert "rank=1 left" in peers(run)[0]

@@ -42,8 +42,21 @@ def test_rows_of_another_epoch_and_of_older_batches_are_loaded_anew():
     taken(kept, source, [0, 1])
     taken(kept, source, [0, 2], epoch=1)
     assert source.asked == [[0, 1], [0, 2]]
-    for one in ([3], [4]):
+    for one in ([3], [4], [5]):
         taken(kept, source, one)
     taken(kept, source, [0])
-    assert source.asked[2:] == [[3], [4], [0]]
-    assert len(kept._loaded) == 3
+    assert source.asked[2:] == [[3], [4], [5], [0]]
+    assert len(kept._loaded) == 4
+
+
+def test_smaller_slices_of_what_was_loaded_ahead_load_nothing():
+    """Twice as many peers: each slice is half of one that was loaded, as far as the loader had come."""
+    kept, source = KeptRows(), Source()
+    for start in (0, 4, 8):
+        taken(kept, source, list(range(start, start + 4)))
+    for start in (4, 6, 8, 10):
+        taken(kept, source, [start, start + 1])
+    assert len(source.asked) == 3
+    taken(kept, source, [12, 13])
+    taken(kept, source, [10, 11])
+    assert source.asked[3:] == [[12, 13]], "and the step before may be done again"

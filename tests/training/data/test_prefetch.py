@@ -101,6 +101,22 @@ def test_an_error_of_a_guess_that_nobody_needs_is_nobodys() -> None:
     prefetch.close()
 
 
+def test_it_tells_whether_a_batch_is_there_without_taking_it() -> None:
+    loading = Loading(failing=frozenset({8}))
+    prefetch = ahead(loading)
+    loading.gate.clear()
+    assert not prefetch.is_loaded(7, within_s=0.0)
+    assert not prefetch.is_loaded(7, within_s=0.01)
+    loading.gate.set()
+    assert prefetch.is_loaded(7, within_s=DEADLINE_S)
+    assert prefetch.get(7) == "7"
+    assert prefetch.is_loaded(8, within_s=DEADLINE_S), "nothing is to be waited for"
+    with pytest.raises(OSError, match="cannot read 8"):
+        prefetch.get(8)
+    assert loading.begun == [7, 8]
+    prefetch.close()
+
+
 def test_the_thread_ends_with_its_loop() -> None:
     prefetch = ahead(Loading())
     thread = prefetch._thread

@@ -163,7 +163,7 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
         samples, floats, whole, loss = given[rank]
         averaging = averaging_of(rank, attachment, size=2, samples=samples, batch=5)
         means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
-        row = averaging.graph_state.metrics.step_record.row.numpy()
+        row = averaging.graph_state.metrics.step_record.row.numpy().tolist()
         at = {
             (one.group, one.name): place for place, one in enumerate(averaging.graph_state.metrics.step_record.columns)
         }

@@ -47,7 +47,7 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
     assert (told["fired", "held(gns_batch)"], told["watched", "rescales_left"]) == (0, 3)
-    assert record.fired(record.row.numpy()) == {"gns_batch"}
+    assert record.fired(record.row.numpy().tolist()) == {"gns_batch"}
     for name, value in sources.items():
         group = (
             "local"
@@ -74,11 +74,11 @@ def test_the_metrics_of_a_step_are_read_off_it():
     for batch in run.training.batches(points(6), batch_size=4, epochs=2, seed=0):
         run.step(batch)
     record = run.training._averaging.graph_state.metrics.step_record
-    metrics = record.metrics(record.row.numpy())
+    metrics = record.metrics(record.row.numpy().tolist())
     assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
     assert "noise_scale" in metrics
     assert metrics["learning_rate"] == pytest.approx(float(run.optimizer.learning_rate))
-    assert list(record.metrics(record.row.numpy()))[7:] == ["noise_scale", "rescales_left"]
+    assert list(record.metrics(record.row.numpy().tolist()))[7:] == ["noise_scale", "rescales_left"]
 
 
 @pytest.fixture(params=["native", "op by op"])
@@ -147,9 +147,9 @@ def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
             tf.constant([fractions]),
         )  # fmt: skip
         record.write({"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}, offered(), outcome)
-        return record.row.numpy()
+        return record.row.numpy().tolist()
 
-    assert record.straggler_fractions(record.row.numpy()) == [], "before the first step nothing is known"
+    assert record.straggler_fractions(record.row.numpy().tolist()) == [], "before the first step nothing is known"
     row = written(1.0, 0.5, 1.25)
     assert record.straggler_fractions(row) == [1.0, 0.5, 1.25]
     assert record.metrics(row, peers=(0, 7, 9))["straggler_fractions"] == {"0": 1.0, "7": 0.5, "9": 1.25}
@@ -163,4 +163,4 @@ def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
 def test_without_a_policy_that_measures_it_no_speed_is_told():
     record = make_step_record(PLAN)
     assert record.row.shape == (len(record.columns),)
-    assert record.straggler_fractions(record.row.numpy()) == []
+    assert record.straggler_fractions(record.row.numpy().tolist()) == []

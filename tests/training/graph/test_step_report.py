@@ -47,4 +47,4 @@ def test_the_row_behind_it_is_that_of_the_step_record():
     graph_state.progress.offset.assign(2**40 + 1)
     report = read_report(write_report(graph_state, 2))
     assert (report.code, report.position.offset) == (2, 2**40 + 1)
-    assert report.row.tolist() == values.tolist()
+    assert report.row == values.tolist()

@@ -22,7 +22,7 @@ def registered() -> tuple[Registry, dict[str, Any]]:
         "counter", lambda: held["counter"], lambda value: held.update(counter=value), kind="shared", room_bytes=1
     )
     registry.register("notes", lambda: held["notes"], lambda value: held.update(notes=value), kind="own", room_bytes=64)
-    registry.register("teacher", held["teacher"], None, kind="averaged", room_bytes=1)
+    registry.register_variable("teacher", held["teacher"], kind="averaged")
     return registry, held
 
 

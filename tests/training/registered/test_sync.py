@@ -25,7 +25,7 @@ class Program:
         self.teacher, self.registry = tf.Variable([teacher, 0.5]), Registry()
         for name, kind in (("counter", "shared"), ("log", "shared"), ("mean", "averaged"), ("own", "own")):
             self.registry.register(name, *self.functions(name), kind=kind, room_bytes=50)
-        self.registry.register("teacher", self.teacher, None, kind="shared", room_bytes=1)
+        self.registry.register_variable("teacher", self.teacher, kind="shared")
 
     def functions(self, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         return lambda: self.held[name], lambda value: self.held.update({name: value})
@@ -212,7 +212,7 @@ def test_what_a_hook_cannot_set_is_refused(name, value, message):
 
 def of_small_numbers(dtype: tf.DType) -> Registry:
     registry = Registry()
-    registry.register("level", tf.Variable(0, dtype=dtype), None, kind="shared", room_bytes=64)
+    registry.register_variable("level", tf.Variable(0, dtype=dtype), kind="shared")
     return registry
 
 

@@ -48,9 +48,9 @@ class Told:
 
     def row(self, **given):
         """A row in which everything is 1 but what is given."""
-        return np.array(
-            [given.get(f"{one.group}_{one.name}", given.get(one.name, 1.0)) for one in self.step_record.columns]
-        )
+        return [
+            float(given.get(f"{one.group}_{one.name}", given.get(one.name, 1.0))) for one in self.step_record.columns
+        ]
 
 
 PLAN = compile_policies([Policy("local_memory", local_memory)])
@@ -132,7 +132,7 @@ columns = make_step_record(compile_policies([gns_batch(max_peers=4), Policy("100
 def test_a_line_says_what_the_row_holds_whatever_came_before_it(rows):
     layout = _Layout(columns)
     for row in rows:
-        line = json.loads(layout.line(np.array(row)))
+        line = json.loads(layout.line(row))
         held = {(one.group, one.name): value for one, value in zip(columns, row, strict=True)}
         leads = held["local", "rank"] == 0
         assert (line["step"], line["view"]) == (held["agreed", "step"], held["agreed", "view"])

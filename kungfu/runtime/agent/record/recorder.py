@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_of, event_to_line, fields_of
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent
-from kungfu.event_log.numbers import as_json
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields, to_fields
@@ -123,8 +122,8 @@ class HostRecorder:
                         events.append(event)
                         lines["events"].append(event_to_line(event))
                     case "metrics":
-                        metrics.append(as_json(to_fields(record.metrics)))
-                        lines["metrics"].append(json.dumps(metrics[-1], allow_nan=False))
+                        metrics.append(json.loads(record.metrics))
+                        lines["metrics"].append(record.metrics)
                     case "trace":
                         lines["trace"].append(record.trace)
             for stream, some in lines.items():

@@ -79,7 +79,15 @@ class ProcessSupervisor:
         self._joined_s: float | None = None  # when a joiner was started last
         self.joiners = JoinerPage.create()
 
-    def start(self, settings: Settings, *, joins: bool, leaving: Collection[int] = (), threads: int = 0) -> int:
+    def start(
+        self,
+        settings: Settings,
+        *,
+        joins: bool,
+        leaving: Collection[int] = (),
+        threads: int = 0,
+        on_start: Callable[[int], None] = lambda pid: None,
+    ) -> int:
         """Starts a peer and returns its process id.
 
         Args:
@@ -87,6 +95,7 @@ class ProcessSupervisor:
             joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
             leaving: Peers of this host whose slots it may share, because they will leave.
             threads: Of each peer of the job within an op; see ``peer_environment``.
+            on_start: Takes the process id before the listener can be told of the peer's exit.
         """
         peer = settings.peer
         if self.joiners is not None:
@@ -107,6 +116,7 @@ class ProcessSupervisor:
         if process is None:
             process = start(self._command, environment=environment, log=log, folder=self._temporary_folder())
         self._processes[peer], self._slots_by_peer[peer] = process, slot
+        on_start(process.pid)
         process.watch(
             lambda text: self._listener.on_output(peer, text),
             lambda code: self._on_exit(peer, code),

@@ -17,13 +17,14 @@ import http.client
 import secrets
 import socket
 import socketserver
+import sys
 import threading
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, final
 
-__all__ = ["KeyValueStore", "KeyValues", "get", "get_now", "listens_at", "put"]
+__all__ = ["KeyValueStore", "KeyValues", "NoAnswerError", "get", "get_now", "listens_at", "put"]
 
 _HOLD_S = 1.0  # how long a GET waits for its key
 _NOW = "now"
@@ -32,6 +33,10 @@ _MOST_KEYS = 1 << 14
 _MOST_CALLERS = 1024  # at a time
 _SILENCE_S = 10.0  # for a caller that is known
 _UNKNOWN_S = 5.0  # for who has not said yet what it wants
+
+
+class NoAnswerError(ConnectionError):
+    """A store took the call and did not answer it in time: its process, or this one, may only be slow."""
 
 
 @final
@@ -58,7 +63,12 @@ class KeyValueStore:
 
 
 def put(store: str, *, key: str, value: bytes) -> None:
-    """Puts ``value`` under ``/scope/key`` of the store at this address; raises ``OSError`` if it does not answer."""
+    """Puts ``value`` under ``/scope/key`` of the store at this address.
+
+    Raises:
+        NoAnswerError: The call was taken and not answered.
+        OSError: Nobody takes the call.
+    """
     _request(store, "PUT", path=key, body=value)
 
 
@@ -84,11 +94,16 @@ def listens_at(store: str) -> str:
 def _request(store: str, method: str, *, path: str, body: bytes | None = None) -> bytes | None:
     connection = http.client.HTTPConnection(listens_at(store), timeout=_SILENCE_S)
     try:
-        connection.request(method, f"/{store.partition('/')[2]}{path}", body=body)
-        response = connection.getresponse()
-        value = response.read()
-    except http.client.HTTPException as error:
-        raise ConnectionError(f"the store at {listens_at(store)} answered {error!r}") from error
+        # The kernel of the store's host takes the call, however busy the store's process is.
+        connection.connect()
+        try:
+            connection.request(method, f"/{store.partition('/')[2]}{path}", body=body)
+            response = connection.getresponse()
+            value = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise NoAnswerError(
+                f"the store at {listens_at(store)} took a call and did not answer: {error!r}"
+            ) from error
     finally:
         connection.close()
     return value if response.status == HTTPStatus.OK else None
@@ -145,6 +160,11 @@ class _Server(socketserver.ThreadingTCPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a caller that has hung up: it had no answer in time, and asks again."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 @final

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import hmac
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.attachment.horovod.key_value_store import get, get_now, listens_at, put
+from kungfu.runtime.attachment.horovod.key_value_store import NoAnswerError, get, get_now, listens_at, put
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
 __all__ = ["Roster", "wait_for_all"]
+
+_AGAIN_S = 0.1  # before a call that was not answered is repeated
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -55,16 +61,21 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
         abandoned: Gives a failure once waiting for the others is in vain.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not come.
+        DeadlineExceeded: Names the ranks that did not come, or rank 0 where the store takes calls and answers none.
         PeerFailure: The store is gone, a peer has not proved that it belongs to the same view of the same job, or
             ``abandoned`` gave this failure.
     """
     started, where = time.monotonic(), listens_at(roster.store)
+    announce = partial(put, roster.store, key=_key(roster.rank), value=roster.proof(roster.rank))
     try:
-        put(roster.store, key=_key(roster.rank), value=roster.proof(roster.rank))
+        _answer_of(announce, deadline=deadline, abandoned=abandoned)
         there = partial(_is_there, roster, deadline=deadline, abandoned=abandoned)
         missing = [rank for rank in range(roster.size) if not there(rank)]
-    except OSError as error:  # rank 0 keeps the store: without an answer from it nobody can meet
+    # Rank 0, which keeps the store, is there and stands still: the host of a process that has ended refuses the call.
+    except NoAnswerError:
+        missing = [0]
+    # Rank 0 has ended or cannot be reached: nobody can meet.
+    except OSError as error:
         raise PeerFailure(
             f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
             "or cannot be reached from here: look into its log, and name its host so that all others reach it",
@@ -84,12 +95,13 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
 
 def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonReason) -> bool:
     # At least one look, even after the deadline: another rank may have used it up.
-    announced = get_now(roster.store, key=_key(rank))
+    ask = partial(_answer_of, deadline=deadline, abandoned=abandoned)
+    announced = ask(partial(get_now, roster.store, key=_key(rank)))
     while announced is None and time.monotonic() < deadline:
         # The job has given this view up: somebody in it is gone.
         if (failure := abandoned()) is not None:
             raise failure
-        announced = get(roster.store, key=_key(rank))
+        announced = ask(partial(get, roster.store, key=_key(rank)))
     # Somebody came who is of another job, view or size.
     if announced is not None and not hmac.compare_digest(announced, roster.proof(rank)):
         raise PeerFailure(
@@ -99,6 +111,20 @@ def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonR
             view=roster.view,
         )
     return announced is not None
+
+
+def _answer_of(call: Callable[[], Answer], *, deadline: float, abandoned: AbandonReason) -> Answer:
+    """Gives the store's answer. A call that it took and did not answer is repeated: a slow moment is no loss."""
+    while True:
+        try:
+            return call()
+        except NoAnswerError:
+            # The job has given this view up meanwhile.
+            if (failure := abandoned()) is not None:
+                raise failure from None
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(_AGAIN_S)
 
 
 def _key(rank: int) -> str:

@@ -116,6 +116,9 @@ class LossReport:
         error: How it noticed the loss.
         suspects: The ids that its error names.
         late: Whether a deadline expired; else a connection ended.
+        stage: How far it is between that step and the next: 0 in the barrier of that step, 1 after it, and one more for
+            each exchange of the peers that it has begun since, and for each that it has brought to its end.
+        digest: The checksum of its replicated state, where an exchange has begun: by then each may hold something else.
     """
 
     version: int
@@ -124,6 +127,8 @@ class LossReport:
     error: str
     suspects: tuple[int, ...] = ()
     late: bool = False
+    stage: int = 0
+    digest: int = 0
 
 
 @dataclass(frozen=True)

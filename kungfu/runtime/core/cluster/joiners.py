@@ -111,7 +111,8 @@ def on_size_wanted(
         cluster = replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting))
     else:
         # As many as asked for, or too many.
-        cluster, changes = _dismiss_surplus(cluster, have - size, f"the job wants {size} peers now")
+        wanted = f"{size} peer{'' if size == 1 else 's'}"
+        cluster, changes = _dismiss_surplus(cluster, have - size, f"the job wants {wanted} now")
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*changes, *offers]
 
@@ -162,7 +163,8 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # It was dismissed meanwhile, and its end is under way; or it has said so before.
         return cluster, []
     if not event.ready:
-        # It has attached, and traces its first step; or it says so again, while it reads to where the others are.
+        # It has attached, and traces its first step; or it says so again, while it reads to where the others are, or
+        # compiles.
         entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
         return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
     if cluster.view is not None and event.phase != cluster.phases.number:

@@ -1,7 +1,7 @@
 """The recovery of a view that lost peers: the survivors, their leader, the state that counts, and the replacements.
 
 A member that loses another one leaves the attachment, reports the loss, and waits. When all living members have
-reported, the next view is formed of them in their old order. The members that have done most steps hold the state that
+reported, the next view is formed of them in their old order. The members that are furthest on hold the state that
 counts, so that a step that one of them has seen is never undone. A member that does not report in time is killed: it
 cannot wake up into a view that has gone on without it. All of this may happen again before the new view trains: a
 report of a later view begins it anew.
@@ -50,6 +50,8 @@ _NO_HOLDER = (
 # The job fails after so many consecutive views that members entered and that broke before they trained: something ends
 # each of them. A view that admitted nobody, because its first peer hangs or has exited, is not counted.
 STUCK = 6
+# The stage of a member that has the last step and its barrier behind it, and has exchanged nothing since.
+_AFTER_STEP = 1
 
 
 def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
@@ -232,10 +234,14 @@ def _is_trained(cluster: Cluster) -> bool:
 
 
 def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
-    """The members that hold the state and have done most steps: they need nothing from each other."""
+    """The members that hold the state and are furthest on: they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
-    done = max(reports[peer].step for peer in holders)
-    return [peer for peer in holders if reports[peer].step == done]
+    step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
+    furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]
+    if stage <= _AFTER_STEP:
+        return furthest
+    # Over an exchange between two steps each peer may hold something else, until they have agreed: one state counts.
+    return [peer for peer in furthest if reports[peer].digest == reports[furthest[0]].digest]
 
 
 def _number_coming(cluster: Cluster) -> int:

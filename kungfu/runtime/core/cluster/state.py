@@ -57,7 +57,8 @@ class Starting:
         replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
         identity: What it said of its program and machine.
         phase: The phase of the job that it is ready for.
-        reads: When it last said that it reads its data to where the others are; 0 if it has not.
+        reads: When it last said that it is held up: it reads its data to where the others are, or compiles; 0 if it
+            has not.
     """
 
     since: float

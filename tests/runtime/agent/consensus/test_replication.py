@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -58,12 +58,17 @@ def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
 
 
 class Measuring(HostService):
-    """Notes how many bytes of requests and how many in all each message has that brings a state."""
+    """Notes how many bytes of requests and how many in all each message has that brings a state.
 
-    sizes: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+    One that is not answered soon comes a second time, under its number, and counts once.
+    """
+
+    sizes: ClassVar[queue.SimpleQueue[tuple[int, int]]] = queue.SimpleQueue()
+    numbers: ClassVar[set[int]] = set()
 
     def Replicate(self, request: pb.ReplicateRequest, context: Any) -> pb.ReplicateReply:  # noqa: N802 - gRPC's name
-        if request.state:
+        if request.state and request.number not in self.numbers:
+            self.numbers.add(request.number)
             self.sizes.put((len(request.requests), request.ByteSize()))
         return super().Replicate(request, context)
 

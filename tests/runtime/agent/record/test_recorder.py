@@ -75,7 +75,7 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
     recorder = HostRecorder(journal, console, listeners=[heard])
     recorder.event(called(1))  # nobody sees it
     recorder.event(called(2), shown=True)
-    measured = pb.Record(metrics=from_fields({"step": 3, "loss": float("nan")}))
+    measured = pb.Record(metrics='{"step": 3, "loss": "NaN"}')
     for _ in range(2):  # the peer repeats what was not confirmed to it
         recorder.take(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
     recorder.take(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host

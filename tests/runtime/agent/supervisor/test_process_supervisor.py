@@ -1,8 +1,11 @@
-"""What the supervisor of a host tells its peers of those that are on their way there."""
+"""What the supervisor of a host tells of starts and exits, and its peers of those that are on their way there."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import psutil
 
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
@@ -33,3 +36,18 @@ def test_a_joiner_is_on_its_way_until_its_process_has_ended_and_a_first_peer_nev
         peers.kill(2)
         assert heard.ends.get(timeout=DEADLINE_S) == 2
         assert page.count() == 0
+
+
+def test_a_start_is_told_of_before_the_exit_of_a_process_that_ends_at_once(tmp_path: Path) -> None:
+    told: list[bool] = []
+
+    def ended(pid: int) -> None:
+        until = time.monotonic() + DEADLINE_S
+        while psutil.pid_exists(pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        told.append(not psutil.pid_exists(pid) and heard.ends.empty())
+
+    with supervisor(tmp_path, "pass", slots=1, environment={}) as (peers, heard):
+        peers.start(settings_of(0), joins=False, on_start=ended)
+        assert told == [True], "it has ended, and nobody was told"
+        assert heard.ends.get(timeout=DEADLINE_S) == 0

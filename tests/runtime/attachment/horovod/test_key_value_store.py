@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from kungfu.runtime.attachment.horovod.key_value_store import KeyValues, KeyValueStore, get, get_now, put
+from kungfu.runtime.attachment.horovod.key_value_store import KeyValues, KeyValueStore, NoAnswerError, get, get_now, put
 
 
 def test_a_value_that_was_put_is_found() -> None:
@@ -78,8 +79,30 @@ def test_a_closed_store_does_not_answer_and_closes_at_once_and_twice() -> None:
     store.close()
     assert time.monotonic() - started < 0.4  # half a second is how often the server's own loop looks up
     store.close()
-    with pytest.raises(OSError, match="refused"):
+    with pytest.raises(ConnectionRefusedError, match="refused"):
         get(store.address, key="/scope/key")
+
+
+def test_a_store_that_takes_a_call_and_hangs_up_is_silent_and_not_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        hanging_up = threading.Thread(target=lambda: listener.accept()[0].close())
+        hanging_up.start()
+        with pytest.raises(NoAnswerError, match="took a call and did not answer"):
+            get_now(f"127.0.0.1:{listener.getsockname()[1]}/token", key="/scope/key")
+        hanging_up.join(timeout=180.0)
+
+
+def test_a_caller_that_hangs_up_before_its_answer_is_not_worth_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening() as store:
+        where, _, token = store.partition("/")
+        host, _, port = where.partition(":")
+        with socket.create_connection((host, int(port)), timeout=180) as caller:
+            caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # it hangs up by a reset
+            caller.sendall(f"GET /{token}/scope/key HTTP/1.0\r\n\r\n".encode())
+        put(store, key="/scope/key", value=b"here")  # callers are taken in order: the one before is being served
+        for thread in [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]:
+            thread.join(timeout=180.0)
+    assert capsys.readouterr().err == ""
 
 
 def test_closing_lets_go_who_waits_for_a_key() -> None:

@@ -1,8 +1,14 @@
 """All say that they are there, or an error says who did not."""
 
+import itertools
+import socket
+import threading
 import time
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from types import MappingProxyType
 
 import pytest
 
@@ -26,7 +32,8 @@ def test_the_ranks_that_did_not_come_are_named() -> None:
 @pytest.mark.parametrize("other", [{"secret": b"wrong"}, {"job": "another"}, {"view": 2}, {"size": 2}])
 def test_a_peer_of_another_job_view_size_or_secret_is_refused(other: dict[str, object]) -> None:
     stranger = replace(ROSTER, rank=1, **other)  # type: ignore[arg-type]  # the fields differ in type
-    errors = together([replace(ROSTER, rank=0), stranger, replace(ROSTER, rank=2)], deadline_s=0.3)
+    # The stranger waits for nobody for long; the others hear of it long before their deadline.
+    errors = together([replace(ROSTER, rank=0), stranger, replace(ROSTER, rank=2)], waits_s={1: 0.3})
     assert isinstance(errors[0], PeerFailure)
     assert isinstance(errors[2], PeerFailure)
     assert "rank 1 to view 3 of job 'job' has not proved" in str(errors[0])
@@ -39,14 +46,90 @@ def test_a_store_that_is_gone_means_that_rank_0_is() -> None:
         wait_for_all(replace(ROSTER, rank=1, store=store.address), deadline=time.monotonic() + 5)
 
 
-def together(rosters: list[Roster], *, deadline_s: float = 180.0) -> list[BaseException | None]:
-    """What each of the peers, all at one new store, got: an error or nothing."""
+def test_a_store_that_leaves_calls_unanswered_for_a_while_is_asked_again() -> None:
+    store = KeyValueStore("127.0.0.1")
+    try:
+        with taking_calls(unanswered=3, store=store) as slow:
+            alone = replace(ROSTER, size=1, store=slow)
+            wait_for_all(alone, deadline=time.monotonic() + 180)
+    finally:
+        store.close()
+
+
+def test_a_store_that_answers_nobody_up_to_the_deadline_makes_rank_0_late_and_not_lost() -> None:
+    with taking_calls() as silent, pytest.raises(DeadlineExceeded, match="for rank 0 of 3 to come to view 3") as caught:
+        wait_for_all(replace(ROSTER, rank=1, store=silent), deadline=time.monotonic() + 0.3)
+    assert caught.value.waiting_for == (0,)
+    assert caught.value.waited_s >= 0.3
+
+
+def test_a_silent_store_is_not_asked_again_once_the_view_is_given_up() -> None:
+    lost, deadline = PeerFailure("rank 2 is gone"), time.monotonic() + 180
+    with taking_calls() as silent, pytest.raises(PeerFailure, match="rank 2 is gone"):
+        wait_for_all(replace(ROSTER, rank=1, store=silent), deadline=deadline, abandoned=lambda: lost)
+    assert time.monotonic() < deadline
+
+
+@contextmanager
+def taking_calls(*, unanswered: int = 1 << 30, store: KeyValueStore | None = None) -> Iterator[str]:
+    """An address that takes calls and hangs up on the first of them; the later ones reach the store."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        for number in itertools.count():
+            try:
+                caller, _ = listener.accept()
+            except OSError:  # closed
+                return
+            with caller:
+                if store is not None and number >= unanswered:
+                    forward(caller, store)
+
+    serving = threading.Thread(target=serve)
+    serving.start()
+    token = "" if store is None else store.address.partition("/")[2]
+    try:
+        yield f"127.0.0.1:{listener.getsockname()[1]}/{token}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
+        serving.join(timeout=180.0)
+        listener.close()
+
+
+def forward(caller: socket.socket, store: KeyValueStore) -> None:
+    """One call, and its answer, after which the store hangs up."""
+    host, _, port = listens_at(store.address).partition(":")
+    with socket.create_connection((host, int(port)), timeout=180) as onward:
+        asking = threading.Thread(target=copy, args=(caller, onward))
+        asking.start()
+        copy(onward, caller)
+        with suppress(OSError):  # it has hung up
+            caller.shutdown(socket.SHUT_RD)  # wakes the thread
+        asking.join(timeout=180.0)
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):  # one of the two has hung up
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+
+
+def together(
+    rosters: list[Roster], *, deadline_s: float = 180.0, waits_s: Mapping[int, float] = MappingProxyType({})
+) -> list[BaseException | None]:
+    """What each of the peers, all at one new store, got: an error or nothing; ``waits_s`` are other deadlines, by
+    rank."""
     store = KeyValueStore("127.0.0.1")
     try:
         with ThreadPoolExecutor(len(rosters)) as pool:
-            deadline = time.monotonic() + deadline_s
+            now = time.monotonic()
             going = [
-                pool.submit(wait_for_all, replace(roster, store=store.address), deadline=deadline) for roster in rosters
+                pool.submit(
+                    wait_for_all,
+                    replace(roster, store=store.address),
+                    deadline=now + waits_s.get(roster.rank, deadline_s),
+                )
+                for roster in rosters
             ]
             return [_error(one) for one in going]
     finally:

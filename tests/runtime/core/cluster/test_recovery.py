@@ -43,8 +43,10 @@ def training(*ids: int, rules: Rules = RULES) -> Cluster:
     return after(start_job(len(ids), rules=rules, now=0.0)[0], *events, ViewStarted(view_of(*ids)))[0]
 
 
-def lost(id_: int, *, at: int = 40, version: int = 1, suspects: tuple[int, ...] = (), error: str = DIED) -> PeersLost:
-    return PeersLost(id_, LossReport(version, at, True, error, suspects))
+def lost(
+    id_: int, *, at: int = 40, version: int = 1, suspects: tuple[int, ...] = (), error: str = DIED, **more: int
+) -> PeersLost:
+    return PeersLost(id_, LossReport(version, at, True, error, suspects, **more))
 
 
 def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, AdmitSurvivors]:
@@ -77,6 +79,36 @@ def test_it_does_not_matter_who_is_heard_first() -> None:
 
 def test_the_state_is_that_of_the_survivor_who_has_come_furthest() -> None:
     _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40), lost(2, at=41))
+    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
+
+
+@pytest.mark.parametrize(
+    ("stages", "source"), [((3, 4), 1), ((3, 3), 0), ((2, 2), 0), ((3, 0), 0), ((0, 1), 1), ((1, 2), 1)],
+    ids=["one has come through it", "nobody has", "both have", "one had none", "one is in the barrier", "one begun"],
+)  # fmt: skip
+def test_between_two_steps_the_state_is_one_survivors_for_what_each_did_there_may_differ(
+    stages: tuple[int, int], source: int
+) -> None:
+    reports = (lost(peer, stage=stage, digest=peer) for peer, stage in enumerate(stages, start=1))
+    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), *reports)
+    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (source,), 3, {0: "killed by SIGKILL"})
+
+
+def test_between_two_steps_all_who_hold_the_very_same_can_give_it_so_that_one_more_may_be_lost() -> None:
+    reports = (lost(peer, stage=3, digest=digest) for peer, digest in ((1, 5), (2, 6), (3, 5)))
+    _, commands = after(training(0, 1, 2, 3), ProcessEnded(0, -9), *reports)
+    assert commands[-1] == AdmitSurvivors(view_of(1, 2, 3, version=3), (0, 2), 4, {0: "killed by SIGKILL"})
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_in_the_barrier_of_a_step_and_right_after_it_all_have_done_the_same(stage: int) -> None:
+    reports = (lost(peer, stage=stage) for peer in (1, 2))
+    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), *reports)
+    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (0, 1), 3, {0: "killed by SIGKILL"})
+
+
+def test_a_step_more_counts_for_more_than_what_is_done_between_two() -> None:
+    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40, stage=5), lost(2, at=41))
     assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
 
 

@@ -198,6 +198,7 @@ def test_a_leader_that_asks_again_for_those_who_are_ready_is_offered_them_again(
 
 def test_nobody_left_to_come_is_no_offer() -> None:
     assert after(growing(2, 3), SizeWanted(2))[1] == [Kill(2, "the job wants 2 peers now")]
+    assert after(growing(1, 2), SizeWanted(1))[1] == [Kill(1, "the job wants 1 peer now")]
 
 
 def test_a_dismissed_joiner_is_not_heard_any_more() -> None:

@@ -1,15 +1,24 @@
-"""What the user's step publishes for the policies: one variable for each name that a rule uses.
+"""What the user's program gives the policies: published in its step, or fed between its steps.
 
-A variable, and not the tensor itself, so that a value may come from a function inside the step, which TensorFlow traces
-once, or from a branch. It is cleared at the beginning of each call of the step: what is not published is not known.
+What is published lies in a variable for each name that a rule uses, and not in the tensor itself, so that a value may
+come from a function inside the step, which TensorFlow traces once, or from a branch. It is cleared at the beginning of
+each call of the step: what is not published is not known.
+
+What is fed is held by each peer until the next message. Feeding and sending are counted, as requests for a barrier are:
+the program counts what it offers, the step what a message has carried. So a number that is fed while a step runs, by
+another thread say, is not lost: it rides on the next message. What the message brings is kept by a fold of the policy
+(`kungfu.signal.own_sources`).
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kungfu.compiler import Plan
@@ -18,11 +27,13 @@ from kungfu.framework_internals import is_in_xla_context
 from kungfu.signal import Source
 from kungfu.signal.own_sources import misuse
 from kungfu.signal.source_location import location_in_frames, location_of_caller
+from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["PublishedValues", "make_published_values", "publish"]
+__all__ = ["FedValues", "PublishedValues", "make_published_values", "publish"]
 
 _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": False}
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -171,3 +182,100 @@ def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) 
 def _line_of(operation: tf.Operation) -> str:
     """``file:line`` of the user's that made an operation, as it is written: AutoGraph runs a copy of the code."""
     return location_in_frames((one.filename, one.lineno) for one in operation.traceback)
+
+
+class FedValues:
+    """The numbers of this peer, one entry per declared name."""
+
+    def __init__(self, declared: Mapping[str, Source], policies: Mapping[str, str]) -> None:
+        self._declared, self._policies = declared, policies
+        self._names, self._unused = list(declared), set[str]()  # the latter were fed for no policy
+        # Held while the step is tried out, which gives every variable back what it held.
+        self.lock = threading.RLock()
+        self._newest, self._counts = np.full(len(declared), np.nan, np.float32), np.zeros(len(declared), np.int64)
+        self._values = tf.Variable(self._newest, trainable=False, name="kungfu/fed")
+        self._offers = tf.Variable(self._counts, trainable=False, name="kungfu/fed_offers")
+        self._carried = tf.Variable(self._counts, trainable=False, name="kungfu/fed_carried")
+
+    @classmethod
+    def of(cls, plan: Plan) -> FedValues:
+        """Those that a plan's rules use."""
+        declared = plan.given_by("feed")
+        return cls(declared, {name: plan.rules_reading(name)[0] for name in declared})
+
+    def variables(self) -> list[tf.Variable]:
+        """Those that a step reads, if there is any name."""
+        return [self._values, self._offers, self._carried] if self._names else []
+
+    def feed(self, name: str, value: Any, *, where: str) -> None:
+        """Host: a number for the next message, from the user's line ``where``; ``PolicyError`` for anything else.
+
+        Of a name that no policy uses, that is said once.
+        """
+        if name not in self._declared:
+            self._note_unused(name, where=where)
+            return
+        number = _number(value)
+        # It is no number: a text, a truth value, an array.
+        if number is None:
+            self._refuse(name, f"was given {value!r}, a {type(value).__name__}: it takes a number", where=where)
+        # A fold would skip it, and go on with the last one unsaid.
+        elif not abs(number) <= _LARGEST:
+            self._refuse(
+                name,
+                f"was given {value!r}: it takes a finite number that a float32 can hold; leave the call out while "
+                "there is none, and the last one stays",
+                where=where,
+            )
+        else:
+            place = self._names.index(name)
+            with self.lock:
+                self._newest[place] = number
+                self._counts[place] += 1
+                write_variable(self._values, self._newest)  # before the count, by which a step knows of it
+                write_variable(self._offers, self._counts)
+
+    def offered(self) -> tuple[dict[str, Any], Any]:
+        """Graph: by name what no message has carried yet, NaN where that is nothing; and what `carry` takes."""
+        # No policy is fed: the step gets no op for it.
+        if not self._names:
+            return {}, None
+        offers = self._offers.read_value()
+        with tf.control_dependencies([offers]):  # a number that comes in between counts as one of the next step
+            values = self._values.read_value()
+        # A number that a message has carried is not new.
+        newest = tf.where(offers > self._carried.read_value(), values, tf.constant(float("nan")))
+        return {name: newest[place] for place, name in enumerate(self._names)}, offers
+
+    def carry(self, offers: Any) -> None:
+        """Graph: the message with these offers has come to its end, on whichever rank."""
+        if self._names:
+            self._carried.assign(offers)
+
+    def _note_unused(self, name: str, *, where: str) -> None:
+        if name in self._unused:
+            return
+        self._unused.add(name)
+        declared = ", ".join(map(repr, self._names)) or "none"
+        print(
+            f"kungfu: training.feed({name!r}) ({where}) goes nowhere: no rule of this run uses "
+            f"training.fed({name!r}); names that are used: {declared}",
+            file=sys.stderr,
+        )
+
+    def _refuse(self, name: str, what: str, *, where: str) -> None:
+        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python's, of NumPy's or in a tensor; a truth value and a text are none."""
+    if isinstance(value, bool | np.bool_ | str | bytes) or tuple(getattr(value, "shape", ())):
+        return None
+    if getattr(getattr(value, "dtype", None), "name", "") == "bool":  # of a tensor, or of an array without dimensions
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number beyond every float
+        return float("inf")
+    except (TypeError, ValueError):
+        return None

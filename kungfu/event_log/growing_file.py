@@ -1,0 +1,56 @@
+"""Reads a file of lines while another process writes it: each line once, when it is whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["GrowingFile"]
+
+# At most so much of a file is read at once: a record of a week is read in many small parts.
+_CHUNK_BYTES = 1 << 20
+
+
+class GrowingFile:
+    """The whole lines of a file that were not read yet; a line that is half written is left for the next time.
+
+    Args:
+        path: The file; one that does not exist yet has no lines.
+        at_first_bytes: The first time, only so much of its end is read, without a line that is cut by that.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "events.jsonl")
+    ...     _ = path.write_bytes(b"one" + bytes([10]) + b"tw")
+    ...     GrowingFile(path).read()
+    ([b'one'], False)
+    """
+
+    def __init__(self, path: Path, *, at_first_bytes: int | None = None) -> None:
+        self._path, self._offset, self._rest = path, 0, b""
+        self._at_first_bytes, self._is_cut = at_first_bytes, False
+
+    def read(self) -> tuple[list[bytes], bool]:
+        """The next lines, none of them empty, and whether there may be more of them."""
+        try:
+            with self._path.open("rb") as file:
+                if self._at_first_bytes is not None:
+                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # with the end of the line before
+                    self._at_first_bytes, self._is_cut = None, self._offset > 0
+                file.seek(self._offset)
+                chunk = file.read(_CHUNK_BYTES)
+        # Nobody has made the file yet.
+        except FileNotFoundError:
+            return [], False
+        self._offset += len(chunk)
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        if self._is_cut and lines:
+            lines, self._is_cut = lines[1:], False
+        return [line for line in lines if line.strip()], len(chunk) == _CHUNK_BYTES
+
+    def read_all(self) -> Iterator[bytes]:
+        """All lines that are whole by now, part by part."""
+        has_more = True
+        while has_more:
+            lines, has_more = self.read()
+            yield from lines

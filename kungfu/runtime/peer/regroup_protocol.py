@@ -1,0 +1,121 @@
+"""How survivors of a loss come to the view that follows: they report the loss, and wait until the job admits them.
+
+A joiner waits for its admission in the same way; it has nothing to report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from kungfu.errors import DeadlineExceeded
+from kungfu.runtime.attachment.protocol import Attachment
+from kungfu.runtime.core.barrier import Adjust, Decision
+from kungfu.runtime.core.barrier_requests import ExternalRequest
+from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc import rpc
+from kungfu.runtime.ipc.convert import from_external_request
+from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
+from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.barrier_result import PeerState
+from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
+from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
+from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.settings import Settings
+
+__all__ = ["LastView", "RegroupProtocol"]
+
+_EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
+_BEFORE_A_LOSS = "a barrier before a loss"
+
+
+@dataclass(frozen=True)
+class LastView:
+    """Where this peer was when it lost others.
+
+    Args:
+        view: The view that it was in or about to enter; ``None`` before its first one.
+        version: Of the newest view that it knows.
+        holds: Whether it holds the state.
+    """
+
+    view: View | None
+    version: int
+    holds: bool
+
+
+@dataclass(frozen=True)
+class RegroupProtocol:
+    """What this peer comes to the view of the survivors with."""
+
+    settings: Settings
+    attachment: Attachment
+    service: PeerService
+    agent_client: AgentClient
+    channels: rpc.ChannelPool
+    installer: ViewInstaller
+
+    def await_admission(self, *, after: int, meanwhile: Callable[[], None]) -> pb.Admission:
+        """Waits for a view that is newer than ``after`` and admits this peer; see ``PeerService.admission``."""
+        what = "the job to admit this peer"
+        return self.service.admission(after=after, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
+
+    def report_and_await_admission(
+        self, loss: NoticedLoss, last: LastView, *, meanwhile: Callable[[], None]
+    ) -> pb.Admission:
+        """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
+        self.attachment.leave()
+        reported = [self._loss_report(loss, last)]
+        self.agent_client.report_loss(reported[0])
+
+        def look() -> None:
+            report = self._loss_report(loss, last)
+            # Another peer turns out to stand still: the agent has to suspect it too.
+            if not {*report.suspects} <= {*reported[-1].suspects}:
+                reported.append(report)
+                self.agent_client.report_loss(report)
+            meanwhile()
+
+        return self.await_admission(after=last.version, meanwhile=look)
+
+    def _loss_report(self, loss: NoticedLoss, last: LastView) -> LossReport:
+        """What this peer knows of a loss: the peers that the error names, and those whose heartbeats it misses."""
+        error, suspects = str(loss.error), set[int]()
+        if last.view is not None:
+            suspects = at_fault(loss.error, last.view)
+            silence = self.installer.silent_peers(last.view)
+            # A peer that the error does not name stands still.
+            if silence is not None and not suspects.issuperset(silence.peers):
+                suspects.update(silence.peers)
+                error = f"{error}; {silence}"
+        late = isinstance(loss.error, DeadlineExceeded)
+        named, place = tuple(sorted(suspects)), (loss.stage, loss.digest)
+        return LossReport(last.version, loss.step, last.holds, error, named, late, *place)
+
+    def survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
+        """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
+
+        def terms() -> Terms:
+            stopped = before.terms.stopped or self.service.is_stop_requested()
+            kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
+            kept = replace(kept, refused_size=0, replacement_refused=False)
+            return adjust(before.view, Decision(view, kept))
+
+        return terms
+
+    def forward_stop(self, entry: ViewEntry) -> None:
+        """Tells the leader of the survivors that training has ended, before it makes their terms."""
+        leader = entry.view.peers[0]
+        # This peer leads them itself.
+        if leader.id == self.settings.peer:
+            return
+        what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
+        abandon_reason = partial(self.installer.abandon_reason, entry.view)
+        forward_request = PeerServiceStub(self.channels.to(leader.address)).ForwardRequest
+        stop = from_external_request(ExternalRequest("stop", _BEFORE_A_LOSS))
+        deadline_s = self.settings.deadlines.wait_s
+        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=deadline_s, what=what, peer=leader.id)

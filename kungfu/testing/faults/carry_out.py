@@ -1,0 +1,112 @@
+"""Carries one fault out: whether its moment has come, whom it hits, and what is done to their processes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from kungfu.errors import UsageError
+from kungfu.testing.faults.freezer import Freezer
+from kungfu.testing.faults.job_view import JobView
+from kungfu.testing.faults.processes import send_signal
+from kungfu.testing.faults.schedule import (
+    RequestCheckpoint,
+    ResizeJob,
+    SignalHosts,
+    SignalPeers,
+    SlowPeers,
+    Verb,
+    What,
+    When,
+)
+
+__all__ = ["carry_out", "has_come", "hit_peers", "job_state", "pids_of"]
+
+# Of those that are neither frozen nor thawed.
+_SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
+
+
+def has_come(when: When, view: JobView, *, calm: bool, begun: int, before: int) -> bool:
+    """Whether the moment of a fault has come, but for the seconds after it.
+
+    Args:
+        when: The moment.
+        view: The job as its record tells of it.
+        calm: Whether it has settled from the faults before.
+        begun: The steps of the record when the schedule began.
+        before: How many events the record had after the fault before.
+    """
+    match when.moment:
+        case "step":
+            return view.steps >= when.number + begun * when.relative and (calm or not when.calm)
+        case "barrier":
+            return len(view.barriers) >= when.number and (calm or not when.calm)
+        case "next":
+            return when.event in view.kinds[before:]
+        case "settled":
+            return calm
+        case "now":
+            return True
+
+
+def hit_peers(what: What, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+    """The ids of the peers that a fault hits; of one on hosts, all that they have started.
+
+    Args:
+        what: The fault.
+        view: The job as its record tells of it.
+        coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
+
+    Raises:
+        UsageError: There is no such peer or host.
+    """
+    if isinstance(what, ResizeJob | RequestCheckpoint):
+        return ()
+    if isinstance(what, SignalHosts):
+        known = {*view.agents} if what.verb == "thaw" else view.hosts  # a host that stood still for long was given up
+        if not known >= {*what.hosts}:
+            raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
+        return tuple(peer for host in what.hosts for peer in view.peers_of(host))
+    members = view.members
+    missing = [rank for rank in what.ranks if rank >= len(members)]
+    joiner = view.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
+    if missing or not (what.ranks or joiner):
+        raise UsageError(f"there is nobody to {what}; {job_state(view)}")
+    return tuple(members[rank] for rank in what.ranks) or joiner
+
+
+def pids_of(what: What, view: JobView, peers: Collection[int]) -> tuple[int, ...]:
+    """The ids of the processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts."""
+    if isinstance(what, SignalHosts):
+        return tuple(view.agents[host] for host in what.hosts)
+    return tuple(view.pids[peer] for peer in peers)
+
+
+def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float | None = None) -> None:
+    """Does to processes what a fault says; nothing where it asks the job for something.
+
+    Args:
+        what: The fault.
+        pids: The processes.
+        freezer: Thaws what is frozen for a time.
+        longest_s: After so many seconds, what is frozen without saying for how long is thawed; ``None`` for never.
+    """
+    for pid in pids:
+        match what:
+            case SlowPeers(percent=percent, for_s=for_s):
+                freezer.slow(pid, share=percent / 100, for_s=for_s)
+            case SignalPeers(verb="freeze") | SignalHosts(verb="freeze"):
+                frozen_s = longest_s if what.for_s is None else what.for_s
+                if frozen_s is None:
+                    send_signal(pid, signal.SIGSTOP)
+                else:
+                    freezer.freeze(pid, for_s=frozen_s)
+            case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
+                freezer.thaw(pid)
+            case SignalPeers() | SignalHosts():
+                send_signal(pid, _SIGNALS[what.verb])
+
+
+def job_state(view: JobView) -> str:
+    """Who trains and who is on the way, in words."""
+    return f"by step {view.steps} peers {list(view.members)} train and {list(view.joiners)} are on their way"

@@ -1,0 +1,163 @@
+"""Partitions that are taken over by peers that read for longer than a step may wait, in a loop or under Keras' ``fit``.
+
+Peer 3 is killed in the middle of its partition. Whoever takes that over reads to its place for longer than the deadline
+and is killed there, and whoever takes it over then reads until the job was asked for another peer, and for longer than
+the deadline too. That peer comes before the last step. What a peer came to is left in RESULTS/PEER.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import keras_fit
+import numpy as np
+import tensorflow as tf
+
+from kungfu.runtime.api import shuffled
+
+SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
+NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]
+HELD_BY_3 = NAMES[int(shuffled(len(NAMES), seed=SEED, epoch=0)[3])]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--record", type=Path, required=True)
+    parser.add_argument("--deadline", type=float, required=True)
+    parser.add_argument("--how", choices=["loop", "fit"], required=True)
+    return parser.parse_args()
+
+
+def is_first(marker: Path) -> bool:
+    """Whether nobody has left this marker before."""
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def reading(given: argparse.Namespace) -> Any:
+    """What reads a partition, slowly where it was taken over."""
+
+    def read(name: str) -> Iterator[Any]:
+        is_taken_over = name == HELD_BY_3 and (given.results / "dead").exists()
+        for row, sample in enumerate(keras_fit.rows_from(name)):
+            if is_taken_over and row == 4:
+                linger(given)
+            yield sample
+
+    return read
+
+
+def linger(given: argparse.Namespace) -> None:
+    """On the way to its place: the first one that comes here ends here, and the second one is late."""
+    began, dies = time.monotonic(), is_first(given.results / "killed")
+    if not dies and not is_first(given.results / "reads"):
+        return
+    if not dies:
+        awaited_in(given.record, '"state":"accepted"')
+    keras_fit.awaited(lambda: time.monotonic() > began + given.deadline + 2.0, what="the deadline")
+    if dies:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def awaited_in(record: Path, wanted: str) -> None:
+    """Until the record has this text."""
+    keras_fit.awaited(lambda: wanted in record.read_text().replace(" ", ""), what=wanted)
+
+
+def after_step(given: argparse.Namespace, training: Any, done: int) -> None:
+    """Ends peer 3 after a step, and waits after another one until a joiner comes in with the next."""
+    if done == DIES_AFTER and keras_fit.own_id() == 3:
+        die(given)
+    if done == JOINS_AFTER:
+        awaited_in(given.record, '"event":"offered"')
+        changes = training._runner.graph_state.posts.changes
+        if training.rank == 0:
+            keras_fit.awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
+
+
+def die(given: argparse.Namespace) -> None:
+    (given.results / "dead").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Waiting(keras.callbacks.Callback):
+    """Does between two steps what has to be done there."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        super().__init__()
+        self._after_step = lambda done: after_step(given, self.model.fit.attached.training, done)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._after_step(batch + 1)
+
+
+class Counted(keras.callbacks.Callback):
+    """How often each sample was seen."""
+
+    def __init__(self, counts: Any) -> None:
+        super().__init__()
+        self._read, self.seen = lambda: np.diag(np.asarray(counts.total_cm)).tolist(), []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.seen = self._read()
+
+
+def fitted(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
+    import kungfu as kf
+
+    model, counts = keras_fit.build()
+    kf.keras.attach(model, seed=SEED)
+    counted = Counted(counts)
+    model.fit(data, batch_size=keras_fit.BATCH, epochs=1, verbose=0, callbacks=[counted, Waiting(given)])
+    return model, counted.seen
+
+
+def looped(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
+    import kungfu as kf
+
+    model, counts = keras_fit.build()
+    training = kf.attach(model, model.optimizer)
+    training.metrics(counts)
+
+    @training.step
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            found = model(x, training=True)
+            loss = tf.reduce_mean((found["value"] - y["value"]) ** 2)
+        counts.update_state(y["number"], found["number"])
+        grads = tape.gradient(loss, model.trainable_variables)
+        grads = training.average(grads, loss=loss)
+        model.optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+
+    for x, y in training.batches(data, batch_size=keras_fit.BATCH, epochs=1, seed=SEED):
+        step(x, y)
+        after_step(given, training, training.step_number)
+    return model, np.diag(np.asarray(counts.total_cm)).tolist()
+
+
+def main() -> None:
+    import kungfu as kf
+
+    given = arguments()
+    given.results.mkdir(exist_ok=True)
+    data = kf.data.partitions(NAMES, reading(given), counts=[keras_fit.PARTITION] * len(NAMES))
+    model, seen = {"fit": fitted, "loop": looped}[given.how](given, data)
+    weights = [np.asarray(one).ravel().tolist() for one in model.weights]
+    found = {"seen": seen, "weights": weights, "passed": data.passed}
+    (given.results / f"{keras_fit.own_id()}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

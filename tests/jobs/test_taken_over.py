@@ -1,0 +1,45 @@
+"""Partitions that peers take over from others, whose way to their place is longer than a step may wait."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kungfu.cli.main import main
+from tests.jobs.harness import awaited, started
+from tests.jobs.programs.keras_fit import SAMPLES
+from tests.soak import SOAK
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S = 10
+
+
+@pytest.mark.parametrize("how", ["loop", "fit"])
+@SOAK
+def test_a_peer_that_reads_to_its_place_is_waited_for_and_is_killed_there_while_others_read_and_join(
+    tmp_path, how, capsys
+):
+    results, record = tmp_path / "results", tmp_path / "log" / "events.jsonl"
+    words = ["--results", results, "--record", record, "--deadline", DEADLINE_S, "--how", how]
+    options = ["-np", 4, "--min", 1, "--max", 4, "--failures", 0, "--deadline", DEADLINE_S]
+    with started(tmp_path, *options, program="taken_over.py", arguments=words) as job:
+        # Two peers are left, of which one reads.
+        awaited((results / "reads").exists, what="a peer that reads", deadline_s=180.0)
+        assert main(["resize", "3", "--logdir", str(job.folder), "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["state"] == "carried out"
+        ended = job.end()
+    assert ended.code == 0, ended.output
+    assert ended.sizes == [4, 3, 2, 3]
+    assert len(ended.all_of("lost")) == 2, "those that were killed, and no reader"
+    assert not ended.all_of("late")
+    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
+    assert len(found) == 3
+    first, *others = found.values()
+    assert first["seen"] == [1.0] * SAMPLES, "each sample once"
+    assert all((one["seen"], one["weights"]) == (first["seen"], first["weights"]) for one in others)
+    (longest,) = [event for event in ended.all_of("took over") if event["seconds"] > DEADLINE_S]
+    assert longest["samples"] >= 9
+    assert found[longest["peer"]]["passed"] >= longest["samples"]
+    assert "reads to its place there; the others wait for it" in ended.output

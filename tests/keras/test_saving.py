@@ -1,0 +1,156 @@
+"""Models that every peer of a job writes to the same place, and that others read meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+
+from kungfu.keras.saving import write_as_one_job
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.training.job_connection import JobConnection
+from tests.keras.fitting import network
+
+METHODS = ("save", "save_weights", "export")
+
+
+@pytest.fixture
+def connection(monkeypatch: Any, tmp_path: Path) -> JobConnection:
+    """That of a peer whose first fit ended some seconds ago; Keras writes as in a job meanwhile."""
+    monkeypatch.chdir(tmp_path)
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    for name in METHODS:
+        monkeypatch.setattr(keras.Model, name, getattr(keras.Model, name))
+    found = JobConnection(None)
+    found.ended_at = time.time() - 5.0
+    monkeypatch.setattr(import_module("kungfu.keras.saving"), "connect", lambda: found)
+    write_as_one_job()
+    return found
+
+
+def filled(value: float) -> Any:
+    model = network()
+    model.set_weights([np.full(one.shape, value) for one in model.get_weights()])
+    return model
+
+
+def value_in(path: str | Path) -> float:
+    model = network()
+    model.load_weights(path)
+    return float(model.get_weights()[0].flat[0])
+
+
+def aged(path: Path, seconds: float) -> None:
+    """The file was written so long before the end of the fit."""
+    at = time.time() - 5.0 - seconds
+    os.utime(path, (at, at))
+
+
+@pytest.mark.slow
+def test_peers_that_write_one_file_at_once_leave_a_whole_one_and_it_is_whole_all_the_time(connection, monkeypatch):
+    connection._is_open = True  # in a fit all write, in a callback say
+    models = [filled(float(number)) for number in range(3)]
+    models[0].save_weights("best.weights.h5")
+    done: list[int] = []
+
+    def writes(model: Any) -> None:
+        for _ in range(6):
+            model.save_weights("best.weights.h5", overwrite=True)
+            done.append(1)
+
+    threads = [threading.Thread(target=writes, args=(one,)) for one in models]
+    for one in threads:
+        one.start()
+    read = set()
+    while any(one.is_alive() for one in threads):
+        read.add(value_in("best.weights.h5"))
+    for one in threads:
+        one.join()
+    assert len(done) == 18
+    assert read <= {0.0, 1.0, 2.0}
+    assert os.listdir() == ["best.weights.h5"]
+
+
+@pytest.mark.parametrize("name", ["model.keras", "model.h5", "best.weights.h5"])
+def test_a_write_that_fails_leaves_the_file_as_it_was(connection, name, monkeypatch):
+    def broken(self: Any, *_: Any, **__: Any) -> None:
+        raise RuntimeError("the disk is full")
+
+    write = "save_weights" if "weights" in name else "save"
+    getattr(filled(1.0), write)(name)
+    before = Path(name).read_bytes()
+    model = filled(2.0)
+    monkeypatch.setattr(keras.layers.Dense, "get_config" if write == "save" else "save_own_variables", broken)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        getattr(model, write)(name)
+    assert Path(name).read_bytes() == before
+    assert os.listdir() == [name]
+
+
+def test_after_a_fit_what_another_peer_has_written_since_stays_and_what_is_older_is_replaced(connection):
+    path = Path("best.weights.h5")
+    filled(1.0).save_weights(path)
+    aged(path, 1.0)
+    filled(2.0).save_weights(path)
+    assert value_in(path) == 2.0, "it was of the time before the fit's end"
+    filled(3.0).save_weights(path)
+    assert value_in(path) == 3.0, "this peer's own second call"
+    connection.ended_at -= 1.0  # as if it had not written
+    filled(4.0).save_weights(path)
+    assert value_in(path) == 3.0, "another one has written what this fit came to"
+    filled(5.0).save_weights(path)
+    assert value_in(path) == 5.0, "its second call, where the first has left the file alone"
+
+
+def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connection):
+    connection.passes = True
+    filled(1.0).save("kept.keras")
+    filled(2.0).save("kept.keras")
+    assert value_in("kept.keras") == 1.0, "it may be newer than what this peer holds"
+    aged(Path("kept.keras"), 1.0)
+    filled(2.0).save("kept.keras")
+    assert value_in("kept.keras") == 2.0, "that is of another run"
+
+
+@pytest.mark.slow
+def test_an_exported_folder_is_written_by_one_peer(connection):
+    filled(1.0).export("exported", verbose=False)
+    before = Path("exported/saved_model.pb").stat().st_mtime_ns
+    connection.ended_at -= 1.0
+    filled(2.0).export("exported", verbose=False)
+    assert Path("exported/saved_model.pb").stat().st_mtime_ns == before
+    assert os.listdir() == ["exported"]
+
+
+def test_what_is_keras_own_matter_stays_so(connection, tmp_path, monkeypatch):
+    model = filled(1.0)
+    model.save("folder", zipped=False)
+    assert (tmp_path / "folder" / "config.json").is_file()
+    with pytest.raises(ValueError, match="Invalid filepath extension"):
+        model.save("model.txt")
+    model.save("model.keras")
+    monkeypatch.setattr("builtins.input", lambda _: "n")
+    filled(2.0).save("model.keras", overwrite=False)
+    assert value_in("model.keras") == 1.0
+    (tmp_path / "link.keras").symlink_to(tmp_path / "model.keras")
+    aged(tmp_path / "model.keras", 1.0)
+    connection.ended_at += 0.5
+    filled(3.0).save("link.keras")
+    assert value_in("model.keras") == 3.0
+    assert (tmp_path / "link.keras").is_symlink()
+
+
+def test_a_program_that_runs_alone_writes_by_keras(connection, monkeypatch, tmp_path):
+    monkeypatch.delenv("KUNGFU_SETTINGS")
+    filled(1.0).save_weights("a.weights.h5")
+    filled(2.0).save_weights("a.weights.h5")
+    assert value_in("a.weights.h5") == 2.0

@@ -1,0 +1,155 @@
+"""Survivors of a loss: what they report, and how they come to the view that follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from kungfu.errors import PeerFailure
+from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import View
+from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import from_prepared, from_view
+from kungfu.runtime.peer.barrier_result import BarrierResult
+from kungfu.runtime.peer.failed_peers import NoticedLoss
+from tests.runtime.peer.running import TERMS, Job, barrier, job, tell
+
+
+def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
+    """What becomes of the peers that outlive rank 0, each with the terms that it knows of."""
+    lost, survivors = (
+        PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1),
+        running.members[1:],
+    )
+    waits = [
+        running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, terms))
+        for one, terms in zip(survivors, knows, strict=True)
+    ]
+    reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
+    assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
+    assert {tuple(report.suspects) for report in reports} == {(0,)}
+    view = View(3, running.agent.in_force[0].peers[1:])
+    admission = pb.Admission(view=from_view(view), sources=[0, 1])
+    admission.recovery.target = 3
+    for peer in view.peers:
+        tell(peer, "Admit", admission)
+    return [wait.result(timeout=180.0) for wait in waits]
+
+
+def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
+    with job(b"state", b"state", b"state") as running:
+        results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
+        assert [result.after.rank for result in results] == [0, 1]
+        assert {result.after.terms for result in results} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
+        assert running.agent.in_force[-1] == results[0].after.view
+
+
+def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one = running.members[1]
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
+        wait = running.threads.submit(one.membership.recover, one.state, loss)
+        assert list(running.agent.losses.get(timeout=180.0).suspects) == [0]
+        one.socket.stopped.append(2)
+        again = running.agent.losses.get(timeout=180.0)
+        assert list(again.suspects) == [0, 2]
+        assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
+        view = View(3, running.agent.in_force[0].peers[1:2])
+        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        assert wait.result(timeout=180.0).after.rank == 0
+        assert running.agent.losses.empty(), "once for each"
+
+
+def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        how = "its program raised ValueError: rank 2 has no data, ask peer 7 (train.py:3) after step 7"
+        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=0, version=1, how=how))
+        with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=180.0)
+        after = View(3, view.peers[1:2])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=180.0).after.rank == 0
+    assert (list(report.suspects), how in report.error) == ([0], True)
+
+
+def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
+    with job(b"state", b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
+        with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=180.0)
+        after = View(3, view.peers[1:2])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=180.0).after.rank == 0
+    assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
+
+
+def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
+    with job(b"state", b"state") as running:
+        one, view = running.members[1], running.agent.in_force[0]
+        running.members[0].membership.close()
+        with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
+            barrier()(one)
+        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
+        report = running.agent.losses.get(timeout=180.0)
+        after = View(3, view.peers[1:])
+        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        assert wait.result(timeout=180.0).after.rank == 0
+    assert list(report.suspects) == [0]
+
+
+@pytest.mark.parametrize("heard", [0, 1], ids=["who-leads", "who-follows"])
+def test_training_that_has_ended_for_one_survivor_has_ended_for_all(heard: int) -> None:
+    with job(b"state", b"state", b"state") as running:
+        knows = [Terms(96, 32.0, stopped=rank == heard) for rank in (0, 1)]
+        assert [result.after.terms.stopped for result in surviving(running, *knows)] == [True, True]
+
+
+# ---- who holds the state --------------------------------------------------------------------------------------------
+
+
+def grown(running: Job) -> Terms:
+    """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
+    waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
+    joining, peer = running.begin(running.add(b"blank"))
+    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+    results = running.all_do(barrier(terms=waiting), running.members[:-1])
+    after = joining.result(10.0)
+    assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
+    return after.after.terms
+
+
+@pytest.mark.parametrize("complete", [False, True], ids=["before its registered values", "after them"])
+def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_come(complete: bool) -> None:
+    with job(b"state") as running:
+        terms = grown(running)
+        joiner = running.members[1]
+        if complete:
+            joiner.membership.mark_state_complete()
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
+        wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
+        report = running.agent.losses.get(timeout=180.0)
+        assert (report.peer, report.step, report.holds) == (1, 7, complete)
+        view = View(4, running.agent.in_force[-1].peers[1:])
+        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        wait.result(timeout=180.0)
+
+
+def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_come() -> None:
+    with job(b"state", b"state", b"state") as running:
+        loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
+        survivors = running.members[1:]
+        for version, holds in ((3, [True, True]), (5, [True, False])):
+            waits = [running.threads.submit(one.membership.recover, one.state, loss) for one in survivors]
+            reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
+            assert [report.holds for report in reports] == holds
+            view = View(version, running.agent.in_force[0].peers[1:])
+            for peer in view.peers:
+                tell(peer, "Admit", pb.Admission(view=from_view(view), sources=[0]))
+            for wait in waits:
+                wait.result(timeout=180.0)
