@@ -6,8 +6,10 @@ import argparse
 import itertools
 import json
 import math
+import statistics
+from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from kungfu.cli.draw.curves import Series
 from kungfu.cli.draw.panels import fit_axis, smoothed
-from kungfu.cli.draw.recorded_run import Series
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
-from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes, stopped_s
+from kungfu.cli.report.metrics import Row, grouped, steps_per_group
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
@@ -33,15 +36,19 @@ __all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
 _MOST_SIZES = 9
+# Of more steps, groups of them have a point: in a run of days of as many as the typical loss is taken over anyway.
+_EXACT_STEPS, _GROUPS = 200_000, 100_000
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run as it is compared: one entry of each array for each step.
+    """A run as it is compared: one entry of each array for each step, or of a long run for each group of steps.
 
     Attributes:
         name: The name of its folder.
-        steps: The numbers of its steps.
+        count: How many steps it has.
+        sizes: The sizes, one after the other.
+        steps: The numbers of its steps, of a group the last one.
         seconds: From the beginning of training to the end of each step.
         samples: Trained on up to the end of each step.
         peer_seconds: Of all peers together, up to the end of each step.
@@ -52,6 +59,8 @@ class ComparedRun:
     """
 
     name: str
+    count: int
+    sizes: tuple[int, ...]
     steps: Series
     seconds: Series
     samples: Series
@@ -152,38 +161,59 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
         UsageError: There is no record of this version, or no step in it.
     """
     events = read_events(folder).events
-    by_step = {step: row for row in read_metrics(folder).rows if (step := finite_number(row.get("step"))) is not None}
-    rows = [by_step[step] for step in sorted(by_step)]
-    if not rows:
-        raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
-
-    def column(key: str, unknown: float) -> Series:
-        known = (finite_number(row.get(key)) for row in rows)
-        return np.array([unknown if value is None else value for value in known])
-
-    times, size = column("time", math.nan), column("size", math.nan)
     began = next((one.time for one in events if isinstance(one, ViewEvent) and one.time is not None), math.nan)
-    begin = min(began, times[0]) if math.isfinite(began) else times[0]
-    seconds = np.maximum.accumulate(np.nan_to_num(times - begin))
-    passed = np.diff(seconds, prepend=0.0)
+    per_group = steps_per_group(folder, exact=_EXACT_STEPS, groups=_GROUPS)
+    points, sizes, count = array("d"), list[float](), 0
+    for group in grouped(_sums(rows_in_order(read_rows(folder)), began), per_group):
+        *_, group_sizes, losses, speeds = zip(*group, strict=True)
+        points.extend((*group[-1][:5], _median(losses), _median(speeds)))
+        sizes += [size for size, _ in itertools.groupby(group_sizes) if not math.isnan(size)]
+        count += len(group)
+    if not count:
+        raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
+    steps, seconds, samples, peer_seconds, size, loss, speed = np.array(points).reshape(-1, 7).T
     return ComparedRun(
-        name, np.array(sorted(by_step)), seconds, np.cumsum(column("batch", 0.0)),
-        np.cumsum(np.nan_to_num(size) * passed), size, smoothed(column("loss", math.nan), np.zeros(len(rows))),
-        smoothed(column("samples_per_s", math.nan), size), events,
+        name, count, tuple(int(one) for one, _ in itertools.groupby(sizes)), steps, seconds, samples, peer_seconds,
+        size, smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
     )  # fmt: skip
+
+
+def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, ...]]:
+    """Of each step: its number, seconds, samples and peer-seconds up to its end, size, loss, samples per second."""
+    seconds = samples = peer_seconds = 0.0
+    is_first = True
+    for step, row in steps:
+        time, size, batch = (_known(row, name) for name in ("time", "size", "batch"))
+        # A clock may have been set back since training began.
+        if is_first:
+            began, is_first = min(began, time) if math.isfinite(began) else time, False
+        before, passed = seconds, time - began
+        seconds = max(seconds, 0.0 if math.isnan(passed) else passed)
+        samples += 0.0 if math.isnan(batch) else batch
+        peer_seconds += 0.0 if math.isnan(size) else size * (seconds - before)
+        yield step, seconds, samples, peer_seconds, size, _known(row, "loss"), _known(row, "samples_per_s")
+
+
+def _known(row: Row, name: str) -> float:
+    value = finite_number(row.get(name))
+    return math.nan if value is None else value
+
+
+def _median(values: Sequence[float]) -> float:
+    known = [value for value in values if not math.isnan(value)]
+    return statistics.median(known) if known else math.nan
 
 
 def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     """A run in figures, with what it took to come to the loss ``goal``."""
     known = compared.loss[np.isfinite(compared.loss)]
     asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
-    sizes = [int(size) for size in compared.size[np.isfinite(compared.size)]]
     first = int(compared.steps[0])
     resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
     return RunFigures(
-        compared.name, len(compared.steps), int(compared.samples[-1]), float(compared.seconds[-1]),
+        compared.name, compared.count, int(compared.samples[-1]), float(compared.seconds[-1]),
         float(compared.peer_seconds[-1]), float(known[-1]) if known.size else None, _reached(compared, goal),
-        tuple(size for size, _ in itertools.groupby(sizes)), dict(asked), changes(compared.events),
+        compared.sizes, dict(asked), changes(compared.events),
         stopped_s(compared.events), resumed if first > 1 else "",
     )  # fmt: skip
 
@@ -255,8 +285,9 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
         loss.plot(x, compared.loss, color=colour, linewidth=1.8, label=compared.name.replace("$", r"\$"))
         size.step(x, compared.size, where="post", color=colour, linewidth=1.8)
         speed.plot(x, compared.speed, color=colour, linewidth=1.5)
-        decided = [one.step for one in compared.events if isinstance(one, RescaleEvent)]
-        at = np.flatnonzero(np.isin(compared.steps, decided))
+        first, last = compared.steps[0], compared.steps[-1]
+        rescales = (one.step for one in compared.events if isinstance(one, RescaleEvent))
+        at = np.searchsorted(compared.steps, [step for step in rescales if first <= step <= last])
         size.scatter(x[at], compared.size[at], marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
     if goal is not None:
         loss.axhline(goal, color=GREY, linewidth=1, linestyle=":")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,10 @@ _kungfu_program_file() {
 """,
     "zsh": """
 _kungfu_run_dir() {
-  _alternative 'runs:run:_files -W runs -P runs/ -/' 'folders:folder:_files -/'
+  local -a runs
+  [[ $PREFIX == */* ]] || runs=(runs/${(Q)PREFIX}*(N/))
+  (( $#runs )) && compadd -U -f -a runs
+  _files -/
 }
 """,
     "fish": """
@@ -64,6 +67,7 @@ _kungfu_run_words() {
       -*) [[ "$valued" == *" ${COMP_WORDS[place]} "* ]] && (( place += 1 ))
           (( place += 1 ))
           [[ "${COMP_WORDS[place-1]}" == "=" ]] && (( place += 1 )) ;;
+      [0-9]*) (( place += 1 )) ;;  # the port that an option may have
       *) compopt -o default 2>/dev/null; COMPREPLY=(); return 0 ;;
     esac
   done
@@ -71,6 +75,19 @@ _kungfu_run_words() {
 }
 complete -o bashdefault -F _kungfu_run_words kungfu-run
 """
+# A word of digits after an option that may have a value, as in `--page 8080`, is not the program.
+_ZSH_UP_TO_PROGRAM = """
+_kungfu_run_words() {
+  local page=${words[(i)--page]}
+  if (( page + 1 < CURRENT )) && [[ ${words[page+1]} == [0-9]* ]]; then
+    words[page+1]=()
+    (( CURRENT -= 1 ))
+  fi
+  _shtab_kungfu_run
+}
+compdef _kungfu_run_words kungfu-run
+"""
+_FISH_NUMBERS = " ".join(f"'{digit}*'" for digit in range(10))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,18 +112,63 @@ def completion_script(shell: str) -> str:
     commands, starter = make_parser(), make_run_parser()
     for parser in (commands, starter):
         _add_completers(parser)
-    starts = shtab.complete(starter, shell)
-    if shell == "bash":
-        valued = " ".join(word for action in starter._actions if action.nargs != 0 for word in action.option_strings)
-        starts += _BASH_UP_TO_PROGRAM.replace("@VALUED@", valued)
+        if shell == "zsh":
+            _escape_colons(parser)
+    scripts = [shtab.complete(commands, shell), shtab.complete(starter, shell)]
+    return "\n".join([_PREAMBLES[shell], *_MENDED[shell](scripts, starter), ""])
+
+
+# ---- what shtab does not know of each shell --------------------------------------------------------------------------
+
+
+def _for_bash(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
+    valued = " ".join(word for action in _valued(starter) for word in action.option_strings)
+    return [*scripts, _BASH_UP_TO_PROGRAM.replace("@VALUED@", valued)]
+
+
+def _for_zsh(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
+    optional = "|".join(word for action in _options(starter) if action.nargs == "?" for word in action.option_strings)
+    mended = []
+    for script in scripts:
+        # A value may stand after an equals sign; and one that may be left out, only there.
+        script = re.sub(r'^(  "--[\w-]+)(\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
+        script = re.sub(r'^(  \{-[\w-]+,--[\w-]+)(\}"\[.*\]:)', r"\1=\2", script, flags=re.MULTILINE)
+        # Of words that may be repeated each is completed, and not only the first.
+        mended.append(script.replace('  "(*):', '  "*:'))
+    commands, starts = mended
+    return [commands, re.sub(rf'^(  "(?:{optional})=)', r"\1-", starts, flags=re.MULTILINE), _ZSH_UP_TO_PROGRAM]
+
+
+def _for_fish(scripts: Sequence[str], starter: argparse.ArgumentParser) -> list[str]:
+    commands, starts = scripts
+    valued = " ".join(word for action in _valued(starter) for word in action.option_strings)
+    starts = re.sub(r"(_run_opts_with_value) .*", rf"\1 {valued}", starts)
+    starts = starts.replace("      case '*'\n", f"      case {_FISH_NUMBERS}\n        continue\n      case '*'\n", 1)
     # After the program nothing is an option of kungfu-run any more.
-    if shell == "fish":
-        before = 'test "$_shtab_kungfu_run_cmdpath" = "$argv"'
-        starts = starts.replace(before, "test $_shtab_kungfu_run_npos -eq 0")
-        starts += "\ncomplete -c kungfu-run -n 'not _shtab_kungfu_run_using' -F"
-    script = f"{_PREAMBLES[shell]}\n{shtab.complete(commands, shell)}\n{starts}\n"
+    before = 'test "$_shtab_kungfu_run_cmdpath" = "$argv"'
+    starts = starts.replace(before, "test $_shtab_kungfu_run_npos -eq 0")
+    starts += "\ncomplete -c kungfu-run -n 'not _shtab_kungfu_run_using' -F"
     # An option of one dash and several letters is an old-style one there.
-    return re.sub(r" -s (\w{2,}) ", r" -o \1 ", script) if shell == "fish" else script
+    return [re.sub(r" -s (\w{2,}) ", r" -o \1 ", script) for script in (commands, starts)]
+
+
+_MENDED: Mapping[str, Callable[[Sequence[str], argparse.ArgumentParser], list[str]]] = {
+    "bash": _for_bash,
+    "zsh": _for_zsh,
+    "fish": _for_fish,
+}
+
+
+def _options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if action.option_strings]
+
+
+def _valued(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """The options whose next word is their value in any case."""
+    return [action for action in _options(parser) if action.nargs not in (0, "?")]
+
+
+# ---- what completes an argument --------------------------------------------------------------------------------------
 
 
 def _add_completers(parser: argparse.ArgumentParser) -> None:
@@ -115,6 +177,13 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
         completer = _completer(action)
         if completer is not None:
             action.complete = completer  # type: ignore[attr-defined]  # that is how shtab is told
+
+
+def _escape_colons(parser: argparse.ArgumentParser) -> None:
+    """A colon in the name of a value ends it in zsh."""
+    for action in _actions(parser):
+        if isinstance(action.metavar, str):
+            action.metavar = action.metavar.replace(":", "\\:")
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import importlib.util
 import json
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from kungfu.cli.broken_pipe import discard_output
+from kungfu.cli.run_folder import add_run_folder, newest_run
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.program_identity import installed_version
 
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns its exit code; an error of the user is one message and code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     parser = make_parser(words)
+    _check_command(parser, words[:1])
     given = parser.parse_args(words)
     if given.act is None:
         parser.print_help(sys.stderr)
@@ -70,6 +73,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+
+
+def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Ends with code 2 where the first word is no command, and names the one that may be meant."""
+    names = ["explain", "why", "draw", *(name for name, *_ in (*_PLANNING, *_STEERING))]
+    for word in words:
+        if not word.startswith("-") and word not in names:
+            near = difflib.get_close_matches(word, names, n=1)
+            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            parser.error(f"{word!r} is no command; {meant}")
 
 
 def error_line(error: Exception) -> str:
@@ -116,7 +129,7 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_why(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    add_run_folder(parser)
     parser.add_argument(
         "--spans",
         dest="form",
@@ -129,7 +142,7 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_draw(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    add_run_folder(parser)
     parser.add_argument("--to", type=Path, metavar="FILE", help="the PNG to write (DIR/run.png)")
     parser.add_argument(
         "--signals",
@@ -195,13 +208,13 @@ def explain_command(
 def _why(given: argparse.Namespace) -> int:
     from kungfu.cli.why import why_command
 
-    return why_command(given.folder, form=given.form)
+    return why_command(given.folder or newest_run(), form=given.form)
 
 
 def _draw(given: argparse.Namespace) -> int:
     from kungfu.cli.draw.picture import draw_command
 
-    return draw_command(given.folder, given.to, signals=given.signals)
+    return draw_command(given.folder or newest_run(), given.to, signals=given.signals)
 
 
 if __name__ == "__main__":

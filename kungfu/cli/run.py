@@ -15,6 +15,7 @@ from pathlib import Path
 from kungfu.cli.export import exports
 from kungfu.cli.export.exports import Exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
+from kungfu.cli.run_folder import RUNS
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
 from kungfu.runtime.core.cluster import Budgets
@@ -175,7 +176,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
     """A folder of its own for the run's record, made here: another run may begin in the same second."""
     for nth in count(1):
-        folder = hosting.folder(Path("runs") / (stamp if nth == 1 else f"{stamp}-{nth}"))
+        folder = hosting.folder(RUNS / (stamp if nth == 1 else f"{stamp}-{nth}"))
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

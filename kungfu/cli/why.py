@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from kungfu.cli.report import (
     missing_steps,
     narrative,
     read_events,
-    read_metrics,
+    read_rows,
     span_trees,
 )
 from kungfu.cli.report.missing_steps import is_gap
@@ -29,6 +30,7 @@ Form = Literal["narrative", "spans"]
 
 _MARGIN = 11
 _NARROW = 60
+_LINES_AT_ONCE = 500
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
@@ -41,12 +43,21 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
     for tree in span_trees(record.events) if form == "spans" else ():
         console.print(tree)
-    for paragraph in narrative(record.events) if form == "narrative" else ():
-        for line in _lines(paragraph, width=console.width):
-            console.print(line, soft_wrap=True)
+    told, width = narrative(record.events) if form == "narrative" else (), console.width
+    _print(console, (line for paragraph in told for line in _lines(paragraph, width=width)))
     for remark in (*record.remarks, *_unmeasured(folder, record)):
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
+
+
+def _print(console: Console, lines: Iterator[Text]) -> None:
+    """Prints lines, many at once: a record of a week has some hundred thousand, and each call takes its time."""
+    while several := list(islice(lines, _LINES_AT_ONCE)):
+        if console.is_terminal:
+            console.print(Text("\n").join(several), soft_wrap=True)
+        # In a file there are neither styles nor columns.
+        else:
+            console.file.write("".join(f"{line.plain}\n" for line in several))
 
 
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
@@ -55,7 +66,7 @@ def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
     metrics = folder / "metrics.jsonl"
     if not lost or not metrics.exists() or not metrics.stat().st_size:
         return []
-    return missing_steps(record.events, read_metrics(folder).rows)
+    return missing_steps(record.events, read_rows(folder))
 
 
 def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
@@ -66,12 +77,19 @@ def _lines(paragraph: Paragraph, *, width: int) -> Iterator[Text]:
     if margin < _MARGIN and at:
         yield Text(at, style="cyan")
     lead = f"{at} ".ljust(margin) if margin == _MARGIN else " " * margin
-    for line in textwrap.wrap(paragraph.headline, room + 4 + margin - len(lead)) or [""]:
+    for line in _wrapped(paragraph.headline, room + 4 + margin - len(lead)):
         yield Text(lead, style="cyan").append(line, style="bold")
         lead = " " * margin
     for detail in paragraph.details:
-        for nth, line in enumerate(textwrap.wrap(detail, room) or [""]):
+        for nth, line in enumerate(_wrapped(detail, room)):
             yield Text(f"{' ' * margin}{'  - ' if nth == 0 else '    '}{line}")
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    # Most lines have room; to wrap one takes ten times as long as to make it.
+    if len(text) <= room and text.isprintable() and not text.endswith(" "):
+        return [text]
+    return textwrap.wrap(text, room) or [""]
 
 
 def _moment(at_s: float) -> str:

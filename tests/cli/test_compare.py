@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kungfu.cli import compare
 from kungfu.cli.compare import figures_of, read_run
 from kungfu.cli.main import main
 from kungfu.event_log.codec import event_to_line
@@ -44,6 +45,27 @@ def test_steps_that_were_done_again_count_once_and_a_resumed_run_says_where_it_b
     assert (len(compared.steps), compared.size[-1]) == (20, 3)
     assert np.isfinite(compared.loss).all(), "a typical loss around a step that has none"
     assert figures_of(compared, goal=None).note.startswith("its record begins with step 101")
+
+
+def test_a_long_run_is_compared_by_groups_of_steps_with_the_same_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = read_run(recorded(tmp_path / "a", every_s=0.5), name="a")
+    rows = [json.loads(line) for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[200:250]:
+        row["size"] = 3
+    written(tmp_path / "a", GROWN, metrics=rows)
+    exact = figures_of(read_run(tmp_path / "a", name="a"), goal=300.0)
+    monkeypatch.setattr(compare, "_EXACT_STEPS", 100)
+    monkeypatch.setattr(compare, "_GROUPS", 80)
+    thinned = read_run(tmp_path / "a", name="a")
+    assert (len(whole.steps), len(thinned.steps)) == (400, 80)
+    told = figures_of(thinned, goal=300.0)
+    assert exact.sizes == told.sizes == (2, 3, 2)
+    for name in ("steps", "samples", "seconds", "peer_seconds", "stopped_s", "changes"):
+        assert getattr(told, name) == getattr(exact, name)
+    assert exact.to_loss is not None
+    assert told.to_loss == pytest.approx(exact.to_loss, rel=0.1), "within some groups of the step itself"
 
 
 def test_the_command_prints_a_table_and_draws_a_plot(

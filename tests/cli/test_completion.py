@@ -15,6 +15,7 @@ import pytest
 
 from kungfu.cli.completion import SHELLS, completion_script
 from kungfu.cli.main import main
+from tests.soak import SOAK
 
 BASH = ["bash", "--noprofile", "--norc"]
 
@@ -50,6 +51,9 @@ def completed(line: str, *, folder: Path) -> set[str]:
         ("kungfu completion ", set(SHELLS)),
         ("kungfu-run --attachment ", {"local", "horovod"}),
         ("kungfu-run -np 2 --max 4 --inel", {"--inelastic"}),
+        ("kungfu-run -np 2 --page --inel", {"--inelastic"}),
+        ("kungfu-run --page 8080 --inel", {"--inelastic"}),
+        ("kungfu-run --page python train.py --max", set()),
         ("kungfu-run -np 2 pyth train.py --max", set()),
     ],
 )  # fmt: skip
@@ -102,6 +106,94 @@ def read_until(handle: int, wanted: bytes) -> None:
     while wanted not in said:
         said += os.read(handle, 4096)
         assert time.monotonic() < deadline, said
+
+
+# ---- zsh and fish ----------------------------------------------------------------------------------------------------
+
+# What a person at a zsh is offered, by a terminal within a terminal; `compadd` is what offers a word there.
+ZSH = r"""
+zmodload zsh/zpty
+zpty shell zsh -f -i
+zpty -w shell "PS1=; autoload -Uz compinit && compinit -u -D; cd ${(q)3}; eval \"\$(cat ${(q)1})\""
+zpty -w shell 'compadd () {
+  if [[ ${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]]; then builtin compadd "$@"; return; fi
+  local -a offered; local one
+  builtin compadd -A offered "$@"
+  for one in $offered; do print -r -- "OFFERED:$IPREFIX$one"; done
+  builtin compadd "$@"
+}'
+zpty -w shell "bindkey '^I' complete-word; the-end () { print -r -- TH''E-END }; zle -N the-end; bindkey '^X^X' the-end"
+zpty -w shell "print REA''DY"
+zpty -r shell said '*READY*'
+zpty -w -n shell "$2"$'\t\x18\x18'
+zpty -r shell said '*THE-END*'
+print -r -- $said
+"""
+
+
+@cache
+def script_of(shell: str) -> str:
+    return completion_script(shell)
+
+
+def offered(shell: str, line: str, *, folder: Path, script_at: Path) -> set[str]:
+    """What a shell offers for the last word of a line."""
+    path = script_at / f"completion.{shell}"
+    path.write_text(script_of(shell))
+    if shell == "fish":
+        words = ["fish", "--no-config", "-c", f"source {path}; complete -C {shlex.quote(line)}"]
+    else:
+        words = ["zsh", "-f", "-c", ZSH, "zsh", str(path), line, str(folder)]
+    ran = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=120, check=True)
+    assert not ran.stderr
+    lines = ran.stdout.replace("\r", "").split("\n")
+    if shell == "zsh":
+        lines = [one.partition("OFFERED:")[2] for one in lines]
+    return {one.partition("\t")[0].rstrip("/") for one in lines} - {""}
+
+
+@SOAK
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_zsh_and_fish_complete_commands_options_choices_and_folders_of_runs(tmp_path: Path, shell: str) -> None:
+    if not shutil.which(shell):
+        pytest.skip(f"no {shell} here: bash tools/shells.sh")
+    folder = tmp_path / "work"
+    for name in ("runs/20261123-0500", "runs/20261124-0600", "runs/a b", "other"):
+        (folder / name).mkdir(parents=True)
+    (folder / "train.py").touch()
+    both = {"20261123-0500", "20261124-0600"}
+    in_runs = {f"runs/{name}" for name in both}
+    expected: dict[str, set[str]] = {
+        "kungfu resi": {"resize"},
+        "kungfu sc": {"scale-in", "scale-out"},
+        "kungfu why --sp": {"--spans"},
+        "kungfu chaos --sch": {"--schedule"},
+        "kungfu resize 3 --keep ": {"global_batch_size", "local_batch_size"},
+        "kungfu resize 3 --keep=lo": {"--keep=local_batch_size"},
+        "kungfu resize ": set(),  # a number
+        "kungfu completion ": set(SHELLS),
+        "kungfu-run --attachment ": {"local", "horovod"},
+        "kungfu-run -np 2 --max 4 --inel": {"--inelastic"},
+        "kungfu-run --peers=2 --max=4 --inel": {"--inelastic"},
+        "kungfu-run -H a:2,b:4 --inel": {"--inelastic"},
+        "kungfu-run -np 2 --page --inel": {"--inelastic"},
+        "kungfu-run --page 8080 --inel": {"--inelastic"},
+        "kungfu-run -np 2 python train.py --max": set(),
+        "kungfu why 20261123": {"runs/20261123-0500"},
+        "kungfu resize 3 20261123": {"runs/20261123-0500"},
+        "kungfu migrate 1 localhost 2026": in_runs,
+        "kungfu scale-in 1 2 20261124": {"runs/20261124-0600"},
+        "kungfu compare other 2026": in_runs,
+        "kungfu chaos --logdir o": {"other"},
+        "kungfu-run --resume 2026": in_runs,
+        # zsh offers what is to be appended to a folder.
+        "kungfu status runs/2026112": both if shell == "zsh" else in_runs,
+        "kungfu-run -np 2 python tr": {"train.py"},
+        "kungfu-run --page python tr": {"train.py"},
+    }
+    found = {line: offered(shell, line, folder=folder, script_at=tmp_path) for line in expected}
+    assert found == expected
+    assert "bash" in offered(shell, "kungfu-run --inelastic -np 2 bas", folder=folder, script_at=tmp_path)
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.runtime.job_api.job_file import JobFile, write_job_file
 from tests.cli.recorded import FAILED, GROWN, measured, written
 from tests.event_log.made import made
 
@@ -33,6 +34,13 @@ def test_why_keeps_a_long_time_apart_from_what_happened_then(
     story = capsys.readouterr().out.splitlines()
     assert any(line.startswith("+11 min 16 s ended: word") for line in story)
     assert max(len(line) for line in story[1:]) <= 70
+
+
+def test_why_tells_a_long_story_whole_and_in_its_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decisions = [made(event="decision", step=step, rule="grow", asked=3, size=2, done="x") for step in range(1, 701)]
+    assert main(["why", str(written(tmp_path, decisions))]) == 0
+    story = [line.split(":")[0].split() for line in capsys.readouterr().out.splitlines() if "grow wants" in line]
+    assert [words[-1] for words in story] == list(map(str, range(1, 701)))
 
 
 def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +89,38 @@ def test_draw_prints_the_path_of_its_picture(tmp_path: Path, capsys: pytest.Capt
     assert main(["draw", str(run)]) == 0
     assert capsys.readouterr().out == f"{run / 'run.png'}\n"
     assert (run / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_a_folder_it_is_the_newest_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for command in ("why", "draw"):
+        assert main([command]) == 2
+        assert f"kungfu {command}: no job was found in runs/" in capsys.readouterr().err
+    for started, name in enumerate(("late", "early")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        written(folder, GROWN)
+        write_job_file(folder, JobFile("job", "", "", 0, started=100.0 - started, ended=200.0, code=0))
+    assert main(["why"]) == 0
+    assert capsys.readouterr().out.startswith("the run in runs/late")
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("resise", "'resise' is no command; did you mean 'resize'?"),
+        ("wy", "did you mean 'why'?"),
+        ("xx", "'xx' is no command; there are explain, why, draw, doctor"),
+    ],
+)
+def test_a_word_that_is_no_command_is_told_with_one_that_is(
+    word: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([word, "2"])
+    assert told in capsys.readouterr().err
 
 
 def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:

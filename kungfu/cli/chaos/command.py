@@ -26,11 +26,13 @@ from kungfu.cli.chaos.foresight import ForeseenFault, foresee
 from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
 from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_place
 from kungfu.cli.chaos.show import injection_line, print_foreseen, print_report
-from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report import read_events, read_rows, rows_between
 from kungfu.cli.report.values import counted
+from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import JobRequest, Resize, SaveCheckpoint
-from kungfu.runtime.job_api.job_file import JobFile, is_running, newest_folder, read_job_file
+from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
+from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.faults import (
     Fault,
@@ -48,9 +50,10 @@ from kungfu.testing.faults.processes import local_hosts
 
 __all__ = ["add_arguments", "read_schedule", "run"]
 
-_RUNS = Path("runs")
 _LONGEST_S = 86400.0
 _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
+# Steps before the first fault that the report knows: what is usual.
+_STEPS_BEFORE = 200
 _EXITS = (
     "exit codes: 0 each fault was carried out and everything held, 1 not, 2 the command line is wrong, or there is no "
     "such job, 130 ended by Ctrl-C"
@@ -60,8 +63,7 @@ _EXITS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
     parser.epilog = _EXITS
-    parser.add_argument("place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest in runs/)")
-    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
+    add_job_folder(parser)
     parser.add_argument(
         "--fault", action="append", default=[], metavar="FAULT", help="as in 'at step +100 kill leader'; repeatable"
     )
@@ -95,7 +97,7 @@ def run(given: argparse.Namespace) -> int:
     for name, seconds in (("--within", given.within), ("--patience", given.patience)):
         if not 1 <= seconds <= _LONGEST_S:
             raise UsageError(f"{name} {seconds:g}: must be from 1 to {_LONGEST_S:g} seconds")
-    folder = given.logdir or given.place or newest_folder(_RUNS)
+    folder = job_folder(given)
     with connected(folder) as job:
         status = job.status()
     watcher = JobWatcher(given.watch or folder)
@@ -201,7 +203,7 @@ class _SteeredJob:
         from kungfu.runtime.job_api.client import connected
 
         action = Resize(what.size) if isinstance(what, ResizeJob) else SaveCheckpoint()
-        with connected(self.folder) as job:
+        with connected(self._answering()) as job:
             progress = job.submit(JobRequest(id, action))
         if progress.state == "refused":
             raise UsageError(f"the job refuses it: {progress.reason}")
@@ -212,10 +214,19 @@ class _SteeredJob:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
 
+    def file(self) -> JobFile:
+        """What the kungfu-run says that the job has here, or that of the host that is watched."""
+        return read_job_file(self._answering())
+
     @property
     def record(self) -> Path:
         """The folder that is read."""
         return self.watcher.folder
+
+    def _answering(self) -> Path:
+        """The folder of the kungfu-run here, or once a fault has ended that one, of the host that is watched."""
+        is_elsewhere = self.is_watched and (self.record / JOB_FILE).exists()
+        return self.record if is_elsewhere and not is_running(read_job_file(self.folder)) else self.folder
 
 
 def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
@@ -241,27 +252,26 @@ def _reported(
     injections: Sequence[Injection], job: _SteeredJob, *, since: float, within_s: float, first_step: int, offset: int
 ) -> ChaosReport:
     content = _job_file(job)
-    rows = read_metrics(job.record).rows
     return report_chaos(
-        injections, read_events(job.record).events, [row for row in rows if row.get("step", 0) > first_step - 200],
-        job=content.job, since=since, within_s=within_s, samples=_samples(job.record, rows, first_step, offset),
+        injections, read_events(job.record).events, [*rows_between(job.record, first_step - _STEPS_BEFORE)],
+        job=content.job, since=since, within_s=within_s, samples=_samples(job.record, first_step, offset),
         code=content.code,
     )  # fmt: skip
 
 
 def _job_file(job: _SteeredJob) -> JobFile:
     """The file of a job; of one whose record tells its end, with the exit code, which follows when all is cleared."""
-    content, deadline = read_job_file(job.folder), time.monotonic() + _CLEARED_WITHIN_S
+    content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        content = read_job_file(job.folder)
+        content = job.file()
     return content
 
 
-def _samples(record: Path, rows: Sequence[Any], first_step: int, offset: int) -> SampleCheck:
+def _samples(record: Path, first_step: int, offset: int) -> SampleCheck:
     """By the trace, which knows each step's place; else by the metrics of whole epochs."""
     steps = read_steps(record, offset=offset)
-    return check_steps(steps) if steps else check_epochs(rows, since=first_step)
+    return check_steps(steps) if steps else check_epochs(read_rows(record), since=first_step)
 
 
 @contextmanager

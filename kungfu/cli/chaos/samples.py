@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kungfu.cli.report import rows_in_order
 from kungfu.cli.report.values import counted, figure, finite_number
 
 __all__ = ["CountedStep", "SampleCheck", "check_epochs", "check_steps", "read_steps", "trace_place"]
@@ -145,17 +146,11 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
     >>> check_epochs(rows, since=3).found
     '2 whole epochs of 12 samples each'
     """
-    by_step = {int(step): row for row in rows if (step := finite_number(row.get("step"))) is not None}
-    epochs: dict[int, dict[int, int]] = {}
-    for step, row in sorted(by_step.items()):
-        epochs.setdefault(int(row.get("epoch", 0)), {})[step] = int(row.get("batch", 0))
+    epochs = _epochs(rows)
     # The first and the last one may have begun before the record, and go on after it.
-    whole = {
-        epoch: steps for epoch, steps in [*epochs.items()][1:-1]
-        if {min(steps) - 1, max(steps) + 1} <= by_step.keys() and len(steps) == max(steps) - min(steps) + 1
-    }  # fmt: skip
-    checked = {epoch: sum(steps.values()) for epoch, steps in whole.items() if max(steps) > since}
-    totals = [sum(steps.values()) for steps in whole.values()]
+    whole = {number: one for number, one in [*epochs.items()][1:-1] if one.is_whole}
+    checked = {number: one.samples for number, one in whole.items() if one.last > since}
+    totals = [one.samples for one in whole.values()]
     if not checked:
         return SampleCheck(0, "no epoch was over", notes=("no whole epoch is recorded: its samples were not counted",))
     usual = max(set(totals), key=totals.count)
@@ -165,6 +160,48 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
     ]  # fmt: skip
     found = f"{counted(len(checked), 'whole epoch')} of {counted(usual, 'sample')} each"
     return SampleCheck(sum(checked.values()), found if not problems else "epochs differ", tuple(problems))
+
+
+@dataclass
+class _Epoch:
+    """The steps of an epoch that were recorded.
+
+    Args:
+        first: Its first step.
+        last: Its last step.
+        is_begun: Whether the step before the first one was recorded.
+        followed: The last step of the epoch whose next one was recorded.
+        steps: How many there are.
+        samples: Those of all of them.
+    """
+
+    first: int
+    last: int
+    is_begun: bool
+    followed: int = 0
+    steps: int = 0
+    samples: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no step of it is missing."""
+        return self.is_begun and self.followed == self.last and self.steps == self.last - self.first + 1
+
+
+def _epochs(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, _Epoch]:
+    """The epochs by their numbers, in the order in which they began."""
+    epochs: dict[int, _Epoch] = {}
+    before: tuple[int, _Epoch] | None = None
+    for number, row in rows_in_order(rows):
+        step = int(number)
+        is_next = before is not None and before[0] == step - 1
+        if before is not None and is_next:
+            before[1].followed = before[0]
+        epoch = epochs.setdefault(int(finite_number(row.get("epoch")) or 0), _Epoch(step, step, is_next))
+        epoch.last, epoch.steps = step, epoch.steps + 1
+        epoch.samples += int(finite_number(row.get("batch")) or 0)
+        before = step, epoch
+    return epochs
 
 
 def _named(first: int, last: int) -> str:

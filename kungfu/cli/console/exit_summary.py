@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rich.text import Text
+
 from kungfu.cli.console.log_filter import is_startup_noise
+from kungfu.cli.console.packed_lines import packed
 from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
-__all__ = ["exit_summary"]
+__all__ = ["exit_summary", "fitted"]
 
 _MOST_LINES = 40
+_OUTPUT, _INDENT = "  | ", "    "
+# A command that people copy is not broken.
+_WORD = re.compile(r"kungfu why \S+|\S+")
 
 
 def exit_summary(
@@ -58,6 +65,27 @@ def exit_summary(
     return [headline, *_last_output(failure), whole, *last]
 
 
+def fitted(line: str, *, width: int | None, style: str = "") -> Text:
+    """A line of the summary as it is printed.
+
+    Args:
+        line: A line that `exit_summary` gives; what a peer has printed stays as it is.
+        width: The columns of the terminal, which would break words; ``None`` where it is none.
+        style: That of its words.
+
+    >>> print(fitted("  the record so far: kungfu why runs/a", width=30))
+      the record so far:
+        kungfu why runs/a
+    """
+    if width is None or line.startswith(_OUTPUT) or not line.strip():
+        return Text(line, style)
+    lead = line[: len(line) - len(line.lstrip())]
+    first, *others = _WORD.findall(line)
+    text = packed([Text(word) for word in (lead + first, *others)], width=width, indent=_INDENT)
+    text.stylize(style)
+    return text
+
+
 def _lost(raised: Mapping[int, str], folder: Path) -> list[str]:
     """The last line, where peers were lost to exceptions of their own."""
     if not raised:
@@ -77,7 +105,7 @@ def _last_output(failure: Failure) -> list[str]:
         lines.pop()
     if not lines:
         return ["  it printed nothing"]
-    return ["  its last output:", *(f"  | {line}" for line in lines[-_MOST_LINES:])]
+    return ["  its last output:", *(f"{_OUTPUT}{line}" for line in lines[-_MOST_LINES:])]
 
 
 def _without_failure(code: int, folder: Path) -> str:

@@ -12,11 +12,10 @@ from types import TracebackType
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
-from rich.text import Text
 
 from kungfu.cli.broken_pipe import discard_output
 from kungfu.cli.console.event_lines import EventLines
-from kungfu.cli.console.exit_summary import exit_summary
+from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState, ScreenUpdate
 from kungfu.cli.console.screens import LiveScreen, PlainScreen
@@ -104,7 +103,9 @@ class RunConsole:
         style = "bold red" if ending.failure else "bold"
         try:
             for nth, line in enumerate(lines):
-                out.print(Text(sanitize(line, encoding=out.encoding), style if nth == 0 else ""), soft_wrap=True)
+                text = sanitize(line, encoding=out.encoding)
+                width = out.width if out.is_terminal else None
+                out.print(fitted(text, width=width, style=style if nth == 0 else ""), soft_wrap=True)
         except OSError:
             discard_output(out.file)
 

@@ -16,7 +16,9 @@ from typing import Any
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, not_finite, rough_duration
 from kungfu.event_log.events import (
     DecisionEvent,
+    FinishedEvent,
     LoggedEvent,
+    PhaseEvent,
     RecoveredEvent,
     RefusedEvent,
     RescaleEvent,
@@ -135,8 +137,11 @@ def after_event(status: Status, event: LoggedEvent) -> Status:
     match event:
         case StartedEvent():
             return replace(status, phase=f"{counted(event.size, 'peer')} getting ready")
-        case ViewEvent():
+        case ViewEvent() | PhaseEvent():
             return replace(status, phase="training")
+        # The scripts go on after it, and may train again: that is another phase.
+        case FinishedEvent() if not event.leaving:
+            return replace(status, phase="training is over, the program goes on")
         case DecisionEvent():
             asked = f"{figure(event.size)} -> {counted(event.asked, 'peer')}"
             return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {asked}, under way")

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
+from kungfu.cli.console.packed_lines import packed
 from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, Status, decision_words, status_words
 from kungfu.cli.report.values import duration
 
@@ -18,6 +19,7 @@ __all__ = ["LiveScreen", "PlainScreen"]
 
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
 _FIXED = "\N{NO-BREAK SPACE}"
+_GAP = "  "
 
 
 class LiveScreen:
@@ -46,7 +48,8 @@ class LiveScreen:
         self._live.stop()
 
     def _painted(self, status: Status) -> Group:
-        pairs = Text("  ").join(_pair(name, value) for name, value in status_words(status))
+        named = [_pair(name, value) for name, value in status_words(status)]
+        pairs = packed(named, width=self._console.width, gap=_GAP)
         title = Text(f" {status.phase}, {duration(round(self._clock() - self._began, 1))} ", "bold")
         return Group(Rule(title, style="dim", characters="-"), pairs, Text(decision_words(status), "dim"))
 
@@ -55,7 +58,7 @@ def _pair(name: str, value: str) -> Text:
     """A name and its value, which never stand on two lines."""
     pair = Text()
     pair.append(name.replace(" ", _FIXED) + _FIXED, "dim")
-    pair.append(value, "bold")
+    pair.append(value.replace(" ", _FIXED), "bold")
     return pair
 
 

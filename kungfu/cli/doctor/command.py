@@ -8,11 +8,13 @@ import os
 import sys
 from dataclasses import asdict
 
+from rich.console import Console
+
 from kungfu.cli.doctor.finding import Finding, print_findings
 from kungfu.cli.doctor.hosts import HostFacts, compared, exchange
 from kungfu.cli.doctor.machine import check_machine
 from kungfu.cli.doctor.probe import probe
-from kungfu.cli.doctor.software import check_software, installed_libraries
+from kungfu.cli.doctor.software import check_software, installed_libraries, taken_versions
 from kungfu.cli.hosting import Hosting, read_hosting
 from kungfu.cli.hosting import add_arguments as add_hosting_arguments
 from kungfu.errors import UsageError
@@ -23,6 +25,8 @@ from kungfu.runtime.settings import AttachmentName
 __all__ = ["add_arguments", "run"]
 
 _LONGEST_WAIT_S = 3600.0
+_PROBED_WITHIN_S = 600.0
+_PROBING = "loading TensorFlow and kungfu's op; its first use compiles it, which takes a minute or so"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,8 +60,11 @@ def run(given: argparse.Namespace) -> int:
     hosting = read_hosting(given, maximum=1, attachment=attachment, environment=os.environ)
     slots = given.peers if given.hosts is None else hosting.own.slots
     libraries = installed_libraries()
+    # On a terminal it shows that it is at work.
+    with Console(stderr=True).status(_PROBING):
+        found = probe(deadline_s=_PROBED_WITHIN_S)
     findings = [
-        *check_software(probe(deadline_s=300.0), attachment=attachment, libraries=libraries),
+        *check_software(found, attachment=attachment, libraries=libraries, taken=taken_versions()),
         *check_machine(slots=slots, attachment=attachment),
         *_others(hosting, libraries, wait_s=given.wait),
     ]

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from kungfu.cli.doctor.finding import Finding
+from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError
 from kungfu.native import cache_folder
 from kungfu.runtime.agent.supervisor.launch import count_gpus, threads_per_peer
@@ -57,7 +58,7 @@ def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
 
 def _cores(slots: int) -> Finding:
     cores, each = len(psutil.Process().cpu_affinity() or [0]), threads_per_peer(slots)
-    found = f"{cores} for {slots} peers: {each} threads each"
+    found = f"{cores} for {counted(slots, 'peer')}: {counted(each, 'thread')} each"
     if cores < slots:
         return Finding("cores", found, "remark", "peers take turns on a core, and steps take longer: give fewer slots")
     return Finding("cores", found)
@@ -67,14 +68,14 @@ def _devices(slots: int) -> Finding:
     devices = devices_of(os.environ, gpus=count_gpus())
     if not devices:
         return Finding("devices", "no GPU: peers train on the cores")
-    found = f"{len(devices)} for {slots} peers: {', '.join(devices)}"
+    found = f"{len(devices)} for {counted(slots, 'peer')}: {', '.join(devices)}"
     if len(devices) < slots:
         return Finding("devices", found, "remark", "several peers share a device: give as many slots as devices")
     return Finding("devices", found)
 
 
 def _memory(free_bytes: int, *, slots: int) -> Finding:
-    found = f"{free_bytes / 2**30:.1f} GiB free for {slots} peers"
+    found = f"{free_bytes / 2**30:.1f} GiB free for {counted(slots, 'peer')}"
     if free_bytes < slots * _PEER_BYTES:
         return Finding(
             "memory", found, "remark", "a peer takes about 1 GiB before it has a model: give fewer slots, or free some"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,14 +47,27 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
         command: What is run; tests run another program.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    try:
-        done = subprocess.run(
-            list(command), env=environment, capture_output=True, text=True, timeout=deadline_s, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
-        return _read(output, f"was not done within {deadline_s:g} s")
-    return _read(done.stdout, _end(done.returncode, done.stderr))
+    with subprocess.Popen(
+        list(command), env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, process_group=0,
+    ) as process:  # fmt: skip
+        try:
+            output, errors = process.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired as error:
+            _end_group(process)
+            output = error.stdout.decode() if isinstance(error.stdout, bytes) else error.stdout or ""
+            return _read(output, f"was not done within {deadline_s:g} s")
+        # Ctrl-C reaches the doctor alone, since the process has a group of its own.
+        except BaseException:
+            _end_group(process)
+            raise
+    return _read(output, _end(process.returncode, errors))
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """Ends the process with all that it started: a compiler would go on for a minute, with nobody to wait for it."""
+    with suppress(ProcessLookupError):  # all of it has ended
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(output: str, ended: str) -> Probe:

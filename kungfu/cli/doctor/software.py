@@ -5,15 +5,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.cli.doctor.probe import Probe
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.settings import AttachmentName
 
-__all__ = ["LIBRARIES", "check_software", "installed_libraries"]
+__all__ = ["LIBRARIES", "check_software", "installed_libraries", "taken_versions"]
 
 LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
 _NEEDED = LIBRARIES[:-1]
@@ -32,25 +36,55 @@ def installed_libraries() -> dict[str, str]:
     return found
 
 
-def check_software(probe: Probe, *, attachment: AttachmentName, libraries: dict[str, str]) -> Iterator[Finding]:
+def taken_versions() -> dict[str, SpecifierSet]:
+    """The versions of its libraries that the installed kungfu takes, by name; empty where it is not installed."""
+    try:
+        needed = [Requirement(line) for line in requires("kungfu-training") or ()]
+    except PackageNotFoundError:
+        return {}
+    return {one.name: one.specifier for one in needed if one.marker is None}  # those of an extra have a marker
+
+
+def check_software(
+    probe: Probe, *, attachment: AttachmentName, libraries: Mapping[str, str], taken: Mapping[str, SpecifierSet]
+) -> Iterator[Finding]:
     """The findings of what is installed.
 
     Args:
         probe: What came of loading TensorFlow, the op and Horovod.
         attachment: What the job is to use; Horovod is a problem only where it is that.
         libraries: The installed versions by name.
+        taken: The versions that kungfu takes, by name; a library without an entry may have any.
     """
     yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
-    missing = [name for name in _NEEDED if name not in libraries]
-    shown = ", ".join(f"{name} {libraries[name]}" for name in _NEEDED if name in libraries)
-    if missing:
-        yield Finding("libraries", f"{shown}; missing: {', '.join(missing)}", "problem", _INSTALL)
-    else:
-        yield Finding("libraries", shown)
+    yield _libraries(libraries, taken)
     yield _tensorflow(probe)
     yield _compiler(has_op="path" in probe.known.get("native op", {}))
     yield _native_op(probe)
     yield _horovod(probe, wanted=attachment == "horovod")
+
+
+def _libraries(libraries: Mapping[str, str], taken: Mapping[str, SpecifierSet]) -> Finding:
+    missing = [name for name in _NEEDED if name not in libraries]
+    shown = ", ".join(f"{name} {libraries[name]}" for name in _NEEDED if name in libraries)
+    if missing:
+        return Finding("libraries", f"{shown}; missing: {', '.join(missing)}", "problem", _INSTALL)
+    unlike = {
+        name: taken[name]
+        for name in _NEEDED
+        if name in taken and not taken[name].contains(libraries[name], prereleases=True)
+    }
+    if not unlike:
+        return Finding("libraries", shown)
+    outside = ", ".join(f"{name} {versions}" for name, versions in unlike.items())
+    # An older one lacks what kungfu calls; with a newer one nothing is known to fail.
+    severity: Severity = "problem" if any(_is_older(libraries[name], one) for name, one in unlike.items()) else "remark"
+    words = " ".join(f"'{name}{versions}'" for name, versions in unlike.items())
+    return Finding("libraries", f"{shown}; kungfu takes: {outside}", severity, f"pip install {words}")
+
+
+def _is_older(installed: str, taken: SpecifierSet) -> bool:
+    return any(one.operator == ">=" and Version(installed) < Version(one.version) for one in taken)
 
 
 def _tensorflow(probe: Probe) -> Finding:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
-from kungfu.cli.draw.recorded_run import RecordedRun, Series
+from kungfu.cli.draw.curves import Series
+from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
-from kungfu.cli.report.values import duration, figure, finite_number, not_finite
+from kungfu.cli.report.values import duration, figure
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
 
 __all__ = [
@@ -34,6 +36,9 @@ _SMOOTH_STEPS = 25
 # An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
 _MOST_NAMES = 12
+# Of changes: a picture is some 1,000 pixels wide.
+_MOST_LINES = 1_000
+_WINDOWS_AT_ONCE = 1 << 14
 
 
 def draw_size(panel: Any, run: RecordedRun) -> None:
@@ -43,7 +48,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
     decisions = run.happened(DecisionEvent)
     panel.scatter(
         [event.step for event in decisions], [event.asked for event in decisions],
-        marker="D", s=34, facecolor="white", edgecolor=RED, linewidth=1.5, zorder=3, label="size a rule asked for",
+        marker="D", s=34, facecolor="white", edgecolor=RED, linewidth=1.5, zorder=3, label="size asked for",
     )  # fmt: skip
     if decisions:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
@@ -56,7 +61,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
 
 def draw_noise(panel: Any, run: RecordedRun) -> None:
     """The batch, and beside it the noise scale where a policy has one."""
-    noise, batch = run.series("noise_scale"), _typical(run.series("batch"), among=_ODD_AMONG)
+    noise, batch = run.series("noise_scale"), _typical(run.typical("batch"), among=_ODD_AMONG)
     watched = np.isfinite(noise).any()
     if watched:
         panel.plot(run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
@@ -70,7 +75,7 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
 def draw_loss(panel: Any, run: RecordedRun) -> None:
     """The loss, and the steps in which it is no number."""
     loss = run.series("loss")
-    smooth = smoothed(loss, np.zeros_like(loss))
+    smooth = smoothed(run.typical("loss"), np.zeros_like(loss))
     panel.plot(run.steps, loss, color=RED, linewidth=0.8, alpha=0.3)
     panel.plot(run.steps, smooth, color=RED, linewidth=1.8)
     panel.set_ylabel("loss")
@@ -80,11 +85,11 @@ def draw_loss(panel: Any, run: RecordedRun) -> None:
 
 def _mark_lost(panel: Any, run: RecordedRun) -> None:
     """A mark at the foot of each step whose loss is no number: a line that ends says nothing."""
-    lost = [row for row in run.rows if not_finite(row.get("loss"))]
+    lost = run.curves.lost
     if not lost:
         return
-    which = f"{not_finite(lost[0]['loss'])}, first at step {figure(lost[0]['step'])}"
-    steps = [finite_number(row["step"]) for row in lost]
+    (first, what), steps = lost[0], [step for step, _ in lost]
+    which = f"{what}, first at step {figure(first)}"
     foot = panel.get_xaxis_transform()
     panel.scatter(steps, [0.03] * len(steps), transform=foot, marker="x", s=18, color=RED, label=which)
     panel.legend(loc="upper right", frameon=False, fontsize=9)
@@ -93,7 +98,7 @@ def _mark_lost(panel: Any, run: RecordedRun) -> None:
 def draw_speed(panel: Any, run: RecordedRun) -> None:
     """Samples per second."""
     speed = run.series("samples_per_s")
-    smooth = smoothed(speed, run.series("size"))
+    smooth = smoothed(run.typical("samples_per_s"), run.series("size"))
     panel.plot(run.steps, speed, color=GREEN, linewidth=0.8, alpha=0.3)
     panel.plot(run.steps, smooth, color=GREEN, linewidth=1.8)
     panel.set_ylabel("samples/s")
@@ -105,9 +110,24 @@ def draw_speed(panel: Any, run: RecordedRun) -> None:
 
 def draw_changes(panel: Any, run: RecordedRun) -> None:
     """A line at each change of the membership."""
+    # All of a kind are one artist: of a long run there may be thousands, and beside each other they are a plane.
+    apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
     for kind, colour in CHANGES.items():
-        for event in run.happened(kind):
-            panel.axvline(event.step, color=colour, linewidth=1, linestyle=":", zorder=0)
+        steps = _thinned(sorted(event.step for event in run.happened(kind)), apart=apart)
+        lines = [[(step, 0.0), (step, 1.0)] for step in steps]
+        drawn = LineCollection(
+            lines, transform=panel.get_xaxis_transform(), colors=colour, linewidths=1, linestyles=":", zorder=0
+        )
+        panel.add_collection(drawn, autolim=False)
+
+
+def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
+    """Of rising steps those that are at least so far from the last one that was given."""
+    last = -math.inf
+    for step in steps:
+        if step - last >= apart:
+            last = step
+            yield step
 
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
@@ -139,9 +159,18 @@ def smoothed(values: Series, group: Series) -> Series:
 
 def _typical(values: Series, *, among: int) -> Series:
     """The median of the known values of the `among` steps around each: single steps that are odd leave no trace."""
-    # One window of values around each step, padded with unknown ones at both ends.
-    windows = sliding_window_view(np.pad(values, among // 2, constant_values=math.nan), among)
-    known = np.isfinite(windows).any(axis=1)
-    typical = np.full(len(values), math.nan)
-    typical[known] = np.nanmedian(windows[known], axis=1)
+    typical = np.empty(len(values))
+    padded = np.pad(values, among // 2, constant_values=math.nan)
+    # Part by part: a window for each of a million steps would be hundreds of megabytes.
+    for begin in range(0, len(values), _WINDOWS_AT_ONCE):
+        windows = sliding_window_view(padded[begin : begin + _WINDOWS_AT_ONCE + among - 1], among)
+        typical[begin : begin + len(windows)] = _medians(windows)
     return typical
+
+
+def _medians(windows: Series) -> Series:
+    """The median of the known values of each row, NaN where it has none."""
+    rising = np.sort(windows, axis=1)  # NaN comes last
+    known, rows = np.count_nonzero(~np.isnan(rising), axis=1), np.arange(len(rising))
+    medians: Series = (rising[rows, np.maximum(known - 1, 0) // 2] + rising[rows, known // 2]) / 2
+    return medians

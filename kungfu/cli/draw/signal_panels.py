@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from kungfu.cli.draw.curves import FRACTIONS
 from kungfu.cli.draw.panels import fit_axis
-from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
+from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import finite_number, label
 from kungfu.errors import UsageError
@@ -98,7 +99,7 @@ def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, co
 
 def _draw_fractions(panel: Any, run: RecordedRun) -> None:
     """A line per peer."""
-    of_peers = run.fractions()
+    of_peers = run.curves.fractions
     for nth, (peer, values) in enumerate(of_peers.items()):
         panel.plot(run.steps, values, color=_PEERS[nth % len(_PEERS)], linewidth=1.3, label=_escaped(f"peer {peer}"))
     panel.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from kungfu.cli.report.metrics import Row, row_of_line
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, line_to_event
 from kungfu.event_log.events import AnyEvent, RecordEvent
+from kungfu.event_log.growing_file import GrowingFile
 
 __all__ = ["NewRecords", "RecordFollower"]
-
-# At most so much of a file is read at once: a record of a week is read in many small parts.
-_CHUNK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -23,30 +19,10 @@ class NewRecords:
     """What was added to a record: events and lines of metrics, each in the order of its file."""
 
     events: tuple[AnyEvent, ...] = ()
-    rows: tuple[Mapping[str, Any], ...] = ()
+    rows: tuple[Row, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.events or self.rows)
-
-
-class _Tail:
-    """The whole lines of a file that were not read yet; a line that is half written is left for the next time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset, self._rest = path, 0, b""
-
-    def read(self) -> tuple[list[bytes], bool]:
-        """The next lines, and whether there may be more of them."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                chunk = file.read(_CHUNK_BYTES)
-        # The run has not made the file yet.
-        except FileNotFoundError:
-            return [], False
-        self._offset += len(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        return [line for line in lines if line.strip()], len(chunk) == _CHUNK_BYTES
 
 
 class RecordFollower:
@@ -62,7 +38,7 @@ class RecordFollower:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._events, self._metrics = _Tail(folder / "events.jsonl"), _Tail(folder / "metrics.jsonl")
+        self._events, self._metrics = GrowingFile(folder / "events.jsonl"), GrowingFile(folder / "metrics.jsonl")
         self._is_checked = self.has_more = False
         self.damaged = 0
 
@@ -96,15 +72,7 @@ class RecordFollower:
                 found.append(event)
         return found
 
-    def _rows(self, lines: list[bytes]) -> list[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, dict):
-                found.append(row)
-            else:
-                self.damaged += 1
-        return found
+    def _rows(self, lines: list[bytes]) -> list[Row]:
+        rows = [row_of_line(line) for line in lines]
+        self.damaged += rows.count(None)
+        return [row for row in rows if row is not None]

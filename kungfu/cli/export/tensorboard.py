@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kungfu.cli.export.side_process import SideProcess, SideProgram
+from kungfu.cli.run_folder import check_record
 from kungfu.errors import UsageError
 
 __all__ = ["add_arguments", "check_installed", "run", "tensorboard_process"]
@@ -53,8 +54,7 @@ def run(given: argparse.Namespace) -> int:
     check_installed()
     from kungfu.cli.export.tensorboard_writer import export_record
 
-    if not (given.folder / "events.jsonl").is_file():
-        raise UsageError(f"{given.folder}: the folder holds no events.jsonl; give the folder that kungfu-run wrote to")
+    check_record(given.folder)
     target = (given.target or given.folder / "tensorboard") / given.folder.absolute().name
     remarks: list[str] = []
     written = export_record(given.folder, target, is_over=lambda timeout_s: True, tell=remarks.append)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
+from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
 from kungfu.runtime.core.requests import (
     Action,
@@ -25,7 +26,6 @@ from kungfu.runtime.core.terms import Keep
 
 __all__ = ["add_arguments", "run"]
 
-RUNS = Path("runs")
 _PROFILE_STEPS = 50
 _TRACE_S = 5.0
 # Their positional arguments end with a folder, and are read as words.
@@ -45,11 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
         parser.add_argument(
             "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch that stays (%(default)s)"
         )
-    if name not in _WORDS:
-        parser.add_argument(
-            "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
-        )
-    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
+    add_job_folder(parser, is_placed=name not in _WORDS)
     parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
     if name == "status":
         return
@@ -70,13 +66,12 @@ def run(given: argparse.Namespace) -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.job.status import print_status
     from kungfu.cli.job.submit import submit_and_report
-    from kungfu.runtime.job_api.job_file import newest_folder
 
     if given.name == "scale-in":
         given.peers, given.place = _peers_and_folder(given.words)
     if given.name == "profile":
         given.minimum, given.maximum, given.place = _sizes_and_folder(given.words, traced=given.trace)
-    folder = given.logdir or given.place or newest_folder(RUNS)
+    folder = job_folder(given)
     if given.name == "status":
         return print_status(folder, form=given.form)
     if given.name == "profile" and given.trace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,12 +15,13 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.report import read_events, read_metrics
+from kungfu.cli.report import read_events, rows_between
+from kungfu.cli.report.metrics import newest_step
 from kungfu.cli.report.values import counted, duration, figure, finite_number
 from kungfu.compiler.rescale_rules import evaluate_rescale_rules
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
-from kungfu.event_log.events import RescaleEvent
+from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.record import read_plan
 from kungfu.runtime.core.requests import JobRequest
@@ -41,6 +43,9 @@ __all__ = [
 
 # The first steps of a size are slower: caches are cold, and those who left may still hold processors.
 _WARM_UP_STEPS = 3
+_STEPS_OF_A_SIZE = 20_000
+# Where the text of a plan's lines begins, and the narrowest terminal that they are made to fit.
+_COLUMN, _NARROWEST = 12, 40
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -87,8 +92,13 @@ def print_plan(folder: Path, request: JobRequest, *, form: Literal["text", "json
     else:
         console = Console(highlight=False)
         for line in plan_lines(plan, forecast):
-            console.print(Text(line), soft_wrap=True)
+            console.print(Text(_wrapped(line, width=console.width) if console.is_terminal else line), soft_wrap=True)
     return 1 if plan.refusal else 0
+
+
+def _wrapped(line: str, *, width: int) -> str:
+    """The line within the width of a terminal, its text in one column."""
+    return textwrap.fill(line, max(_NARROWEST, width), subsequent_indent=_COLUMN * " ")
 
 
 # ---- what is expected ------------------------------------------------------------------------------------------------
@@ -127,11 +137,37 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
 def read_measured(folder: Path) -> MeasuredRun:
     """What the record in ``folder`` has measured; a note where it cannot be read."""
     try:
-        events, rows = read_events(folder).events, read_metrics(folder).rows
+        events = read_events(folder).events
+        spans = _telling_spans(events, newest_step(folder))
+        rows = [row for first, last in spans for row in rows_between(folder, first, last)]
     except UsageError as error:
         return MeasuredRun((), {}, None, (f"nothing is expected from what was measured: {error}",))
     rescales = [one for one in events if isinstance(one, RescaleEvent)]
     return MeasuredRun(rescales, speeds_by_size(rows), _newest(rows, "learning_rate"))
+
+
+def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
+    """The spans of steps, first to last, with the newest ones of each size: they tell its speed.
+
+    A job of a week has tens of millions of steps, of which so many thousand of each size are enough.
+    """
+    changes = sorted(
+        (one for one in events if isinstance(one, RescaleEvent | RecoveredEvent)), key=lambda one: one.step
+    )
+    sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
+    ends = [*(float(one.step) for one in changes), newest]
+    spans, wanted = list[tuple[float, float]](), dict.fromkeys(sizes, _STEPS_OF_A_SIZE)
+    for size, before, last in reversed([*zip(sizes, [0.0, *ends], ends, strict=False)]):
+        first = max(before + 1, last - wanted[size] + 1)
+        if first > last:
+            continue
+        wanted[size] -= int(last - first) + 1
+        # It ends where the one after it begins: both are read as one.
+        if spans and spans[-1][0] == last + 1:
+            spans[-1] = first, spans[-1][1]
+        else:
+            spans.append((first, last))
+    return spans[::-1]
 
 
 def speeds_by_size(rows: Rows) -> dict[int, float]:
@@ -251,7 +287,7 @@ def plan_lines(plan: RequestPlan, expected: PlanForecast) -> Iterator[str]:
         yield from _details(plan, expected)
     for one in plan.refused_sizes:
         last = " and more" if one.last is None else f" to {one.last}" if one.last != one.first else ""
-        yield f"  refused   {one.first}{last}: {one.reason}"
+        yield f"  refused   {one.first}{last}: {one.reason.removeprefix(f'a size of {one.first}: ')}"
     for note in expected.notes if not plan.refusal else ():
         yield f"  note: {note}"
 

@@ -103,7 +103,7 @@ class PageApp:
                 Route("/plan", self._plan, methods=["POST"]),
                 Route("/requests", self._submit, methods=["POST"]),
             ],
-            exception_handlers={Exception: _broken},
+            exception_handlers={404: _missing, Exception: _broken},
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,6 +206,14 @@ def _refused(status: int, why: str) -> JSONResponse:
     return JSONResponse({"error": why}, status, headers={"cache-control": "no-store"})
 
 
+async def _missing(request: Request, error: Exception) -> Response:
+    return _no_such_page(request)
+
+
+def _no_such_page(request: Request) -> Response:
+    return PlainTextResponse(f"there is no such page; that of the run is at {request.base_url}\n", 404)
+
+
 async def _broken(request: Request, error: Exception) -> Response:
     return PlainTextResponse(f"the page has an error of its own: {type(error).__name__}\n", 500)
 
@@ -251,7 +259,7 @@ class _StaticFiles:
         """A file, or that a browser has it already; 404 for any other name."""
         file = self._files.get(name)
         if file is None:
-            return PlainTextResponse("there is no such page\n", 404)
+            return _no_such_page(request)
         # Asked about each time: another version of kungfu may serve another page at this port.
         headers = {"etag": file.tag, "cache-control": "no-cache"}
         if request.headers.get("if-none-match") == file.tag:

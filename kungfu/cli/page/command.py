@@ -9,13 +9,13 @@ from pathlib import Path
 
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.side_process import SideProgram
+from kungfu.cli.run_folder import add_run_folder, check_record, newest_run
 from kungfu.errors import UsageError
-from kungfu.runtime.job_api.job_file import newest_folder, read_job_file
+from kungfu.runtime.job_api.job_file import read_job_file
 
 __all__ = ["add_arguments", "page_program", "run"]
 
 _SERVER = "kungfu.cli.page.server"
-_RUNS = Path("runs")
 # After the end of a job, for the last update of its page.
 _END_WITHIN_S = 10.0
 
@@ -28,9 +28,7 @@ def page_program(record: Path, address: ListenAddress) -> SideProgram:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu page``."""
-    parser.add_argument(
-        "folder", nargs="?", type=Path, metavar="DIR", help="the folder of a run (the newest one in runs/)"
-    )
+    add_run_folder(parser)
     parser.add_argument(
         "--port", default="0", metavar="[ADDRESS:]PORT", help="where it is served; 0 is any free port (127.0.0.1:0)"
     )
@@ -41,12 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Serves the page of a run until Ctrl-C; returns the exit code."""
-    folder = given.folder or newest_folder(_RUNS)
+    folder = given.folder or newest_run()
     if given.secret:
         return _print_secret(folder)
     address = parse_address(given.port, option="--port", example=8080)
-    if not (folder / "events.jsonl").is_file():
-        raise UsageError(f"{folder}: the folder holds no events.jsonl; give the folder that kungfu-run wrote to")
+    check_record(folder)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.page.server import PageServer, listening, url_of
 

@@ -51,7 +51,7 @@ def _with(pair: Pair | None, value: float) -> Pair:
     """The extremes of a curve once one more value came."""
     if pair is None:
         return value, value
-    low, high = min(pair), max(pair)
+    low, high = pair if pair[0] <= pair[1] else (pair[1], pair[0])
     if value > high:
         return low, value
     return (high, value) if value < low else pair
@@ -150,5 +150,8 @@ def _values(groups: list[_Group], name: str) -> Iterator[float | None]:
 
 def _finite(value: Any) -> float | None:
     """A number; ``None`` for anything else, NaN and infinities among it."""
+    # Nearly always: a record of a week has tens of millions of steps.
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     number = as_float(value)
     return number if number is not None and math.isfinite(number) else None

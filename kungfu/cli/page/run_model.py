@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import JobFacts
 from kungfu.cli.page.story import Story
+from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.values import finite_number, rough_duration
 from kungfu.event_log.events import RescaleEvent
 from kungfu.event_log.numbers import as_float, as_json
@@ -35,7 +36,6 @@ class RunModel:
 
     Args:
         name: Of the run.
-
     """
 
     def __init__(self, name: str) -> None:
@@ -54,8 +54,8 @@ class RunModel:
             self._curves.add(row)
             self._facts.add_step(row)
             self._speeds.add(row)
-            self._note_newest(row)
             self._progress = self._progress.after_step(row)
+        self._note_newest(new.rows)
         for event in new.events:
             self._story.add(event)
             self._facts.add(event)
@@ -119,12 +119,12 @@ class RunModel:
         changed, self._sent[key] = self._sent.get(key) != text, text
         return changed
 
-    def _note_newest(self, row: Mapping[str, Any]) -> None:
+    def _note_newest(self, rows: Sequence[Row]) -> None:
         for name in _NEWEST:
-            number = as_float(row.get(name))
             # What a step does not know stays what was known.
-            if number is not None:
-                self._newest[name] = number
+            told = (number for row in reversed(rows) if (number := as_float(row.get(name))) is not None)
+            if (newest := next(told, None)) is not None:
+                self._newest[name] = newest
 
 
 def as_text(value: Any) -> str:

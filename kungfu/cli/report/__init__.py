@@ -1,14 +1,14 @@
 """The record of a run, read and reported to a person."""
 
+from kungfu.cli.report.metrics import read_rows, rows_between, rows_in_order
 from kungfu.cli.report.missing_steps import missing_steps
 from kungfu.cli.report.narrative import Paragraph, narrative, paces
 from kungfu.cli.report.one_line import one_line
-from kungfu.cli.report.reader import EventRecord, MetricsRecord, read_events, read_metrics
+from kungfu.cli.report.reader import EventRecord, read_events
 from kungfu.cli.report.tables import decisions_table, span_trees
 
 __all__ = [
     "EventRecord",
-    "MetricsRecord",
     "Paragraph",
     "decisions_table",
     "missing_steps",
@@ -16,6 +16,8 @@ __all__ = [
     "one_line",
     "paces",
     "read_events",
-    "read_metrics",
+    "read_rows",
+    "rows_between",
+    "rows_in_order",
     "span_trees",
 ]

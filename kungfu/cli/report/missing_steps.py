@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
+from kungfu.cli.report.metrics import Row, rows_in_order
 from kungfu.cli.report.values import finite_number
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RecoveredEvent
 
@@ -14,7 +15,7 @@ __all__ = ["is_gap", "missing_steps"]
 _REPORT_S = 5.0
 
 
-def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Mapping[str, Any]]) -> list[str]:
+def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list[str]:
     """A remark on each row of steps that is missing between the first one in `metrics` and the last one that was done.
 
     Rank 0 sends its steps every `--report-every` seconds, so that its last ones are lost with it.
@@ -26,20 +27,11 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Mapping[str, 
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl']
     """
-    times = {
-        int(step): finite_number(row.get("time"))
-        for row in metrics
-        if (step := finite_number(row.get("step"))) is not None
-    }
-    told = set(times)
-    if not told:
-        return []
     recovered = {event.step for event in events if isinstance(event, RecoveredEvent)}
-    last = max([*told, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
     return [
-        f"{_named(first, end)} not in metrics.jsonl"
-        f"{_why(range(first, end + 1), recovered) or _unwritten(events, times.get(first - 1), times.get(end + 1))}"
-        for first, end in _rows(step for step in range(min(told), last + 1) if step not in told)
+        f"{_named(gap.first, gap.last)} not in metrics.jsonl"
+        f"{_why(gap, recovered) or _unwritten(events, gap.before, gap.after)}"
+        for gap in _gaps(events, metrics, recovered)
     ]
 
 
@@ -48,22 +40,39 @@ def is_gap(event: LoggedEvent, file: str) -> bool:
     return isinstance(event, GapEvent) and event.file == file
 
 
-def _rows(steps: Iterable[int]) -> list[tuple[int, int]]:
-    """Rising numbers, as the first and the last of each row without a gap."""
-    rows: list[tuple[int, int]] = []
-    for step in steps:
-        rows = [*rows[:-1], (rows[-1][0], step)] if rows and rows[-1][1] == step - 1 else [*rows, (step, step)]
-    return rows
+@dataclass(frozen=True)
+class _Gap:
+    """Steps that are missing, the time at which the one before them was told, and that of the one after them."""
+
+    first: int
+    last: int
+    before: float | None
+    after: float | None
+
+
+def _gaps(events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]) -> Iterator[_Gap]:
+    newest, told_at = None, None
+    for step, row in rows_in_order(metrics):
+        at = finite_number(row.get("time"))
+        if newest is not None and step > newest + 1:
+            yield _Gap(newest + 1, int(step) - 1, told_at, at)
+        newest, told_at = int(step), at
+    # Nothing was measured.
+    if newest is None:
+        return
+    last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
+    if last > newest:
+        yield _Gap(newest + 1, last, told_at, None)
 
 
 def _named(first: int, last: int) -> str:
     return f"step {first} is" if first == last else f"steps {first} to {last} are"
 
 
-def _why(steps: range, recovered: set[int]) -> str:
+def _why(gap: _Gap, recovered: Collection[int]) -> str:
     """Survivors go on from the last of these steps, or from the one before it, which is done once more."""
-    lost = recovered & {*steps, steps[-1] - 1}
-    them = "it" if len(steps) == 1 else "them"
+    lost = any(gap.first <= step <= gap.last or step == gap.last - 1 for step in recovered)
+    them = "it" if gap.first == gap.last else "them"
     return f": rank 0 was lost before it told of {them}" if lost else ""
 
 

@@ -64,6 +64,7 @@ from kungfu.event_log.events import (
     StandbyEvent,
     StartedEvent,
     SupersededEvent,
+    TookOverEvent,
     UnheardEvent,
     UnrecordedEvent,
     ViewEvent,
@@ -92,7 +93,8 @@ def one_line(event: LoggedEvent) -> str:
 
 
 def _started(event: StartedEvent) -> str:
-    return f"{counted(event.size, 'peer')} start: {' '.join(event.command)}"
+    verb = "starts" if event.size == 1 else "start"
+    return f"{counted(event.size, 'peer')} {verb}: {' '.join(event.command)}"
 
 
 def _devices(event: DevicesEvent) -> str:
@@ -156,6 +158,12 @@ def _caught_up(event: CaughtUpEvent) -> str:
     return f"peer {figure(event.peer)} {read} to come to where training is, while the others trained"
 
 
+def _took_over(event: TookOverEvent) -> str:
+    samples = f"{figure(event.samples)} {'sample' if event.samples == 1 else 'samples'}"
+    read = f"read {samples} in {duration(event.seconds)}"
+    return f"peer {figure(event.peer)} {read} to come to its place in a part of the data that it took over; all waited"
+
+
 def _missing(event: MissingEvent) -> str:
     return f"{peers_named(event.peers)} never got ready: {event.reason}"
 
@@ -173,7 +181,8 @@ def _late(event: LateEvent) -> str:
 
 
 def _finished(event: FinishedEvent) -> str:
-    through = f"is through phase {figure(event.phase)}" if event.phase else "is through"
+    # Only a program that may train again, by another fit, has phases.
+    through = f"has trained to the end of fit {figure(event.phase)}" if event.phase else "has trained to the end"
     how = "has left the job" if event.leaving else through
     return f"peer {figure(event.peer)} {how} after {counted(event.steps, 'step')}"
 
@@ -327,6 +336,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     ViewEvent: _view,
     PhaseEvent: _phase,
     CaughtUpEvent: _caught_up,
+    TookOverEvent: _took_over,
     MissingEvent: _missing,
     DismissedEvent: lambda event: f"peer {figure(event.peer)} was dismissed: {event.reason}",
     NoticedEvent: _noticed,

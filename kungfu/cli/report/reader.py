@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, line_to_event
 from kungfu.event_log.events import AnyEvent, RecordEvent
 
-__all__ = ["EventRecord", "MetricsRecord", "read_events", "read_metrics"]
+__all__ = ["EventRecord", "nothing_in", "open_record", "read_events"]
 
 
 @dataclass(frozen=True)
@@ -23,46 +21,38 @@ class EventRecord:
     remarks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class MetricsRecord:
-    """The figures of each step in the order of the file, and a remark for each line that has none."""
-
-    rows: tuple[Mapping[str, Any], ...]
-    remarks: tuple[str, ...] = ()
-
-
 def read_events(folder: Path) -> EventRecord:
     """Reads what was decided and done: ``events.jsonl``.
 
     Raises:
         UsageError: There is no such file, nothing in it, or the record is of another version.
     """
-    lines = _lines(folder, "events.jsonl")
-    parsed = [_event(line) for line in lines]
-    if not any(parsed):
-        raise _nothing_in(folder / "events.jsonl")
-    check_version(parsed[0], where=str(folder / "events.jsonl"))
-    events = tuple(one for one in parsed if one is not None and not isinstance(one, RecordEvent))
-    return EventRecord(events, _remarks(lines, parsed, name="events.jsonl"))
+    events, bad, place = list[AnyEvent](), list[int](), 0
+    first: AnyEvent | None = None
+    with open_record(folder, "events.jsonl") as lines:
+        for place, line in enumerate(lines, start=1):
+            event = _event(line)
+            first = event if place == 1 else first
+            if event is not None:
+                events.append(event)
+            # Blank lines say nothing.
+            elif line.strip():
+                bad.append(place)
+    if not events:
+        raise nothing_in(folder / "events.jsonl")
+    check_version(first, where=str(folder / "events.jsonl"))
+    remarks = (_remark(one, is_last=one == place, name="events.jsonl") for one in bad)
+    return EventRecord(tuple(event for event in events if not isinstance(event, RecordEvent)), tuple(remarks))
 
 
-def read_metrics(folder: Path) -> MetricsRecord:
-    """Reads what was measured in each step: ``metrics.jsonl``.
+def open_record(folder: Path, name: str) -> BinaryIO:
+    """Opens a file of the record in `folder`.
 
     Raises:
-        UsageError: There is no such file, or nothing in it.
+        UsageError: There is no such file, or it cannot be read.
     """
-    lines = _lines(folder, "metrics.jsonl")
-    parsed = [_row(line) for line in lines]
-    rows = tuple(one for one in parsed if one is not None)
-    if not rows:
-        raise _nothing_in(folder / "metrics.jsonl")
-    return MetricsRecord(rows, _remarks(lines, parsed, name="metrics.jsonl"))
-
-
-def _lines(folder: Path, name: str) -> list[str]:
     try:
-        return (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        return (folder / name).open("rb")
     except (FileNotFoundError, NotADirectoryError):
         what = f"the folder holds no {name}" if folder.is_dir() else "there is no such folder"
         raise UsageError(f"{folder}: {what}; give the folder that kungfu-run wrote to (its --logdir)") from None
@@ -70,31 +60,18 @@ def _lines(folder: Path, name: str) -> list[str]:
         raise UsageError(f"{folder / name}: {error.strerror}; give a folder that can be read") from error
 
 
-def _nothing_in(path: Path) -> UsageError:
+def nothing_in(path: Path) -> UsageError:
+    """The error of a file that holds no line of a record."""
     return UsageError(f"{path}: no line of it is a record; did the run start, and is this its folder?")
 
 
-def _event(line: str) -> AnyEvent | None:
+def _event(line: bytes) -> AnyEvent | None:
     try:
         return line_to_event(line)
     except ValueError:
         return None
 
 
-def _row(line: str) -> Mapping[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _remarks(lines: Sequence[str], parsed: Sequence[object], *, name: str) -> tuple[str, ...]:
-    """One for each line that could not be read. Blank lines say nothing."""
-    bad = [place for place, line in enumerate(lines, start=1) if line.strip() and parsed[place - 1] is None]
-    return tuple(_remark(place, last=place == len(lines), name=name) for place in bad)
-
-
-def _remark(place: int, *, last: bool, name: str) -> str:
-    why = "half-written: the run is writing it, or was cut off" if last else "damaged"
+def _remark(place: int, *, is_last: bool, name: str) -> str:
+    why = "half-written: the run is writing it, or was cut off" if is_last else "damaged"
     return f"line {place} of {name} is {why}; it was left out"

@@ -22,6 +22,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from kungfu.cli.console.packed_lines import packed
 from kungfu.cli.report.values import UNKNOWN, counted, figure, rough_duration
 from kungfu.cli.top.find_jobs import FoundJob, find_jobs
 from kungfu.cli.top.row import JobRow, UsageMeter, row_of
@@ -33,6 +34,7 @@ __all__ = ["TopOfJobs", "add_arguments", "run"]
 _LONGEST_S = 3600.0
 _BETWEEN_S = 0.5  # two looks at the processor time, where there is one row only
 _NARROW = 130  # columns of a terminal
+_INDENT = "  "
 _KEYS = ("q", "Q", "\x03", "\x04")
 
 
@@ -150,7 +152,7 @@ def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
     if not rows:
         return Text("no job runs on this machine; kungfu-run starts one, and LOGDIR shows one that is over")
     if width < _NARROW:
-        return Text("\n").join(_lines(row) for row in rows)
+        return Text("\n").join(_lines(row, width=width) for row in rows)
     table = Table()
     for name in _COLUMNS:
         is_text = name in ("job", "state")
@@ -160,11 +162,16 @@ def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
     return table
 
 
-def _lines(row: JobRow) -> Text:
-    """A job in two lines: its state, and its figures."""
-    line = Text(_name(row), style="bold").append(f"  {_state(row)}", style="not bold")
-    named = zip(_COLUMNS[1:-1], _figures(row), strict=True)
-    return line.append("\n  " + "  ".join(f"{name} {cell}" for name, cell in named), style="not bold")
+def _lines(row: JobRow, *, width: int) -> Text:
+    """A job in lines: its name and state, then its figures where any is known; what has no room goes on indented."""
+    state = [Text(word) for word in _state(row).split()]
+    lines = [packed([Text(f"{_name(row)} ", style="bold"), *state], width=width, indent="    ")]
+    known = tuple(_figures(row))
+    if set(known) != {UNKNOWN}:
+        named = [Text(f"{name} {cell}") for name, cell in zip(_COLUMNS[1:-1], known, strict=True)]
+        figures = packed(named, width=width - len(_INDENT), gap=_INDENT, indent=_INDENT)
+        lines.append(Text(_INDENT).append_text(figures))
+    return Text("\n").join(lines)
 
 
 def _name(row: JobRow) -> str:

@@ -75,4 +75,9 @@ def test_epochs_are_counted_where_there_is_no_trace() -> None:
     assert check_epochs(without, since=6).found == "2 whole epochs of 40 samples each", (
         "one that lacks a step is left out"
     )
+    again = [*rows[:10], row(9, 2, batch=7), *rows[9:]]
+    assert check_epochs(again, since=6).problems == ("epoch 2 had 37 samples, where others have 40",), (
+        "of a step that was done again the last line counts"
+    )
+    assert check_epochs([{**one, "epoch": one["epoch"] % 2} for one in rows], since=6).notes, "a second fit counts anew"
     assert check_epochs(rows[:5], since=0).notes == ("no whole epoch is recorded: its samples were not counted",)

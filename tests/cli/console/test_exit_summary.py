@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kungfu.cli.console.exit_summary import exit_summary
+import pytest
+
+from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.runtime.core.failure import Failure
 from tests.cli.console.test_log_filter import NOISE
 
@@ -72,3 +74,21 @@ def test_the_last_line_says_that_peers_were_lost_to_exceptions_however_the_job_e
 def test_after_a_run_that_went_well_its_pace_is_told() -> None:
     lines = exit_summary(0, None, folder=FOLDER, paces=["a step took 21 ms (median)"])
     assert lines[1:] == ["  a step took 21 ms (median)"]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_on_a_terminal_no_word_and_no_command_is_broken_and_elsewhere_no_line(width: int) -> None:
+    error = "its program raised ValueError: cannot reshape array of size 12 into shape (5, 2) (train.py:41)"
+    failure = Failure(1, f"rank 1 (peer 1): {error}", 1, output=("x" * 100,))
+    lines = exit_summary(1, failure, folder=Path("runs/20261123-123456"))
+    for line in lines:
+        assert fitted(line, width=None).plain == line
+        shown = fitted(line, width=width).plain.split("\n")
+        if line.startswith("  | "):
+            assert shown == [line], "what a peer has printed"
+        else:
+            assert " ".join(" ".join(shown).split()) == " ".join(line.split())
+            assert max(map(len, shown)) <= width
+            assert [one[:4].strip() for one in shown[1:]] == [""] * (len(shown) - 1), "they are seen to go on"
+    whole = "\n".join(fitted(line, width=width).plain for line in lines)
+    assert "kungfu why runs/20261123-123456" in whole

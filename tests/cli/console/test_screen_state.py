@@ -127,7 +127,13 @@ def test_the_last_decision_is_under_way_until_its_rescale_is_done() -> None:
 def test_the_phase_follows_the_start_and_the_first_view() -> None:
     started = after_event(Status(), GROWN[0])
     assert started.phase == "2 peers getting ready"
-    assert after_event(started, GROWN[3]).phase == "training"
+    training = after_event(started, GROWN[3])
+    assert training.phase == "training"
+    left, over = (made(event="finished", peer=1, leaving=leaving, steps=9, traces=1) for leaving in (True, False))
+    assert after_event(training, left) == training
+    ended = after_event(training, over)
+    assert ended.phase == "training is over, the program goes on"
+    assert after_event(ended, made(event="phase", phase=2, view=1, peers=[0])).phase == "training"
 
 
 def test_a_refusal_is_the_last_decision_and_what_says_nothing_of_the_run_changes_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -51,6 +52,17 @@ def test_no_line_of_the_status_is_wider_than_the_terminal(width: int) -> None:
     lines = bare(painted([ScreenUpdate((), 0, STATUS)], width=width)).replace("\r", "\n").splitlines()
     assert max(len(line) for line in lines) <= width
     assert any("noise scale 3,612" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_value_stands_beside_its_name_whatever_the_width(width: int) -> None:
+    progress = {"samples": 1_978_100, "epoch": 198, "epochs": 2000, "samples_left": 18_021_900}
+    far = measured(19_781, progress=progress, samples_per_s=700.0, noise_scale=3612.0, learning_rate=0.05)
+    screen = bare(painted([ScreenUpdate((), 0, replace(STATUS, step=far))], width=width))
+    lines = screen.replace("\r", "\n").splitlines()
+    for words in ("samples/s 700", "noise scale 3,612", "learning rate 0.0500", "batch 32"):
+        assert any(words in line for line in lines), words
+    assert max(len(line) for line in lines) <= width
 
 
 def test_the_cursor_is_given_back() -> None:

@@ -6,11 +6,12 @@ import resource
 from pathlib import Path
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from kungfu.cli.doctor.finding import Finding, print_findings
 from kungfu.cli.doctor.machine import _descriptors, _folder, _memory, check_machine, free_memory_bytes
 from kungfu.cli.doctor.probe import Probe
-from kungfu.cli.doctor.software import check_software
+from kungfu.cli.doctor.software import check_software, installed_libraries, taken_versions
 
 WELL = {
     "tensorflow": {"version": "2.18.1", "gpus": 0},
@@ -21,8 +22,15 @@ LIBRARIES = dict.fromkeys(("tensorflow", "keras", "numpy", "grpcio", "protobuf")
 NO_HOROVOD = {"error": "UsageError: the attachment 'horovod' cannot be loaded (No module named 'horovod')"}
 
 
-def software(probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES) -> dict[str, Finding]:
-    return {one.check: one for one in check_software(probe, attachment=attachment, libraries=libraries)}  # type: ignore[arg-type]
+TAKEN = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">=5.29,<8")}
+
+
+def software(
+    probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES,
+    taken: dict[str, SpecifierSet] | None = None,
+) -> dict[str, Finding]:  # fmt: skip
+    found = check_software(probe, attachment=attachment, libraries=libraries, taken=taken or {})  # type: ignore[arg-type]
+    return {one.check: one for one in found}
 
 
 def test_where_all_is_there_nothing_is_advised() -> None:
@@ -58,6 +66,34 @@ def test_a_library_that_is_missing_is_named() -> None:
     found = software(Probe(WELL), libraries={"tensorflow": "2.18.1"})["libraries"]
     assert found.severity == "problem"
     assert found.found == "tensorflow 2.18.1; missing: keras, numpy, grpcio, protobuf"
+
+
+@pytest.mark.parametrize("version", ["2.18.0", "2.21.1", "2.20.0rc1", "2.19.0.dev20250101"])
+def test_libraries_within_the_versions_that_are_taken_are_fine(version: str) -> None:
+    libraries = {**LIBRARIES, "tensorflow": version, "protobuf": "6.31.1"}
+    assert software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"].severity == "fine"
+
+
+def test_a_library_that_is_older_than_is_taken_is_a_problem() -> None:
+    libraries = {**LIBRARIES, "tensorflow": "2.17.1", "protobuf": "8.0"}
+    found = software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"]
+    assert found.severity == "problem"
+    assert "tensorflow 2.17.1" in found.found
+    assert found.found.endswith("; kungfu takes: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")
+    assert found.advice == "pip install 'tensorflow<2.22,>=2.18' 'protobuf<8,>=5.29'"
+
+
+def test_a_library_that_is_newer_than_was_tried_is_a_remark() -> None:
+    libraries = {**LIBRARIES, "tensorflow": "2.22.0", "protobuf": "7.36.2"}
+    found = software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"]
+    assert (found.severity, found.advice) == ("remark", "pip install 'tensorflow<2.22,>=2.18'")
+
+
+def test_what_is_installed_here_is_within_what_the_installed_kungfu_takes() -> None:
+    taken = taken_versions()
+    assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= set(taken)
+    assert "cmake" not in taken, "it belongs to an extra"
+    assert software(Probe(WELL), libraries=installed_libraries(), taken=taken)["libraries"].severity == "fine"
 
 
 def test_of_a_container_what_it_has_left_counts(tmp_path: Path) -> None:

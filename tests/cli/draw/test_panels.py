@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.figure import Figure
+from msgspec.structs import replace
 
-from kungfu.cli.draw.panels import _typical, draw_loss, draw_noise, smoothed
+from kungfu.cli.draw.curves import curves_of
+from kungfu.cli.draw.panels import _typical, draw_changes, draw_loss, draw_noise, smoothed
 from kungfu.cli.draw.recorded_run import RecordedRun
-from tests.cli.recorded import measured
+from kungfu.event_log.events import RescaleEvent
+from tests.cli.recorded import GROWN, measured
+from tests.event_log.made import made
 
 
 def test_smoothing_is_the_median_of_known_values_and_stops_at_a_change_of_size() -> None:
@@ -24,7 +28,7 @@ def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
 def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
     rows = tuple(measured(step, loss="NaN" if step > 40 else 1.0) for step in range(1, 61))
     panel = Figure().subplots()
-    draw_loss(panel, RecordedRun(np.arange(1.0, 61.0), rows, ()))
+    draw_loss(panel, RecordedRun(curves_of(rows), ()))
     (marks,) = panel.collections
     assert marks.get_label() == "NaN, first at step 41"
     assert marks.get_offsets()[:, 0].tolist() == list(range(41, 61))
@@ -33,5 +37,21 @@ def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
 def test_a_run_whose_policies_watch_no_noise_scale_shows_its_batch_alone() -> None:
     rows = tuple({"step": step, "batch": 32} for step in range(1, 9))
     panel = Figure().subplots()
-    draw_noise(panel, RecordedRun(np.arange(1.0, 9.0), rows, ()))
+    draw_noise(panel, RecordedRun(curves_of(rows), ()))
     assert (panel.get_ylabel(), len(panel.lines), panel.get_legend()) == ("batch (samples)", 1, None)
+
+
+def test_changes_are_lines_at_their_steps_and_of_very_many_as_many_as_a_picture_can_show() -> None:
+    rows = tuple(measured(step) for step in range(1, 5001))
+    rescale, lost = next(event for event in GROWN if isinstance(event, RescaleEvent)), made(event="recovered", step=7)
+    for steps, expected in (([50, 4000, 60], [50, 60, 4000]), (range(2, 5000, 2), None)):
+        panel = Figure().subplots()
+        panel.plot([1, 5000], [0.25, 0.5])
+        before = panel.get_ylim(), panel.get_xlim()
+        events = (*(replace(rescale, step=step) for step in steps), lost)
+        draw_changes(panel, RecordedRun(curves_of(rows), events))
+        assert (panel.get_ylim(), panel.get_xlim()) == before
+        rescales, losses = ([line[0][0] for line in kind.get_segments()] for kind in panel.collections)
+        assert losses == [7]
+        assert expected in (None, rescales)
+        assert len(rescales) <= 1000

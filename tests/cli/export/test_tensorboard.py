@@ -159,7 +159,7 @@ def test_the_command_writes_a_recorded_run(tmp_path: Path, capsys: pytest.Captur
     assert str(folder) in capsys.readouterr().out
     assert len(scalars_of(folder)["job/loss"]) == 479
     assert main(["tensorboard", str(tmp_path / "nowhere")]) == 2
-    assert "holds no events.jsonl" in capsys.readouterr().err
+    assert "there is no such folder" in capsys.readouterr().err
     (record / "events.jsonl").write_text(event_to_line(RecordEvent(version=RECORD_VERSION + 1)) + "\n")
     assert main(["tensorboard", str(record)]) == 2
     assert f"is of version {RECORD_VERSION + 1}" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.job.plan import speeds_by_size
+from kungfu.cli.job import plan
+from kungfu.cli.job.plan import read_measured, speeds_by_size
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
@@ -54,8 +55,22 @@ def test_a_plan_tells_peers_batch_rate_pause_speed_and_cost(tmp_path: Path, caps
         "  pause     5.3 s to get ready while the others train, then 100 ms in which training stands still",
         "  speed     700 -> 1,000 (+43%) samples/s",
         "  cost      2.86 -> 3.00 (+5%) peer-seconds per 1,000 samples",
-        "  refused   5 and more: a size of 5: this job takes 1 to 4 (kungfu-run --min, --max)",
+        "  refused   5 and more: this job takes 1 to 4 (kungfu-run --min, --max)",
     ]
+
+
+def test_on_a_terminal_no_line_of_a_plan_is_wider(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path, GROWN, metrics=STEPS)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the output for a terminal
+    monkeypatch.setenv("COLUMNS", "60")
+    _, text = told(capsys, tmp_path, "resize", 3)
+    assert max(len(line) for line in text.splitlines()) <= 60
+    assert (
+        "  note: the record holds no plan, so whether a rule sets\n            batch or learning rate is not known\n"
+        in text
+    )
 
 
 def test_a_guess_and_what_is_not_known_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,3 +121,21 @@ def test_the_first_steps_of_a_size_do_not_count() -> None:
     rows = [{"size": 2, "batch": 10, "samples_per_s": speed} for speed in (1.0, None, 1.0, 100.0, 100.0)]
     rows += [{"size": 3, "batch": 10, "samples_per_s": 1.0}, {"size": "x"}, {}]
     assert speeds_by_size(rows) == {2: pytest.approx(100.0)}
+
+
+def test_of_a_long_record_the_newest_steps_of_each_size_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "_STEPS_OF_A_SIZE", 10)
+    speeds = {2: 700.0, 3: 1000.0}
+    rows = [
+        measured(step, size=2 if step <= 163 or step > 301 else 3, samples_per_s=1.0 if step < 290 else 700.0)
+        for step in range(1, 480)
+    ]
+    for row in rows[285:301]:
+        row["samples_per_s"] = speeds[3]
+    found = read_measured(written(tmp_path, GROWN, metrics=rows))
+    assert found.speeds == {2: pytest.approx(700.0), 3: pytest.approx(1000.0)}, "what was long ago does not count"
+    assert [one.after for one in found.rescales] == [3, 2]
+    monkeypatch.setattr(plan, "_STEPS_OF_A_SIZE", 1000)
+    assert read_measured(tmp_path).speeds == speeds_by_size(rows)

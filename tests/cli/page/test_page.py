@@ -64,7 +64,9 @@ def test_every_answer_has_the_policy_and_the_page_needs_nothing_but_its_own_file
             assert status == 200, path
             assert page.get(f"/{path}", if_none_match=headers["etag"])[0] == 304
         for path in ("/nothing", "/static/../server.py", "/static/%2e%2e/app.py", "/static/", "/static/main.py"):
-            assert page.get(path)[0] == 404, path
+            status, headers, text = page.get(path)
+            assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8"), path
+            assert text.decode() == f"there is no such page; that of the run is at http://127.0.0.1:{page.port}/\n"
 
 
 def test_a_browser_gets_the_whole_then_what_changes_and_after_a_loss_what_it_missed(tmp_path: Path) -> None:

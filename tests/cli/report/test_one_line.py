@@ -100,6 +100,18 @@ def test_a_superseded_request_for_peers_says_which_and_what_came_before_it() -> 
     assert one_line(made(**superseded, by="the loss of peers")) == text
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"leaving": False}, "peer 2 has trained to the end after 9 steps"),
+        ({"leaving": False, "phase": 2}, "peer 2 has trained to the end of fit 2 after 9 steps"),
+        ({"leaving": True, "phase": 2}, "peer 2 has left the job after 9 steps"),
+    ],
+)
+def test_a_peer_at_its_end_is_one_line(fields: dict[str, object], text: str) -> None:
+    assert one_line(made(event="finished", peer=2, steps=9, traces=1, **fields)) == text
+
+
 def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
     parts = {"spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
     timing = timing_of(made(event="rescale", stop_s=0.5, parts=parts))

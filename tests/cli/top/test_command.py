@@ -34,7 +34,7 @@ def test_a_job_whose_folder_is_given_is_shown_once_and_for_programs(
     assert any("no such folder" in one["state"] for one in json.loads(capsys.readouterr().out))
 
 
-@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_job_is_told_whole_on_narrow_and_wide_terminals(width: int) -> None:
     row = JobRow(
         "job", "/runs/night", "nobody-here", 7, "training", 2, 3, 41, 3900.0, 0.25, 3, 40, 720.0, 180.0, 1_400_000_000,
@@ -42,6 +42,13 @@ def test_a_job_is_told_whole_on_narrow_and_wide_terminals(width: int) -> None:
     )  # fmt: skip
     console = Console(width=width, file=io.StringIO(), highlight=False)
     console.print(shown([row, JobRow("", "", "you", 9, "of another user")], width=width))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    if width < 130:
+        for pair in ("peers 2 -> 3", "samples/s 3,900", "epoch 3 of 40", "left 12 min", "cpu 180 %", "memory 1.4 GB"):
+            assert any(pair in line for line in lines), f"{pair} is broken"
+        assert [line for line in lines if not line.startswith("  ")] == [lines[0], lines[-1]], "jobs and nothing else"
+        assert lines[-1] == "process 9 of you  of another user", "of which no figure is known"
     said = " ".join(console.file.getvalue().split())
     for words in (
         "night",

@@ -3,8 +3,8 @@
 import { setText } from "./words.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const [WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN] = [170, 40, 60, 16, 8];
-const LONGEST = 20;
+const [WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN, INDENT] = [170, 40, 60, 16, 8, 10];
+const [LONGEST, LONGEST_TITLE] = [20, 300];
 
 export function paintPlan(plan) {
   const remark = document.getElementById("no-plan");
@@ -13,7 +13,9 @@ export function paintPlan(plan) {
   remark.hidden = isThere;
   if (plan?.remark) remark.textContent = plan.remark;
   if (!isThere) return;
-  document.getElementById("plan-graph").replaceChildren(drawn(plan));
+  const graph = document.getElementById("plan-graph");
+  graph.replaceChildren(drawn(plan));
+  for (const text of graph.querySelectorAll("text")) fit(text);
   setText("plan-text", plan.text);
 }
 
@@ -23,7 +25,8 @@ function drawn({ nodes, edges }) {
   const [width, height] = [columns * (WIDTH + GAP_X) - GAP_X + 2 * MARGIN, rows * (HEIGHT + GAP_Y) - GAP_Y + 2 * MARGIN];
   const picture = shape("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
   const rules = nodes.filter((node) => node.kind === "rule").map((node) => node.label);
-  picture.append(titled(`What ${rules.join(" and ")} ${rules.length > 1 ? "are" : "is"} made of; the text below says the same`));
+  const named = shortened(rules.map(isolated).join(" and "), LONGEST_TITLE);
+  picture.append(titled(`What ${named} ${rules.length > 1 ? "are" : "is"} made of; the text below says the same`));
   for (const [from, to] of edges) picture.append(edge(nodes[from], nodes[to]));
   for (const node of nodes) picture.append(box(node));
   return picture;
@@ -44,15 +47,33 @@ function box(node) {
   const [x, y] = place(node);
   const group = shape("g", { class: `node ${node.kind}`, transform: `translate(${x},${y})` });
   const what = [node.kind, node.placement, node.unit].filter(Boolean).join(", ");
-  group.append(titled(`${node.label}: ${node.how} (${what})`), shape("rect", { width: WIDTH, height: HEIGHT, rx: 6 }));
+  const [label, how] = [node.label, node.how].map((text) => isolated(shortened(text, LONGEST_TITLE)));
+  group.append(titled(`${label}: ${how} (${what})`), shape("rect", { width: WIDTH, height: HEIGHT, rx: 6 }));
   group.append(line(node.label, 17, "name"), line(what, 32, "what"));
   return group;
 }
 
 function line(text, y, kind) {
-  const made = shape("text", { x: 10, y, class: kind });
-  made.textContent = text.length > LONGEST ? `${text.slice(0, LONGEST - 1)}…` : text;
+  const made = shape("text", { x: INDENT, y, class: kind });
+  made.textContent = shortened(text, LONGEST);
   return made;
+}
+
+/** The beginning of a text that is too long, without half of a character at its end. */
+function shortened(text, longest) {
+  return text.length > longest ? `${[...text.slice(0, longest)].slice(0, -1).join("")}…` : text;
+}
+
+/** A text whose direction does not turn what stands beside it. */
+function isolated(text) {
+  return `\u2068${text}\u2069`;
+}
+
+/** Shortens a text of wide letters until it stays in its box; only what is shown has a width. */
+function fit(text) {
+  while (text.textContent.length > 2 && text.getComputedTextLength() > WIDTH - 2 * INDENT) {
+    text.textContent = shortened(text.textContent, text.textContent.length - 1);
+  }
 }
 
 function titled(text) {

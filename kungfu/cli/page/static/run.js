@@ -1,5 +1,8 @@
 // The run as this browser knows it: a snapshot, and the updates since.
 
+// Of each kind of items so many are kept, as the server does: a page may stay open for a week.
+const MOST_ITEMS = 150;
+
 export class Run {
   constructor() {
     this.parts = { run: {}, peers: [], membership: null, plan: null };
@@ -23,7 +26,14 @@ export class Run {
     const { curves, items, ...parts } = update;
     Object.assign(this.parts, parts);
     if (curves) this.addPoints(curves);
-    for (const item of items ?? []) this.items.set(item.id, item);
+    if (items) this.addItems(items);
+  }
+
+  addItems(items) {
+    for (const item of items) this.items.set(item.id, item);
+    for (const kind of new Set(items.map((item) => item.kind))) {
+      for (const old of this.ofKind(kind).slice(MOST_ITEMS)) this.items.delete(old.id);
+    }
   }
 
   addPoints({ from, steps, times, curves }) {

@@ -19,7 +19,7 @@ export function short(value) {
   if (size >= 1e9) return trimmed(value / 1e9) + "G";
   if (size >= 1e6) return trimmed(value / 1e6) + "M";
   if (size >= 1e4) return trimmed(value / 1e3) + "k";
-  if (size !== 0 && size < 1e-3) return value.toExponential(0);
+  if (size !== 0 && size < 1e-3) return Number(value.toPrecision(3)).toExponential();
   return trimmed(value);
 }
 

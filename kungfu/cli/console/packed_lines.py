@@ -1,0 +1,33 @@
+"""Lines for a terminal: each has as many pieces as it has room for, and no piece is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+__all__ = ["packed"]
+
+
+def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = "") -> Text:
+    """The pieces on lines: rich would break a line at any space, a fixed one too.
+
+    Args:
+        pieces: Of which one that is wider than the terminal has a line of its own, which the terminal breaks.
+        width: Of the terminal, in columns.
+        gap: Between two pieces of a line.
+        indent: Of the lines after the first.
+
+    >>> words = [Text(word) for word in "peers 2  step 41  loss 0.25".split("  ")]
+    >>> print(packed(words, width=20, gap="  ", indent="  "))
+    peers 2  step 41
+      loss 0.25
+    """
+    lines = [Text()]
+    for piece in pieces:
+        line = lines[-1]
+        if line.cell_len and line.cell_len + len(gap) + piece.cell_len > width:
+            lines.append(Text(indent).append_text(piece))
+        else:
+            line.append(gap if line.cell_len else "").append_text(piece)
+    return Text("\n").join(lines)

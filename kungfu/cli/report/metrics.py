@@ -1,0 +1,177 @@
+"""Reads ``metrics.jsonl`` line by line: the record of a week has tens of millions of steps, which no memory holds.
+
+The steps of a record rise, but for those that a failure undid, which are done again by the survivors at once. So a step
+is found by bisection, and the lines come in the order of their steps out of a window of some thousand.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import msgspec
+
+from kungfu.cli.report.reader import nothing_in, open_record
+from kungfu.cli.report.values import finite_number
+
+__all__ = [
+    "Row",
+    "grouped",
+    "newest_step",
+    "read_rows",
+    "row_of_line",
+    "rows_between",
+    "rows_in_order",
+    "steps_per_group",
+]
+
+Row = Mapping[str, Any]
+Item = TypeVar("Item")
+
+_METRICS = "metrics.jsonl"
+# A step that is done again within so many lines replaces the one before.
+_WINDOW_LINES = 4096
+# A bisection ends with this much to read.
+_NEAR_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 20
+
+_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def read_rows(folder: Path) -> Iterator[Row]:
+    """The figures of each step in the order of the file, one after the other; lines that have none are left out.
+
+    Raises:
+        UsageError: There is no such file, or nothing in it.
+    """
+    is_empty = True
+    with open_record(folder, _METRICS) as lines:
+        for line in lines:
+            if (row := row_of_line(line)) is not None:
+                is_empty = False
+                yield row
+    if is_empty:
+        raise nothing_in(folder / _METRICS)
+
+
+def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator[Row]:
+    """The figures of the steps from `first` to `last`, in the order of the file; what is before them is not read.
+
+    Raises:
+        UsageError: There is no such file.
+    """
+    with open_record(folder, _METRICS) as file:
+        file.seek(_place_before(file, first))
+        for line in file:
+            row = row_of_line(line)
+            step = None if row is None else finite_number(row.get("step"))
+            if row is None or step is None or step < first:
+                continue
+            if step > last:
+                return
+            yield row
+
+
+def newest_step(folder: Path) -> float:
+    """The newest step of a record, found in its last lines.
+
+    Raises:
+        UsageError: There is no such file, or no step in its last lines.
+    """
+    with open_record(folder, _METRICS) as file:
+        file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
+        rows = filter(None, map(row_of_line, file))
+        steps = [step for row in rows if (step := finite_number(row.get("step"))) is not None]
+    if not steps:
+        raise nothing_in(folder / _METRICS)
+    return max(steps)
+
+
+def steps_per_group(folder: Path, *, exact: int, groups: int) -> int:
+    """How many steps stand for one where a run has more than `exact` lines of them: as many as leave `groups`.
+
+    Raises:
+        UsageError: There is no record of the steps.
+    """
+    lines = 0
+    with open_record(folder, _METRICS) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            lines += chunk.count(b"\n")
+    return 1 if lines <= exact else math.ceil(lines / groups)
+
+
+def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
+    """The steps with their figures, rising; of a step that was done again, the last line counts.
+
+    >>> rows = [{"step": 2, "loss": 7}, {"step": 1, "loss": 8}, {"step": 2, "loss": 9}]
+    >>> [(step, row["loss"]) for step, row in rows_in_order(rows)]
+    [(1.0, 8), (2.0, 9)]
+    """
+    held: dict[float, Row] = {}
+    newest = -math.inf
+    for row in rows:
+        step = finite_number(row.get("step"))
+        # A line without a step; or a step that was told long ago, and must not count twice.
+        if step is None or step <= newest:
+            continue
+        held[step] = row
+        if len(held) == 2 * _WINDOW_LINES:
+            for newest in sorted(held)[:_WINDOW_LINES]:
+                yield newest, held.pop(newest)
+    for step in sorted(held):
+        yield step, held[step]
+
+
+def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Groups of so many that follow each other; the last one may have fewer.
+
+    >>> [*grouped("abcde", 2)]
+    [['a', 'b'], ['c', 'd'], ['e']]
+    """
+    left = iter(items)
+    while group := [*islice(left, size)]:
+        yield group
+
+
+def row_of_line(line: bytes) -> dict[str, Any] | None:
+    """The object that a line holds; ``None`` where it holds none, or was cut short."""
+    try:
+        return _decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    # It is damaged, or has what JSON lacks and Python's writes: NaN, or halves of characters.
+    try:
+        value = json.loads(line.decode("utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _place_before(file: BinaryIO, step: float) -> int:
+    """A place, in bytes, a little before the first line of `step`; a line may begin before it."""
+    low, high = 0, file.seek(0, 2)
+    while high - low > _NEAR_BYTES:
+        middle = (low + high) // 2
+        found = _step_after(file, middle, high)
+        # No whole line is between them, or it is one of those that are wanted.
+        if found is None or found >= step:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def _step_after(file: BinaryIO, place: int, end: int) -> float | None:
+    """The step of the first whole line after a place; ``None`` where there is none before `end`."""
+    file.seek(place)
+    place += len(file.readline())
+    while place < end and (line := file.readline()):
+        place += len(line)
+        row = row_of_line(line)
+        if row is not None and (step := finite_number(row.get("step"))) is not None:
+            return step
+    return None

@@ -1,0 +1,49 @@
+"""The folder of a run, as commands take it: named, or the newest one in ``runs/``, where kungfu-run writes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kungfu.errors import UsageError
+from kungfu.runtime.job_api.job_file import newest_folder
+
+__all__ = ["RUNS", "add_job_folder", "add_run_folder", "check_record", "job_folder", "newest_run"]
+
+RUNS = Path("runs")
+
+
+def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -> None:
+    """Declares the folder of a running job: as a word, unless the command reads its words itself, and as an option."""
+    if is_placed:
+        parser.add_argument(
+            "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
+        )
+    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
+
+
+def add_run_folder(parser: argparse.ArgumentParser) -> None:
+    """Declares the folder of a run, over or not, as a word."""
+    where = "the folder that kungfu-run wrote to (the newest one in runs/)"
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=where)
+
+
+def job_folder(given: argparse.Namespace) -> Path:
+    """The folder that a command line names.
+
+    Raises:
+        UsageError: It names none, and there is no job in ``runs/``.
+    """
+    return given.logdir or given.place or newest_run()
+
+
+def check_record(folder: Path) -> None:
+    """Raises ``UsageError`` where a folder holds no record of a run."""
+    if not (folder / "events.jsonl").is_file():
+        what = "the folder holds no events.jsonl" if folder.is_dir() else "there is no such folder"
+        raise UsageError(f"{folder}: {what}; give the folder that kungfu-run wrote to")
+
+
+def newest_run() -> Path:
+    """The newest run in ``runs/``; raises ``UsageError`` where there is none."""
+    return newest_folder(RUNS)
