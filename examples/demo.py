@@ -20,16 +20,16 @@ from rich.console import Console
 from kungfu.cli.draw.picture import draw_run
 from kungfu.cli.report import decisions_table, read_events
 
-EPOCHS, DEVICE_MS, THREE_FROM = 40, 40.0, 900
+DEVICE_MS, THREE_FROM = 40.0, 900
 
 
-def run(folder: Path, *, attachment: str) -> float:
+def run(folder: Path, *, attachment: str, epochs: int) -> float:
     """Trains under kungfu-run, exactly as a user would; gives the seconds it took."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "results").mkdir(parents=True)
     launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--min", "1", "--max", "4"]
     options = ["--attachment", attachment, "--logdir", str(folder)]
-    program = [sys.executable, "-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
+    program = [sys.executable, "-m", "examples.digits", "--epochs", str(epochs), "--device-ms", str(DEVICE_MS)]
     more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
     started = time.monotonic()
     code = subprocess.run([*launcher, *options, *program, *more], check=False).returncode
@@ -43,7 +43,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def summarise(folder: Path, *, attachment: str, seconds: float) -> dict[str, Any]:
+def summarise(folder: Path, *, attachment: str, epochs: int, seconds: float) -> dict[str, Any]:
     """What the run came to, from its record and from what every peer counted inside its steps."""
     events = read_lines(folder / "events.jsonl")
     results = [np.load(path) for path in sorted((folder / "results").glob("peer-*.npz"))]
@@ -54,7 +54,8 @@ def summarise(folder: Path, *, attachment: str, seconds: float) -> dict[str, Any
         "accuracy": next(float(result["accuracy"]) for result in results if str(result["rank"]) == "0"),
         "sizes": sizes + [rescale["to"] for rescale in rescales],
         "traces": max(event["traces"] for event in events if event["event"] == "finished"),
-        "epochs_exact": bool(np.all(seen == EPOCHS)),
+        "epochs_exact": bool(np.all(seen == epochs)),
+        "too_late": sum(event["event"] == "dismissed" for event in events),
         "rescales": [
             {name: rescale[name] for name in ("step", "rule", "from", "to", "stop_s", "parts")} for rescale in rescales
         ],
@@ -69,13 +70,16 @@ def main() -> None:
     """Runs the demo and shows what it did."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attachment", choices=("local", "horovod"), default="local")
-    attachment = parser.parse_args().attachment
+    parser.add_argument("--epochs", type=int, default=40, help="more where peers take long to start (40)")
+    given = parser.parse_args()
+    attachment, epochs = given.attachment, given.epochs
     folder = Path("runs") / ("demo" if attachment == "local" else f"demo-{attachment}")
     print(
         f"Digits on 2 to 4 peers; the {DEVICE_MS:.0f} ms that a step takes on a device are emulated by a sleep.",
         flush=True,
     )
-    summary = summarise(folder, attachment=attachment, seconds=run(folder, attachment=attachment))
+    seconds = run(folder, attachment=attachment, epochs=epochs)
+    summary = summarise(folder, attachment=attachment, epochs=epochs, seconds=seconds)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     console = Console()
     console.print(decisions_table(read_events(folder).events))
@@ -83,6 +87,11 @@ def main() -> None:
         f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
         f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"
     )
+    if summary["too_late"]:
+        console.print(
+            f"training was over before {summary['too_late']} more could join, so slowly do peers start here now: "
+            f"--epochs {4 * epochs} trains for longer"
+        )
     console.print(f"picture  {draw_run(folder, folder / 'run.png')}")
     console.print(f"summary  {folder / 'summary.json'}")
     console.print(f"report   kungfu why {folder}")

@@ -52,7 +52,9 @@ def main() -> None:
         if loss is not training.SKIPPED:
             losses.append(float(loss))
     if training.rank == 0:
-        print(f"this run did {len(losses)} steps, up to step {training.step_number} of the job; loss {losses[-1]:.3f}")
+        # A job that was over when it was resumed has no step left.
+        ended = f"; loss {losses[-1]:.3f}" if losses else ""
+        print(f"this run did {len(losses)} steps, up to step {training.step_number} of the job{ended}")
 
 
 if __name__ == "__main__":

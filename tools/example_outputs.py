@@ -23,9 +23,9 @@ LETTERS = 150  # of a line
 
 HEAD = """# Examples
 
-Programs as a user writes them, each in one file, on data that comes with scikit-learn or Python. Below is what they
-print when they are run as shown, on a machine with two cores (`...` stands for what is left out); times and losses
-differ from run to run. `make examples` writes this page, and `make soak` runs all of them.
+Programs as a user writes them, each in one file, on data that comes with scikit-learn (`pip install scikit-learn`) or
+Python. Below is what they print when they are run as shown, on a machine with two cores (`...` stands for what is left
+out); times and losses differ from run to run. `make examples` writes this page, and `make soak` runs all of them.
 """
 
 

@@ -28,6 +28,8 @@ LOADING = {
 }
 LOADED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "modulepreload", "manifest", "dns-prefetch"}
 
+RETURNED = re.compile(r"Returns:</span>.*?<ul>(.*?)</ul>", re.DOTALL)
+
 
 class Loads(HTMLParser):
     """What a browser loads for a page, and the anchors of it."""
@@ -81,6 +83,9 @@ def test_the_site_is_built_strictly_has_every_public_name_and_loads_nothing_from
     assert {"cost", "on-rescale", "undefined", "reference"} <= sections, "our own sections of docstrings are told apart"
     missing = [name for name, home in public_names().items() if not {name, home} & anchors]
     assert not missing, "docs/reference/ has no place for these, or they have no docstring"
+    returned = [one for path in site.glob("reference/*.html") for one in RETURNED.findall(path.read_text())]
+    assert returned, "Returns sections are told apart"
+    assert all(one.count("<li") == 1 for one in returned), "the lines of a Returns section say one thing"
 
 
 def test_the_page_of_the_command_line_has_every_command_with_its_options() -> None:
