@@ -65,7 +65,7 @@ def test_a_peer_joins_in_the_background_and_two_leave_without_a_sample_lost(tmp_
     assert (shrunk["from"], shrunk["to"], shrunk["joined"], shrunk["left"]) == (3, 1, [], [1, 2])
     assert (grown["global_batch_size"], shrunk["global_batch_size"]) == (18, 6)
     assert {"spawn_s", "ready_s", "barrier_s", "attach_s", "state_s", "first_step_s"} <= set(grown["parts"])
-    assert grown["stop_s"] < 5.0
+    assert grown["stop_s"] < grown["parts"]["spawn_s"] + grown["parts"]["ready_s"], "they trained while it started"
     assert [event["asked"] for event in ended.all_of("decision")] == [3, 1]
     assert largest_batches(ended) == {2: 12, 3: 18, 1: 6}
 

@@ -77,7 +77,7 @@ def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest
             ending.callback(StallDetector(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
         late = notes[0].get(timeout=180.0)
         assert (late.ranks, late.tag) == ((1,), "a message")
-        assert 2.0 < late.waited_s < 6.0
+        assert late.waited_s > 2.0
         deadline[0] = 0.5  # holds for the wait under way
         assert "for rank 1" in str(notes[0].get(timeout=180.0))
         assert "for rank 1" in str(notes[2].get(timeout=180.0)), "the first thing that rank 2 says"
