@@ -332,7 +332,7 @@ class Barrier:
         if self.context.plan.straggler_fractions is None:
             return {}
         step_record, ids = self.context.graph_state.metrics.step_record, self.context.membership.view.ids
-        fractions = step_record.straggler_fractions(read_variable(step_record.row).tolist())
+        fractions = step_record.straggler_fractions(read_variable(step_record.packed).tolist())
         # Those of the step that ends in this barrier.
         return dict(zip(ids, fractions, strict=True)) if len(fractions) == len(ids) else {}
 

@@ -18,6 +18,7 @@ from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
+from kungfu.training.graph.derived_sources import GivenNumbers
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.totals import SentTotals
 
@@ -87,7 +88,8 @@ def send(
     # Before the message: what this peer knows by itself, and the local reductions that ride on it. The norms are known
     # when the message is.
     scale = None if averaging.loss_scale is None else averaging.loss_scale()
-    sources = _known_before(averaging, gradients, loss, samples, size, expected)
+    now = _time_after(gradients)
+    sources = _known_before(averaging, loss, samples, size, expected, now)
     if waited:  # for others, in the messages before this one
         sources["busy_seconds"] -= _float(tf.add_n(list(waited)))
     sources["grads"] = _unscaled(gradients, scale)
@@ -117,7 +119,7 @@ def send(
         with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
             after = _known_after(averaging, extras)
         known = sources | after | {"mean_grads": _unscaled(means, scale)} | norms.after(norm, norm_of_means)
-        outcome = _conclude(averaging, known | program.gradient_reductions(known), extras)
+        outcome = _conclude(averaging, known | program.gradient_reductions(known), extras, now)
         # A message that fails has carried nothing. What fires may be known without it, so the message is awaited.
         with tf.control_dependencies([*outcome, extras]):
             graph_state.metrics.fed.carry(offers)
@@ -229,14 +231,15 @@ def _exact(count: Any) -> Any:
     return tf.cast(count, tf.float64)
 
 
-def _known_before(
-    averaging: Averaging, gradients: Sequence[Any], loss: Any, samples: Any, size: Any, expected: Any
-) -> dict[str, Any]:
+def _time_after(gradients: Sequence[Any]) -> Any:
+    """The moment at which the last gradient is computed, in seconds, float64: there the busy time ends."""
+    with tf.control_dependencies(list(gradients)):
+        return tf.timestamp()
+
+
+def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expected: Any, now: Any) -> dict[str, Any]:
     """The numbers that are known before the message, by source: local, or agreed since the last barrier."""
     graph_state, limits = averaging.graph_state, averaging.limits
-    # The busy time ends when the last gradient is computed.
-    with tf.control_dependencies(list(gradients)):
-        now = tf.timestamp()
     busy, began = now - graph_state.times.synchronised.read_value(), graph_state.times.began.read_value()
     return {
         "loss": tf.where(samples > 0, loss, math.nan),
@@ -246,7 +249,7 @@ def _known_before(
         "step_seconds": graph_state.times.step_seconds.read_value(),
         "rescale_seconds": graph_state.times.rescale_seconds,
         "host_joiners": graph_state.view.host_joiners,
-        "clock_seconds": _float(tf.where(tf.math.is_nan(began), tf.zeros_like(began), now - began)),
+        "clock_seconds": _float(tf.where(now > began, now - began, tf.zeros_like(began))),
         "step": graph_state.progress.step.read_value() + 1,
         "samples_done": graph_state.progress.trained,
         "size": size,
@@ -332,9 +335,10 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
     }
 
 
-def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> Any:
+def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now: Any) -> Any:
     """Folds and rules; an acting rule that fires leaves its inputs in the graph state, and posts. Gives the outcome."""
     graph_state = averaging.graph_state
+    progress, view = graph_state.progress, graph_state.view
 
     def all_reduce(vectors: Sequence[Any], tag: str) -> list[Any]:
         values = [*vectors, tf.zeros([0], tf.float32)]
@@ -343,11 +347,25 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any) -> 
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
     graph_state.metrics.total_samples.assign(sources["total_samples"])
-    of_the_step = {
-        "epoch": graph_state.progress.epoch,
-        "seconds": graph_state.times.step_seconds,
-    }
-    graph_state.metrics.step_record.write(of_the_step, sources, outcome)
+    given = GivenNumbers(
+        steps=progress.step,
+        size=view.size,
+        batch=view.global_batch_size,
+        replacement_refused=view.replacement_refused,
+        exchanged=view.exchanged,
+        target_size=view.target_size,
+        trained=progress.trained,
+        epoch_samples=progress.samples,
+        epoch=progress.epoch,
+        offset=progress.offset,
+        epochs=progress.epochs,
+        drops=progress.drops,
+        now=now,
+        began=graph_state.times.began,
+        header=extras[:_HEADER],
+    )
+    of_the_step = {"epoch": progress.epoch, "seconds": graph_state.times.step_seconds}
+    graph_state.metrics.step_record.write(given, of_the_step, sources, outcome)
     _post(averaging, outcome)
     return outcome
 

@@ -399,7 +399,7 @@ class GraphState:
     def variables(self) -> list[tf.Variable]:
         groups: tuple[Any, ...] = (self.progress, self.view, self.times, *self.rules.all())
         own = (getattr(group, one.name) for group in groups for one in fields(group))
-        metrics = (self.metrics.step_record.row, self.metrics.samples, self.metrics.total_samples)
+        metrics = (self.metrics.step_record.packed, self.metrics.samples, self.metrics.total_samples)
         return [self.order, *own, *self.posts.variables(), *metrics]
 
     def in_share(self) -> list[tf.Variable]:

@@ -1,10 +1,16 @@
-"""All numbers of a step in one variable, so that the host knows the step by one read."""
+"""All numbers of a step in one variable, so that the host knows the step by one read.
+
+The variable holds them *packed*: of sources that follow from others only the others. The host makes the *row* of it,
+with a number for every column, where and when it needs one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +23,13 @@ from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
+from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, GivenNumbers, given_numbers
 
 __all__ = ["Column", "StepRecord", "make_step_record", "pack_scalars"]
+
+# Where some of what is given stands; all of it comes first.
+_STEPS = 0
+_SAMPLES, _LOSS = GIVEN_NUMBERS - 4, GIVEN_NUMBERS - 3
 
 Group = Literal["step", "local", "agreed", "watched", "watched_whole", "targets", "fired"]
 
@@ -40,15 +51,17 @@ class StepRecord:
     """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53.
 
     Attributes:
-        columns: What the row begins with.
-        row: The numbers. Where a policy measures how fast the peers are, their fractions follow after the columns, one
-            for each peer of the view.
+        columns: What the row begins with. Where a policy measures how fast the peers are, their fractions follow after
+            the columns, one for each peer of the view.
+        packed: The numbers as the graph writes them.
     """
 
     columns: tuple[Column, ...]
-    row: tf.Variable
+    packed: tf.Variable
 
-    def write(self, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome) -> None:
+    def write(
+        self, given: GivenNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
+    ) -> None:
         """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
         vectors = {
@@ -57,40 +70,49 @@ class StepRecord:
             "targets": outcome.targets,
             "fired": outcome.fired,
         }
-        numbers = [offered[one.group][one.name] for one in self.columns if one.group in offered]
+        numbers = [offered[group][name] for group, name in self._packed_places if group in offered]
         # What has no column costs the step no node.
         filled = [vectors[group] for group in vectors if any(one.group == group for one in self.columns)]
-        fractions = [] if self.row.shape.is_fully_defined() else [outcome.fractions]
-        self.row.assign(pack_scalars([*numbers, *filled, *fractions]))
+        fractions = [] if self.packed.shape.is_fully_defined() else [outcome.fractions]
+        self.packed.assign(pack_scalars([*given.in_order(), *numbers, *filled, *fractions]))
 
-    def step(self, row: Sequence[float]) -> int:
+    def row(self, packed: Sequence[float]) -> list[float]:
+        """Host: what ``packed`` holds and what follows from it, in the order of the columns."""
+        given = given_numbers(packed)
+        row = list(self._in_columns(packed))
+        for place, derive in self._derived:
+            row[place] = derive(given)
+        return [*row, *self.straggler_fractions(packed)]
+
+    def step(self, packed: Sequence[float]) -> int:
         """The number of the step."""
-        return int(row[self._places["agreed", "step"]])
+        return int(packed[_STEPS]) + 1
 
-    def loss(self, row: Sequence[float]) -> float:
-        """The mean loss of all peers."""
-        return float(row[self._places["agreed", "mean_loss"]])
+    def loss(self, packed: Sequence[float]) -> float:
+        """The mean loss of all peers, in float64; NaN where nobody had samples."""
+        samples = packed[_SAMPLES]
+        return packed[_LOSS] / samples if samples else math.nan
 
-    def view(self, row: Sequence[float]) -> int:
+    def view(self, packed: Sequence[float]) -> int:
         """The version of the view that did the step."""
-        return int(row[self._places["agreed", "view"]])
+        return int(packed[self._packed_places["agreed", "view"]])
 
-    def samples_trained(self, row: Sequence[float]) -> int:
-        """Those that the job has trained on so far, with the step."""
-        return int(row[self._places["agreed", "samples_done"]] + row[self._places["agreed", "total_samples"]])
+    def fired(self, packed: Sequence[float]) -> set[str]:
+        """The names of the rules that fired, those in the shadow too."""
+        return {name for (group, name), place in self._packed_places.items() if group == "fired" and packed[place]}
 
-    def straggler_fractions(self, row: Sequence[float]) -> list[float]:
+    def straggler_fractions(self, packed: Sequence[float]) -> list[float]:
         """The speed of each peer of the view as a fraction of the median's, in rank order; none if not measured."""
-        return list(row[len(self.columns) :])
+        return list(packed[GIVEN_NUMBERS + len(self._packed_places) :])
 
-    def metrics(self, row: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
+    def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
         """What a line of the metrics tells: of every step the same, and the values of the named signals.
 
         Args:
-            row: That of the step.
+            packed: That of the step.
             peers: The ids of the peers of its view, in rank order; empty where they are not known.
         """
-        place, numbers = self._places, row
+        place, numbers = self._places, self.row(packed)
         samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
         return {
             "step": int(numbers[place["agreed", "step"]]),
@@ -101,20 +123,21 @@ class StepRecord:
             "samples_per_s": samples / seconds if seconds > 0 else None,
             "learning_rate": numbers[place["agreed", "learning_rate"]],
             **{name: kind(numbers[index]) for name, index, kind in self._watched},
-            **self._fractions_by_id(row, peers),
+            **self._fractions_by_id(packed, peers),
         }
 
-    def _fractions_by_id(self, row: Sequence[float], peers: Sequence[int]) -> dict[str, Any]:
-        fractions = self.straggler_fractions(row)
+    def samples_trained(self, packed: Sequence[float]) -> int:
+        """Those that the job has trained on so far, with the step."""
+        given = given_numbers(packed)
+        return int(given.trained + given.header[0])
+
+    def _fractions_by_id(self, packed: Sequence[float], peers: Sequence[int]) -> dict[str, Any]:
+        fractions = self.straggler_fractions(packed)
         # No policy measures them, or the view of the step is over, and nobody remembers who was in it.
         if not fractions or len(fractions) != len(peers):
             return {}
         told = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
         return {straggler_fractions.__name__: told}
-
-    def fired(self, row: Sequence[float]) -> set[str]:
-        """The names of the rules that fired, those in the shadow too."""
-        return {name for (group, name), index in self._places.items() if group == "fired" and row[index]}
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
@@ -126,6 +149,22 @@ class StepRecord:
     def _places(self) -> Mapping[tuple[Group, str], int]:
         return {(one.group, one.name): index for index, one in enumerate(self.columns)}
 
+    @cached_property
+    def _packed_places(self) -> Mapping[tuple[Group, str], int]:
+        """Of the columns that are packed as they are."""
+        as_they_are = (one for one in self.columns if not _is_derived(one))
+        return {(one.group, one.name): place for place, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
+
+    @cached_property
+    def _in_columns(self) -> Callable[[Sequence[float]], Sequence[float]]:
+        """From what is packed to the columns; those that follow from others are put in afterwards."""
+        places = self._packed_places
+        return itemgetter(*(places.get((one.group, one.name), 0) for one in self.columns))
+
+    @cached_property
+    def _derived(self) -> Sequence[tuple[int, Callable[[GivenNumbers], float]]]:
+        return [(at, DERIVED_SOURCES[one.name]) for at, one in enumerate(self.columns) if _is_derived(one)]
+
 
 def make_step_record(plan: Plan) -> StepRecord:
     """The record of a plan's steps: every source that is one number, the reductions of the gradients, and the rules.
@@ -134,10 +173,15 @@ def make_step_record(plan: Plan) -> StepRecord:
     """
     columns = tuple(_columns(plan))
     # Its length follows the size of the view where there is a fraction for each peer.
-    shape = [len(columns)] if plan.straggler_fractions is None else [None]
-    nothing = np.full(len(columns), np.nan)
-    row = tf.Variable(nothing, shape=shape, dtype=tf.float64, trainable=False, name="kungfu/tape")
-    return StepRecord(columns, row)
+    nothing = np.full(GIVEN_NUMBERS + sum(not _is_derived(one) for one in columns), np.nan)
+    shape = nothing.shape if plan.straggler_fractions is None else [None]
+    packed = tf.Variable(nothing, shape=shape, dtype=tf.float64, trainable=False, name="kungfu/tape")
+    return StepRecord(columns, packed)
+
+
+def _is_derived(column: Column) -> bool:
+    # A named signal of a policy may be called as a source.
+    return column.group in ("local", "agreed") and column.name in DERIVED_SOURCES
 
 
 def _columns(plan: Plan) -> Iterator[Column]:

@@ -33,11 +33,11 @@ class StepPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one call of the step came to, where the run is after it, and the row of the last whole step's record."""
+    """What one call of the step came to, where the run is after it, and what the last whole step's record holds."""
 
     code: int
     position: StepPosition
-    row: Sequence[float]
+    packed: Sequence[float]
 
 
 _WHOLE = 1 + len(StepPosition._fields)  # the numbers before the record
@@ -45,7 +45,7 @@ _WHOLE = 1 + len(StepPosition._fields)  # the numbers before the record
 
 def write_report(graph_state: GraphState, code: Any) -> Any:
     """Graph, last of all in a step: float64 [code, position, step record], which holds whole numbers up to 2 ** 53."""
-    return pack_scalars([code, *_variables(graph_state), graph_state.metrics.step_record.row])
+    return pack_scalars([code, *_variables(graph_state), graph_state.metrics.step_record.packed])
 
 
 def code_of(report: Any) -> Any:

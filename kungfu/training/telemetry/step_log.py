@@ -40,6 +40,7 @@ class StepLog:
         recorder: TraceRecorder | None,
     ) -> None:
         self._plan, self._graph_state, self._membership = plan, graph_state, membership
+        self._step_record = graph_state.metrics.step_record
         self._event_log, self._recorder = event_log, recorder
         self.planned: PlannedEpochs | None = None  # as the loader says
 
@@ -59,34 +60,33 @@ class StepLog:
         Returns:
             What rules in the shadow ask for, which the peers compare at the next barrier.
         """
-        leads, row = rank == 0, report.row
-        step_record = self._graph_state.metrics.step_record
-        step = step_record.step(row)
+        leads, packed, step_record = rank == 0, report.packed, self._step_record
+        step = step_record.step(packed)
         if self._recorder is not None:
-            self._recorder.stepped(row)
+            self._recorder.stepped(packed)
             # A barrier may have changed the view.
             if report.code == BARRIER_HELD:
                 self.record_view(rank=rank)
             else:
                 self._recorder.step_ended(after=step)
-        self._event_log.measured(step_record.loss(row), step=step)
+        self._event_log.measured(step_record.loss(packed), step=step)
         # The leader writes each step; any other peer waits for the first one after a change, should it lead.
         if leads or self._event_log.has_news:
             # Who was in the view of the step is known while it lasts.
-            same = leads and step_record.view(row) == report.position.version
+            same = leads and step_record.view(packed) == report.position.version
             view = self._membership.view if same else None
             self._event_log.stepped(partial(self._metrics, report, view, self.planned))
-        if not self._in_shadow or not step_record.fired(row) & self._in_shadow:
+        if not self._in_shadow or not step_record.fired(packed) & self._in_shadow:
             return []
         return self._log_shadows(leads=leads)
 
     def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
         """The line of a step in the metrics; made later, in another thread."""
-        step_record, row = self._graph_state.metrics.step_record, report.row
-        line = step_record.metrics(row, peers=() if view is None else view.ids)
+        step_record, packed = self._step_record, report.packed
+        line = step_record.metrics(packed, peers=() if view is None else view.ids)
         progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
         # A signal of a policy may have that name.
-        line.setdefault("progress", {"samples": step_record.samples_trained(row), **progress})
+        line.setdefault("progress", {"samples": step_record.samples_trained(packed), **progress})
         return line
 
     @cached_property

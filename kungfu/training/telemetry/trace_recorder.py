@@ -36,7 +36,8 @@ class TraceRecorder:
     def __init__(
         self, record: Record, *, step_record: StepRecord, program: Program, peer: int, policy: str = "", phase: int = 1
     ) -> None:
-        self._record, self._layout, self._program = record, _Layout(step_record.columns), program
+        self._record, self._step_record, self._program = record, step_record, program
+        self._layout = _Layout(step_record.columns)
         self._peer, self._policy, self._phase = peer, policy, phase
         self._view = 0
         self._rank: int | None = None
@@ -56,9 +57,12 @@ class TraceRecorder:
             self._record("trace", partial(_header, self._program.plan, self._policy, self._phase, after))
         self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
 
-    def stepped(self, row: Sequence[float]) -> None:
-        """A step is done; ``row`` is that of its record."""
-        self._record("trace", partial(self._layout.line, row))
+    def stepped(self, packed: Sequence[float]) -> None:
+        """A step is done; ``packed`` is what its record holds."""
+        self._record("trace", partial(self._line, packed))
+
+    def _line(self, packed: Sequence[float]) -> str:
+        return self._layout.line(self._step_record.row(packed))
 
     def step_ended(self, *, after: int) -> None:
         """A step is over, in the same view: time for a snapshot, perhaps."""

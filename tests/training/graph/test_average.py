@@ -163,10 +163,9 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
         samples, floats, whole, loss = given[rank]
         averaging = averaging_of(rank, attachment, size=2, samples=samples, batch=5)
         means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
-        row = averaging.graph_state.metrics.step_record.row.numpy().tolist()
-        at = {
-            (one.group, one.name): place for place, one in enumerate(averaging.graph_state.metrics.step_record.columns)
-        }
+        record = averaging.graph_state.metrics.step_record
+        row = record.row(record.packed.numpy().tolist())
+        at = {(one.group, one.name): place for place, one in enumerate(record.columns)}
         told = [row[at["local", "samples"]], row[at["local", "loss"]], row[at["agreed", "mean_loss"]]]
         return [one.numpy().tolist() for one in means], told
 

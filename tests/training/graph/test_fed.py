@@ -27,7 +27,7 @@ def frugal(training):
 def price(run: Run) -> float:
     """What the policy saw in the last step."""
     record = run.training._runner.graph_state.metrics.step_record
-    return float(record.metrics(record.row.numpy().tolist())["price"])
+    return float(record.metrics(record.packed.numpy().tolist())["price"])
 
 
 def stepped(run: Run, *fed: float) -> list[float]:

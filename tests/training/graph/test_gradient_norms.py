@@ -74,7 +74,10 @@ def averaging_of(
 def told(averaging: Averaging) -> Mapping[str, float]:
     """The numbers of the last step, by their names."""
     record = averaging.graph_state.metrics.step_record
-    return {one.name: float(value) for one, value in zip(record.columns, record.row.numpy(), strict=True)}
+    return {
+        one.name: float(value)
+        for one, value in zip(record.columns, record.row(record.packed.numpy().tolist()), strict=True)
+    }
 
 
 def stepped(averaging: Averaging, gradients: Sequence[Any]) -> tuple[Mapping[str, float], list[np.ndarray]]:

@@ -48,7 +48,7 @@ def run(policies: Any, body: Any) -> tuple[Any, Any]:
 def told(training: Any, name: str = "score") -> float:
     """What the policy saw in the last step."""
     record = training._runner.graph_state.metrics.step_record
-    return float(record.metrics(record.row.numpy().tolist())[f"{name}_told"])
+    return float(record.metrics(record.packed.numpy().tolist())[f"{name}_told"])
 
 
 def called(training: Any, step: Any, *batches: Any) -> list[float]:

@@ -37,7 +37,7 @@ def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
     names = [one.name for one in step_record.columns]
     for number in range(1, 11):
         run.step(points(2))
-        told = dict(zip(names, step_record.row.numpy(), strict=True))
+        told = dict(zip(names, step_record.row(step_record.packed.numpy().tolist()), strict=True))
         for name in TIMES:
             unknown[name] += [number] if np.isnan(told[name]) else []
     # The barrier is held after step 5.

@@ -11,6 +11,7 @@ from kungfu.policies import gns_batch, replace_stragglers
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph import step_record
+from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GivenNumbers
 from kungfu.training.graph.step_record import make_step_record, pack_scalars
 from tests.training.linear import linear_run, points
 
@@ -27,6 +28,24 @@ def offered():
     return values | {"norm_squared(grads)": tf.constant(0.5), "norm_squared(mean_grads)": tf.constant(-np.inf)}
 
 
+def given(**numbers):
+    """Numbers of a third step of two peers, from which others follow."""
+    third = {
+        "steps": 2, "size": 2, "batch": 9, "replacement_refused": 1, "exchanged": 0, "target_size": 0, "trained": 18,
+        "epoch_samples": 64, "epoch": 0, "offset": 18, "epochs": 3, "drops": 0, "now": 12.5, "began": 10.0,
+        "header": np.array([8.0, 4.0, 2.0, 0.0], np.float32),
+    }  # fmt: skip
+    as_variables = {"steps", "trained"}  # of which some are, and some are tensors
+    values = {name: tf.convert_to_tensor(one) for name, one in (third | numbers).items()}
+    return GivenNumbers(**{name: tf.Variable(one) if name in as_variables else one for name, one in values.items()})
+
+
+FOLLOWS = {
+    "step": 3, "local_batch_size": 4.5, "global_batch_size": 9, "job_samples": 192, "clock_seconds": 2.5,
+    "replacement_refused": 1, "replacing": 0, "mean_loss": 0.5, "total_samples": 8, "pending": 0, "barrier_due": 1,
+}  # fmt: skip
+
+
 def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     record, sources = make_step_record(PLAN), offered()
     of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
@@ -40,14 +59,15 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
         tf.zeros([0], tf.int64),
         tf.zeros([0, 1]),
     )
-    tf.function(lambda: record.write(of_the_step, sources, outcome))()
-    told = {
-        (one.group, one.name): value for one, value in zip(record.columns, record.row.numpy().tolist(), strict=True)
-    }
+    numbers = given()
+    tf.function(lambda: record.write(numbers, of_the_step, sources, outcome))()
+    packed = record.packed.numpy().tolist()
+    told = {(one.group, one.name): value for one, value in zip(record.columns, record.row(packed), strict=True)}
     assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
     assert (told["fired", "gns_batch"], told["targets", "gns_batch"], told["watched", "noise_scale"]) == (1, 4, 7)
     assert (told["fired", "held(gns_batch)"], told["watched", "rescales_left"]) == (0, 3)
-    assert record.fired(record.row.numpy().tolist()) == {"gns_batch"}
+    assert record.fired(packed) == {"gns_batch"}
+    assert (record.step(packed), record.loss(packed), record.samples_trained(packed)) == (3, 0.5, 26)
     for name, value in sources.items():
         group = (
             "local"
@@ -55,7 +75,8 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
             else "agreed"
         )
         if name not in ONLY_AT_RESCALE:
-            assert told[group, name] == float(value), name
+            assert told[group, name] == FOLLOWS.get(name, float(value)), name
+    assert FOLLOWS.keys() == DERIVED_SOURCES.keys()
 
 
 def test_whole_numbers_beyond_float32_stay_whole():
@@ -64,9 +85,10 @@ def test_whole_numbers_beyond_float32_stay_whole():
     of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
     none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
     none += [*[tf.zeros([0], tf.int64)] * 2, tf.zeros([0, 1])]
-    record.write(of_the_step, sources, Outcome(*none))
-    names = [one.name for one in record.columns]
-    assert record.row.numpy()[names.index("samples_done")] == 2**40 + 1
+    record.write(given(trained=tf.constant(2**40 + 1, tf.int64)), of_the_step, sources, Outcome(*none))
+    names, packed = [one.name for one in record.columns], record.packed.numpy().tolist()
+    assert record.row(packed)[names.index("samples_done")] == 2**40 + 1
+    assert record.samples_trained(packed) == 2**40 + 9
 
 
 def test_the_metrics_of_a_step_are_read_off_it():
@@ -74,11 +96,11 @@ def test_the_metrics_of_a_step_are_read_off_it():
     for batch in run.training.batches(points(6), batch_size=4, epochs=2, seed=0):
         run.step(batch)
     record = run.training._averaging.graph_state.metrics.step_record
-    metrics = record.metrics(record.row.numpy().tolist())
+    metrics = record.metrics(record.packed.numpy().tolist())
     assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
     assert "noise_scale" in metrics
     assert metrics["learning_rate"] == pytest.approx(float(run.optimizer.learning_rate))
-    assert list(record.metrics(record.row.numpy().tolist()))[7:] == ["noise_scale", "rescales_left"]
+    assert list(record.metrics(record.packed.numpy().tolist()))[7:] == ["noise_scale", "rescales_left"]
 
 
 @pytest.fixture(params=["native", "op by op"])
@@ -146,21 +168,23 @@ def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
             tf.zeros([sum(one.group == "watched_whole" for one in record.columns)], tf.int64),
             tf.constant([fractions]),
         )  # fmt: skip
-        record.write({"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}, offered(), outcome)
-        return record.row.numpy().tolist()
+        record.write(given(), {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}, offered(), outcome)
+        return record.packed.numpy().tolist()
 
-    assert record.straggler_fractions(record.row.numpy().tolist()) == [], "before the first step nothing is known"
-    row = written(1.0, 0.5, 1.25)
-    assert record.straggler_fractions(row) == [1.0, 0.5, 1.25]
-    assert record.metrics(row, peers=(0, 7, 9))["straggler_fractions"] == {"0": 1.0, "7": 0.5, "9": 1.25}
-    assert record.view(row) == int(offered()["view"])
+    nothing = record.packed.numpy().tolist()
+    assert record.straggler_fractions(nothing) == [], "before the first step nothing is known"
+    packed = written(1.0, 0.5, 1.25)
+    assert record.straggler_fractions(packed) == record.row(packed)[-3:] == [1.0, 0.5, 1.25]
+    assert record.metrics(packed, peers=(0, 7, 9))["straggler_fractions"] == {"0": 1.0, "7": 0.5, "9": 1.25}
+    assert record.view(packed) == int(offered()["view"])
     # Those of the view are not known any more, or are others.
-    assert "straggler_fractions" not in record.metrics(row)
-    assert "straggler_fractions" not in record.metrics(row, peers=(0, 7))
+    assert "straggler_fractions" not in record.metrics(packed)
+    assert "straggler_fractions" not in record.metrics(packed, peers=(0, 7))
     assert record.straggler_fractions(written(1.0, 1.0)) == [1.0, 1.0], "the view is smaller by now"
 
 
 def test_without_a_policy_that_measures_it_no_speed_is_told():
     record = make_step_record(PLAN)
-    assert record.row.shape == (len(record.columns),)
-    assert record.straggler_fractions(record.row.numpy().tolist()) == []
+    packed = record.packed.numpy().tolist()
+    assert record.packed.shape.is_fully_defined()
+    assert (len(record.row(packed)), record.straggler_fractions(packed)) == (len(record.columns), [])

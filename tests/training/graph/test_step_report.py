@@ -42,9 +42,9 @@ def test_a_step_that_was_refused_tells_it_too_and_one_that_raised_asks_the_varia
 
 def test_the_row_behind_it_is_that_of_the_step_record():
     graph_state = linear_run().training._runner.graph_state
-    values = np.arange(graph_state.metrics.step_record.row.shape[0], dtype=np.float64)
-    graph_state.metrics.step_record.row.assign(values)
+    values = np.arange(graph_state.metrics.step_record.packed.shape[0], dtype=np.float64)
+    graph_state.metrics.step_record.packed.assign(values)
     graph_state.progress.offset.assign(2**40 + 1)
     report = read_report(write_report(graph_state, 2))
     assert (report.code, report.position.offset) == (2, 2**40 + 1)
-    assert report.row == values.tolist()
+    assert report.packed == values.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,9 +39,8 @@ class Told:
     def __init__(self, plan, *, peer=0, policy=""):
         self.lines = []
         self.step_record, self.program = make_step_record(plan), lower(plan)
-        self.recorder = TraceRecorder(
-            self.record, step_record=self.step_record, program=self.program, peer=peer, policy=policy
-        )
+        unpacked = SimpleNamespace(columns=self.step_record.columns, row=list)
+        self.recorder = TraceRecorder(self.record, step_record=unpacked, program=self.program, peer=peer, policy=policy)
 
     def record(self, stream, fields):
         told = fields()

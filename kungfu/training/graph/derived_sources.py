@@ -1,0 +1,110 @@
+"""Sources of a step that follow from other numbers, worked out where the step's record is written.
+
+As nodes of the graph they would cost every step some forty microseconds, whether a policy uses them or not. Those that
+a policy does use are in the graph too, in `kungfu.training.graph.gradient_message`: both give the same, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+__all__ = ["DERIVED_SOURCES", "GIVEN_NUMBERS", "GivenNumbers", "given_numbers"]
+
+
+@dataclass(frozen=True)
+class GivenNumbers:
+    """What the derived sources of a step follow from: variables and tensors in the graph, numbers on the host.
+
+    Args:
+        steps: Done before this one.
+        size: Peers in the view.
+        batch: The global batch size in force.
+        replacement_refused: 1 where it was, else 0.
+        exchanged: Peers that leave when others have come.
+        target_size: Of a change of the size that is under way; 0 without one.
+        trained: Samples trained on before this step.
+        epoch_samples: Those of an epoch; 0 without a loader.
+        epoch: That of the step.
+        offset: Samples of it that are done.
+        epochs: How often the loader walks its data; 0 without a loader.
+        drops: 1 where an epoch ends before a step that would be smaller, else 0.
+        now: The moment at which the gradients were there, in seconds.
+        began: The moment of this peer's first step.
+        header: What the message summed: samples, loss times samples, posts, and how many of them change the membership.
+    """
+
+    steps: Any
+    size: Any
+    batch: Any
+    replacement_refused: Any
+    exchanged: Any
+    target_size: Any
+    trained: Any
+    epoch_samples: Any
+    epoch: Any
+    offset: Any
+    epochs: Any
+    drops: Any
+    now: Any
+    began: Any
+    header: Any
+
+    def in_order(self) -> list[Any]:
+        """As a row has them; the header is its last four."""
+        return [getattr(self, one.name) for one in fields(self)]
+
+
+# How many numbers they are, and how many come before the header.
+GIVEN_NUMBERS = len(fields(GivenNumbers)) + 3
+_BEFORE_HEADER = GIVEN_NUMBERS - 4
+
+
+def given_numbers(packed: Sequence[float]) -> GivenNumbers:
+    """Host: those that `GivenNumbers.in_order` has put in the front of what is packed."""
+    given: list[Any] = [*packed[:_BEFORE_HEADER], packed[_BEFORE_HEADER:GIVEN_NUMBERS]]
+    return GivenNumbers(*given)
+
+
+def _job_samples(given: GivenNumbers) -> float:
+    """As `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
+    if not given.epochs > 0:
+        return 0.0
+    least = max(min(given.batch, given.epoch_samples) if given.drops > 0 else 1.0, 1.0)
+    left = (given.epoch_samples - given.offset) // least * least
+    whole = given.epoch_samples // least * least
+    return float(given.trained + left + (given.epochs - given.epoch - 1) * whole)
+
+
+def _mean_loss(given: GivenNumbers) -> float:
+    samples, loss = given.header[:2]
+    # Nobody had samples: no number.
+    return _float32(loss / samples) if samples else float("nan")
+
+
+def _clock_seconds(given: GivenNumbers) -> float:
+    elapsed_s = given.now - given.began
+    return _float32(elapsed_s) if elapsed_s > 0 else 0.0  # in the first step, which it began with
+
+
+def _float32(number: float) -> float:
+    """Rounded to float32; of a quotient of two float32 that is what their division in float32 gives."""
+    return float(np.float32(number))
+
+
+DERIVED_SOURCES: Mapping[str, Callable[[GivenNumbers], float]] = {
+    "step": lambda given: given.steps + 1,
+    "local_batch_size": lambda given: _float32(_float32(given.batch) / given.size),
+    "global_batch_size": lambda given: _float32(given.batch),
+    "job_samples": _job_samples,
+    "clock_seconds": _clock_seconds,
+    "replacement_refused": lambda given: float(given.replacement_refused > 0),
+    "replacing": lambda given: float(given.exchanged > 0),
+    "mean_loss": _mean_loss,
+    "total_samples": lambda given: given.header[0],
+    "pending": lambda given: float(given.header[3] > 0 or given.target_size > 0),
+    "barrier_due": lambda given: float(given.header[2] > 0),
+}
