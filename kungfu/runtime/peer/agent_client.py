@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import msgspec.json
+
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
@@ -38,7 +40,6 @@ _ON_THE_WAY_EVERY_S, _ON_THE_WAY_S = 5.0, 1800.0
 
 # A trace has a line for every step of every peer; the other streams are read by people.
 _TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_METRICS = json.JSONEncoder(allow_nan=False)
 
 
 class AgentClient:
@@ -172,12 +173,23 @@ class AgentClient:
 
 def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:
     if stream == "metrics":
-        return pb.Record(metrics=entry if isinstance(entry, str) else _line(_METRICS, entry, nan="NaN"))
-    return pb.Record(trace=entry if isinstance(entry, str) else _line(_TRACE, entry, nan=None))
+        return pb.Record(metrics=entry if isinstance(entry, str) else _metrics_line(entry))
+    return pb.Record(trace=entry if isinstance(entry, str) else _trace_line(entry))
 
 
-def _line(encoder: json.JSONEncoder, fields: Mapping[str, Any], *, nan: str | None) -> str:
+def _metrics_line(fields: Mapping[str, Any]) -> str:
     try:
-        return encoder.encode(fields)
+        text = msgspec.json.format(msgspec.json.encode(fields), indent=0)
+    except ValueError:  # a name that is no Unicode
+        text = b"null"
+    # A null may be a number that is not finite, of which a line says what it is: that is rare.
+    if b"null" in text or not text.isascii():
+        return json.dumps(as_json(fields))
+    return text.decode()
+
+
+def _trace_line(fields: Mapping[str, Any]) -> str:
+    try:
+        return _TRACE.encode(fields)
     except ValueError:  # something in it is not finite, which is rare
-        return encoder.encode(as_json(fields, nan=nan))
+        return _TRACE.encode(as_json(fields, nan=None))

@@ -7,16 +7,14 @@ a policy does use are in the graph too, in `kungfu.training.graph.gradient_messa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 __all__ = ["DERIVED_SOURCES", "GIVEN_NUMBERS", "GivenNumbers", "given_numbers"]
 
 
-@dataclass(frozen=True)
-class GivenNumbers:
+class GivenNumbers(NamedTuple):
     """What the derived sources of a step follow from: variables and tensors in the graph, numbers on the host.
 
     Args:
@@ -53,18 +51,14 @@ class GivenNumbers:
     began: Any
     header: Any
 
-    def in_order(self) -> list[Any]:
-        """As a row has them; the header is its last four."""
-        return [getattr(self, one.name) for one in fields(self)]
-
 
 # How many numbers they are, and how many come before the header.
-GIVEN_NUMBERS = len(fields(GivenNumbers)) + 3
+GIVEN_NUMBERS = len(GivenNumbers._fields) + 3
 _BEFORE_HEADER = GIVEN_NUMBERS - 4
 
 
 def given_numbers(packed: Sequence[float]) -> GivenNumbers:
-    """Host: those that `GivenNumbers.in_order` has put in the front of what is packed."""
+    """Host: those that the front of what is packed holds."""
     given: list[Any] = [*packed[:_BEFORE_HEADER], packed[_BEFORE_HEADER:GIVEN_NUMBERS]]
     return GivenNumbers(*given)
 

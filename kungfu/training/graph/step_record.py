@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal
@@ -58,6 +58,8 @@ class StepRecord:
 
     columns: tuple[Column, ...]
     packed: tf.Variable
+    # The trace and the metrics ask for the row of a step one after the other.
+    _newest: list[tuple[Sequence[float], list[float]]] = field(default_factory=lambda: [([], [])], repr=False)
 
     def write(
         self, given: GivenNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
@@ -74,15 +76,20 @@ class StepRecord:
         # What has no column costs the step no node.
         filled = [vectors[group] for group in vectors if any(one.group == group for one in self.columns)]
         fractions = [] if self.packed.shape.is_fully_defined() else [outcome.fractions]
-        self.packed.assign(pack_scalars([*given.in_order(), *numbers, *filled, *fractions]))
+        self.packed.assign(pack_scalars([*given, *numbers, *filled, *fractions]))
 
     def row(self, packed: Sequence[float]) -> list[float]:
         """Host: what ``packed`` holds and what follows from it, in the order of the columns."""
+        newest, row = self._newest[0]
+        if newest is packed:
+            return row
         given = given_numbers(packed)
         row = list(self._in_columns(packed))
         for place, derive in self._derived:
             row[place] = derive(given)
-        return [*row, *self.straggler_fractions(packed)]
+        row += self.straggler_fractions(packed)
+        self._newest[0] = packed, row
+        return row
 
     def step(self, packed: Sequence[float]) -> int:
         """The number of the step."""

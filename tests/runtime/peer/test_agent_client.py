@@ -25,7 +25,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
-from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.agent_client import AgentClient, _metrics_line
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 ME = Peer(3, "127.0.0.1:9")
@@ -162,6 +162,33 @@ def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_no
         assert as_json(agent.next()[1]) == names
         agent_client.finish(fields, leaving=False)
         assert as_json(agent.next()[1]) == names
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {
+            "step": 3,
+            "loss": 0.1,
+            "samples": 2**53,
+            "fractions": {"0": 1.0, "7": 1e-30},
+            "rules": ["a", "b"],
+            "on": True,
+        },
+        {"step": 3, "rauschmaß": 1.5, 'name with "quotes"': -0.0},
+        {"speed": None, "loss": 1e300},
+        {"no text: \ud800": 1.0},
+    ],
+    ids=["plain", "names", "unknown", "surrogate"],
+)
+def test_a_line_of_the_metrics_is_one_line_that_says_what_was_given(fields: dict[str, Any]) -> None:
+    with attached() as (agent_client, agent):
+        agent.gate.set()
+        agent_client.record("metrics", lambda: fields)
+        assert agent.next()[1] == fields
+    line = _metrics_line(fields)
+    assert line.isascii()
+    assert line == json.dumps(fields)
 
 
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
