@@ -75,10 +75,12 @@ class FailedPeers:
         Args:
             view: The view.
         """
+        # Nothing was announced, as nearly always: the training step asks each time.
+        if not (self._gone or self._broken):
+            return None
         with self._lock:
-            news = self._gone or self._broken
-            # Nothing was announced, or so recently that the attachment may be about to see it by itself.
-            if not news or self._clock() - self._heard_at < _SEEN_BY_THEN_S:
+            # So recently that the attachment may be about to see it by itself.
+            if self._clock() - self._heard_at < _SEEN_BY_THEN_S:
                 return None
         return self.failure_in(view)
 

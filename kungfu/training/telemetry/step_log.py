@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, final
 
 from kungfu.compiler import Plan
@@ -42,6 +42,8 @@ class StepLog:
         self._plan, self._graph_state, self._membership = plan, graph_state, membership
         self._step_record = graph_state.metrics.step_record
         self._event_log, self._recorder = event_log, recorder
+        # The names of the rules that only say what they would do, or that the budget holds back.
+        self._in_shadow = {rule.name for rule in plan.rules if rule.mode != "acting"}
         self.planned: PlannedEpochs | None = None  # as the loader says
 
     def record_view(self, *, rank: int | None) -> None:
@@ -72,9 +74,7 @@ class StepLog:
         self._event_log.measured(step_record.loss(packed), step=step)
         # The leader writes each step; any other peer waits for the first one after a change, should it lead.
         if leads or self._event_log.has_news:
-            # Who was in the view of the step is known while it lasts.
-            same = leads and step_record.view(packed) == report.position.version
-            view = self._membership.view if same else None
+            view = self._membership.view if leads else None
             self._event_log.stepped(partial(self._metrics, report, view, self.planned))
         if not self._in_shadow or not step_record.fired(packed) & self._in_shadow:
             return []
@@ -83,16 +83,13 @@ class StepLog:
     def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
         """The line of a step in the metrics; made later, in another thread."""
         step_record, packed = self._step_record, report.packed
-        line = step_record.metrics(packed, peers=() if view is None else view.ids)
+        # Who was in the view of the step is known while it lasts.
+        peers = view.ids if view is not None and view.version == step_record.view(packed) else ()
+        line = step_record.metrics(packed, peers=peers)
         progress = {} if planned is None else planned.progress(report.position, epoch=line["epoch"])
         # A signal of a policy may have that name.
         line.setdefault("progress", {"samples": step_record.samples_trained(packed), **progress})
         return line
-
-    @cached_property
-    def _in_shadow(self) -> set[str]:
-        """The names of the rules that only say what they would do, or that the budget holds back."""
-        return {rule.name for rule in self._plan.rules if rule.mode != "acting"}
 
     def _log_shadows(self, *, leads: bool) -> list[ShadowAsk]:
         """Rules that only say what they would do have fired: the leader writes it."""
