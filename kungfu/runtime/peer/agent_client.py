@@ -179,13 +179,13 @@ def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:
 
 def _metrics_line(fields: Mapping[str, Any]) -> str:
     try:
-        text = msgspec.json.format(msgspec.json.encode(fields), indent=0)
+        line = msgspec.json.format(msgspec.json.encode(fields), indent=0)
     except ValueError:  # a name that is no Unicode
-        text = b"null"
+        line = b"null"
     # A null may be a number that is not finite, of which a line says what it is: that is rare.
-    if b"null" in text or not text.isascii():
+    if b"null" in line or not line.isascii():
         return json.dumps(as_json(fields))
-    return text.decode()
+    return line.decode()
 
 
 def _trace_line(fields: Mapping[str, Any]) -> str:
