@@ -280,9 +280,10 @@ class FitRun:
         """The callbacks of this peer are told what those of the source were told; what they do then does not last."""
         progress, callbacks, each = self._progress, self._callbacks, self._execution
         is_same = told["begun"] and told["batch"] // each == progress.batch // each
-        # A step was done, of which this peer does not know.
+        # It is over for the source; of its first step this peer may not know.
         if progress.begun and not is_same:
-            callbacks.batch_ends(max(told["batch"], progress.batch + 1) - 1, self._logs.so_far)
+            done = progress.batch + int(progress.batch % each == 0)
+            callbacks.batch_ends(max(told["batch"], done) - 1, self._logs.so_far)
         if told["begun"] and not (progress.begun and is_same):
             callbacks.batch_begins(told["batch"] // each * each)
 

@@ -32,7 +32,7 @@ from tests.keras.fitting import arguments
 
 __all__ = ["Cut", "Network", "NobodyHoldsError", "fit_together"]
 
-EPOCHS, STEPS = 2, 2
+EPOCHS, STEPS, STEPS_PER_EXECUTION = 2, 2, 1
 _DEADLINE_S = 20.0
 
 
@@ -67,7 +67,7 @@ class Network:
         self.optimizer.build([])
         self.compiled_metrics_mean = keras.metrics.Mean("value", dtype="float64")
         self.metrics, self._loss_tracker = [self.compiled_metrics_mean], None
-        self.steps_per_execution, self.trainable_weights, self.weights = 1, [], []
+        self.steps_per_execution, self.trainable_weights, self.weights = STEPS_PER_EXECUTION, [], []
         self.stop_training, self.history, self._initial_epoch = False, cast(Any, None), None
 
     @property

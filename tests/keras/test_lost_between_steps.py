@@ -124,6 +124,19 @@ def test_rank_0_is_lost_over_messages_from_the_beginning_of_a_fit_to_its_end(tmp
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
 
 
+def test_callbacks_of_several_steps_hear_of_no_batch_that_there_is_not_where_the_last_ones_are_fewer(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tests.keras.fit_cluster.STEPS", 3)
+    monkeypatch.setattr("tests.keras.fit_cluster.STEPS_PER_EXECUTION", 2)
+    whole = found(tmp_path / "whole")
+    assert "batch 2 done" in whole["peers"][0]["told"]
+    # Over the first messages of the end of the first epoch.
+    for message in range(13, 17):
+        cut = Cut(message, 0, (1,))
+        assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
+
+
 @SOAK
 @pytest.mark.parametrize("dies", [0, 1, 2])
 def test_a_peer_is_lost_over_any_message_whoever_hears_of_it(tmp_path, dies):
