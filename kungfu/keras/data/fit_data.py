@@ -193,8 +193,14 @@ def _order_bits(targets: Any) -> float:
 
 def _contents(batch: Any) -> list[Any]:
     """Arrays whose bytes are their contents: objects stand in other places of memory on each peer."""
-    arrays = (np.asarray(one) for one in tf.nest.flatten(batch) if one is not None)
-    return [np.asarray(one.tolist(), dtype="S") if one.dtype == object else one for one in arrays]
+    return [_fixed_width(np.asarray(one)) for one in tf.nest.flatten(batch) if one is not None]
+
+
+def _fixed_width(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype != object:
+        return array
+    texts = [one.encode() if isinstance(one, str) else one for one in array.flat]
+    return np.array(texts, dtype="S").reshape(array.shape)
 
 
 def _is_text(array: Any) -> bool:

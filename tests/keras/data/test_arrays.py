@@ -43,6 +43,11 @@ def test_inputs_may_be_changed_at_random_by_each_peer_unless_there_is_nothing_el
     assert data(noisy).described != data(X).described
 
 
+def test_texts_may_be_of_any_language():
+    texts = np.array(["Äpfel", "Birnen", "Jabłka"], object)
+    assert data(texts).described == data(texts.copy()).described != data(texts[::-1]).described
+
+
 def test_the_last_digits_of_targets_may_be_those_of_another_processor():
     assert data(X, Y * (1.0 + 1e-15)).described == data(X, Y).described
     assert data(X, Y.astype("float32")).described == data(X, Y).described
