@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
@@ -30,6 +31,7 @@ from kungfu.training.job_connection import JobConnection, connect
 __all__ = ["write_as_one_job"]
 
 _FILES = (".keras", ".h5", ".hdf5")
+_writing = threading.local()
 
 
 def write_as_one_job() -> None:
@@ -97,11 +99,18 @@ def _replace(target: Path, write: Callable[[str], Any]) -> Any:
 
 @contextmanager
 def _lock_on(folder: Path) -> Iterator[None]:
-    """One process of a host at a time; a process that is killed lets go of it."""
+    """One thread of a host at a time; a process that is killed lets go of it."""
+    held: set[Path] = vars(_writing).setdefault("folders", set())
+    # A model that is being written writes another one beside itself: its thread would wait for itself.
+    if folder in held:
+        yield
+        return
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with suppress(OSError):  # some file systems know no locks
             fcntl.flock(handle, fcntl.LOCK_EX)
+        held.add(folder)
         yield
     finally:
+        held.discard(folder)
         os.close(handle)

@@ -121,6 +121,17 @@ def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connectio
     assert value_in("kept.keras") == 2.0, "that is of another run"
 
 
+@pytest.mark.timeout(30)
+def test_a_model_that_writes_another_one_beside_itself_does_not_wait_for_itself(connection):
+    class Outer(keras.Sequential):
+        def get_config(self) -> Any:
+            filled(1.0).save_weights("inner.weights.h5")
+            return super().get_config()
+
+    Outer([keras.Input((3,)), keras.layers.Dense(1)]).save("outer.keras")
+    assert sorted(os.listdir()) == ["inner.weights.h5", "outer.keras"]
+
+
 @pytest.mark.slow
 def test_an_exported_folder_is_written_by_one_peer(connection):
     filled(1.0).export("exported", verbose=False)
