@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+import pytest
+
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
@@ -22,8 +24,14 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import add_HostServiceServicer_to_server
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
+# Nobody who is only slow is lost: a test in which a silence is to be noticed says how long that takes.
 SETTINGS = Settings(
-    "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 8), Deadlines(ready_s=10.0, wait_s=5.0, heartbeat_s=1.5)
+    "job", -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 8), Deadlines(ready_s=180.0, wait_s=60.0, heartbeat_s=30.0)
+)
+_ANSWER_DEADLINES = (
+    "kungfu.runtime.agent.consensus.election._VOTE_DEADLINE_S",
+    "kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S",
+    "kungfu.runtime.agent.consensus.service._REPLY_S",
 )
 
 
@@ -58,9 +66,12 @@ def agents(
     count: int, serving: Mapping[int, type[HostService]] = MappingProxyType({})
 ) -> Iterator[tuple[dict[int, Host], list[Agent]]]:
     """So many agents, none of which follows anybody yet, and where they listen; ``serving`` are those whose service is
-    of another kind."""
+    of another kind. Who answers late on a busy machine is waited for; who is gone refuses at once."""
     hosts: dict[int, Host] = {}
     with ExitStack() as stack:
+        patience = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in _ANSWER_DEADLINES:
+            patience.setattr(name, 60.0)
         made: list[Agent] = []
         for host in range(count):
             consensus, heard, started = ConsensusState(host), queue.SimpleQueue[Any](), list[int]()

@@ -19,14 +19,17 @@ from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, Requ
 from kungfu.runtime.core.requests.request_log import with_entry
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.settings import Settings
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
 
 HOW = "host 127.0.0.1, which led the job: its agent has ended"
+# All that must be there for an election is there when it begins, so the first round tells.
+HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def stand(agent: Agent, hosts: dict[int, Host]) -> Elected | NoQuorum | None:
+def stand(agent: Agent, hosts: dict[int, Host], settings: Settings = HASTY) -> Elected | NoQuorum | None:
     agent.consensus.lose_leader()
-    return elect(agent.consensus, hosts, SETTINGS, how=HOW)
+    return elect(agent.consensus, hosts, settings, how=HOW)
 
 
 def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() -> None:
@@ -37,12 +40,12 @@ def test_the_first_of_those_that_are_left_takes_over_and_the_others_follow_it() 
         found: dict[int, Any] = {}
 
         def led() -> None:
-            found[1] = stand(first, hosts)
+            found[1] = stand(first, hosts, SETTINGS)
             assert second.consensus.append(pb.ReplicateRequest(job="job", term=2, leader=1, number=1)) == ""
 
         leading = threading.Thread(target=led)
         leading.start()
-        found[2] = stand(second, hosts)
+        found[2] = stand(second, hosts, SETTINGS)
         leading.join()
         elected = found[1]
         assert isinstance(elected, Elected)
@@ -194,8 +197,7 @@ def test_an_agent_that_has_voted_for_another_one_waits_for_its_messages() -> Non
         began = time.monotonic()
         now[0] = began + 0.5  # so much after it has begun to look for another leader
         assert consensus.grant_vote(7, 2)
-        hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
-        assert isinstance(elect(consensus, hosts, hasty, how=HOW), NoQuorum)
+        assert isinstance(elect(consensus, hosts, HASTY, how=HOW), NoQuorum)
         assert time.monotonic() - began > 0.5 + 2 * 0.2
 
 

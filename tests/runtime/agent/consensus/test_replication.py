@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -117,8 +116,7 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
         return holding >= {0, 1}
 
     Behind.may.clear()
-    patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
-    with agents(3, {2: Behind}) as (hosts, made), replicator_of(hosts, settings=patient) as (replicator, _):
+    with agents(3, {2: Behind}) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for number in (1, 2):
             replicator.add_follower(number)
         assert replicator.commit(state(0, 1, 2, hosts=3))
@@ -142,13 +140,13 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
 
 
 def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 60.0)  # no heartbeat says it
+    monkeypatch.setattr("kungfu.runtime.agent.consensus.replication.HEARTBEAT_EVERY_S", 600.0)  # no heartbeat says it
     with agents(3) as (hosts, made), replicator_of(hosts) as (replicator, _):
         for number in (1, 2):
             replicator.add_follower(number)
         for version in (1, 2):
             assert replicator.commit(state(0, 1, 2, hosts=3, version=version))
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 120.0
         while any(len(made[number].consensus.log.possible_clusters) > 1 for number in (1, 2)):
             assert time.monotonic() < deadline, "the older state may still hold"
             time.sleep(0.01)
@@ -186,23 +184,21 @@ def test_messages_arrive_in_their_order_and_once() -> None:
         assert not other.consensus.is_new(again)
 
 
-def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host() -> None:
-    settings = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=3.0))
+def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.runtime.ipc.link._RESENT_S", 600.0)  # by TCP itself: far too late
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         hosts[1] = Host("127.0.0.2", 4, int(net.address.rpartition(":")[2]))
-        with replicator_of(hosts, settings=settings) as (replicator, heard):
+        with replicator_of(hosts) as (replicator, heard):
             replicator.add_follower(1)
             assert replicator.commit(state(0, 1, hosts=2))
             assert isinstance(heard.get(timeout=180.0), HostReported)
             net.down()
-            up = threading.Timer(2.0, net.up)
+            newer, up, began = state(0, 1, hosts=2, version=2), threading.Timer(2.0, net.up), time.monotonic()
             up.start()
-            newer = state(0, 1, hosts=2, version=2)
-            began = time.monotonic()
-            assert replicator.commit(newer), "TCP itself sends it again 3.0 s after it was sent, which is too late"
+            assert replicator.commit(newer), "what was sent while it was down is lost"
             assert time.monotonic() - began > 2.0
             up.join()
-            assert other.consensus.silence_s() < lost_after_s(settings.deadlines)
+            assert other.consensus.silence_s() < lost_after_s(SETTINGS.deadlines)
             assert other.consensus.log.version == 2
             starts = [pb.PeerStart(peer=peer) for peer in range(3)]
             replicator.send(1, pb.ReplicateRequest(starts=starts))
@@ -268,8 +264,7 @@ def test_records_that_have_no_room_go_out_with_the_next_message_and_the_end_of_t
 
 @pytest.mark.slow
 def test_more_records_than_one_message_takes_come_in_order_and_lose_no_host() -> None:
-    patient = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=30.0))
-    with agents(2) as (hosts, made), replicator_of(hosts, settings=patient) as (replicator, heard):
+    with agents(2) as (hosts, made), replicator_of(hosts) as (replicator, heard):
         reports = [records(number, 15 << 20) for number in range(1, 6)]  # 75 MiB
         replicator.add_follower(1)
         replicator.send(1, pb.ReplicateRequest(reports=reports, end=pb.JobEnd(code=3)))

@@ -54,7 +54,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10.0)
+        thread.join(180.0)
     journal.close()
     lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
     for who in range(4):
