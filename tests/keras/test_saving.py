@@ -49,9 +49,9 @@ def value_in(path: str | Path) -> float:
     return float(model.get_weights()[0].flat[0])
 
 
-def aged(path: Path, seconds: float) -> None:
+def aged(path: Path, connection: JobConnection, seconds: float) -> None:
     """The file was written so long before the end of the fit."""
-    at = time.time() - 5.0 - seconds
+    at = connection.ended_at - seconds
     os.utime(path, (at, at))
 
 
@@ -99,7 +99,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(connection, name, monkeypa
 def test_after_a_fit_what_another_peer_has_written_since_stays_and_what_is_older_is_replaced(connection):
     path = Path("best.weights.h5")
     filled(1.0).save_weights(path)
-    aged(path, 1.0)
+    aged(path, connection, 1.0)
     filled(2.0).save_weights(path)
     assert value_in(path) == 2.0, "it was of the time before the fit's end"
     filled(3.0).save_weights(path)
@@ -116,7 +116,7 @@ def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connectio
     filled(1.0).save("kept.keras")
     filled(2.0).save("kept.keras")
     assert value_in("kept.keras") == 1.0, "it may be newer than what this peer holds"
-    aged(Path("kept.keras"), 1.0)
+    aged(Path("kept.keras"), connection, 1.0)
     filled(2.0).save("kept.keras")
     assert value_in("kept.keras") == 2.0, "that is of another run"
 
@@ -153,7 +153,7 @@ def test_what_is_keras_own_matter_stays_so(connection, tmp_path, monkeypatch):
     filled(2.0).save("model.keras", overwrite=False)
     assert value_in("model.keras") == 1.0
     (tmp_path / "link.keras").symlink_to(tmp_path / "model.keras")
-    aged(tmp_path / "model.keras", 1.0)
+    aged(tmp_path / "model.keras", connection, 1.0)
     connection.ended_at += 0.5
     filled(3.0).save("link.keras")
     assert value_in("model.keras") == 3.0
