@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,9 +42,7 @@ def said(process: subprocess.Popen[str]) -> str:
 def test_the_first_is_heard_while_the_main_thread_is_in_a_long_call_and_the_second_ends_the_process() -> None:
     with program("long-call") as process:
         process.terminate()
-        sent = time.monotonic()
-        assert said(process) == "noticed"
-        assert time.monotonic() - sent < 5.0
+        assert said(process) == "noticed", "its call never ends"
         process.terminate()
         assert process.wait(DEADLINE_S) == PREEMPTED_CODE
 

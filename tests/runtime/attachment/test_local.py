@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure, UsageError
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.runtime.attachment.protocol import LateRanks
 
 pytestmark = pytest.mark.slow
 
@@ -226,7 +227,7 @@ def assert_named_and_broken(run: Callable[[Act], list[Any]], failures: list[Any]
     for meant in (run(lambda rank, peer: peer.failure_of(None))[rank] for rank in (0, 2)):
         assert isinstance(meant, DeadlineExceeded)
         assert (meant.waiting_for, meant.view is not None) == ((1, 3), True)
-        assert deadline_s <= meant.waited_s < deadline_s + 10.0
+        assert deadline_s <= meant.waited_s < deadline_s + 60.0
     # From here on a wait would last for as long as a test may take: who comes later waits for nobody.
     run(lambda rank, peer: peer.wait_at_most(180.0))
     started = time.monotonic()
@@ -252,7 +253,21 @@ def test_a_deadline_that_is_set_while_somebody_waits_holds_for_that_wait() -> No
 
 
 def test_a_wait_that_lasts_is_told_once_by_the_lowest_rank_that_waits_and_goes_on() -> None:
-    with open_peers(4, deadline_s=8.0) as run:  # told after a quarter of the deadline
+    # On a busy machine rank 2 may come after rank 1 has told of it, or all of them after the deadline.
+    for deadline_s in (8.0, 60.0):
+        told, again, sums, later = told_of_a_wait(deadline_s)
+        if told.ranks == (0, 3) and sums == [4.0] * 4:
+            break
+    assert sums == [4.0] * 4
+    assert (told.ranks, told.tag, again) == ((0, 3), "gradients", None)
+    assert 2.0 <= told.waited_s < deadline_s
+    assert later == [None] * 4
+
+
+def told_of_a_wait(deadline_s: float) -> tuple[LateRanks, LateRanks | None, list[Any], list[LateRanks | None]]:
+    """What rank 1 tells of the wait of ranks 1 and 2 for the others and what it tells then, the sums, and what all tell
+    in the end."""
+    with open_peers(4, deadline_s=deadline_s) as run:  # told after a quarter of the deadline
         came = threading.Event()
 
         def wait_for_two(rank: int, peer: LocalAttachment) -> Any:
@@ -272,10 +287,7 @@ def test_a_wait_that_lasts_is_told_once_by_the_lowest_rank_that_waits_and_goes_o
         with ThreadPoolExecutor(1) as thread:
             sums = thread.submit(run, wait_for_two)
             told, again = look(1, looking[1])
-            assert [float(total) for total in sums.result()] == [4.0] * 4
-        assert (told.ranks, told.tag, again) == ((0, 3), "gradients", None)
-        assert 2.0 <= told.waited_s < 8.0
-        assert run(lambda rank, peer: peer.late()) == [None] * 4
+        return told, again, sums.result(), run(lambda rank, peer: peer.late())
 
 
 def test_a_closed_attachment_has_no_deadline_and_waits_for_nobody() -> None:
@@ -320,7 +332,7 @@ def test_closing_ends_an_all_reduce_of_this_peer() -> None:
 def test_a_new_view_and_one_of_a_single_peer_know_nothing_of_the_failure_before() -> None:
     with open_peers(2) as run:
         run(lambda rank, peer: peer.close() if rank else reduce(peer, [1.0]))
-        shared = {"job": JOB, "view": next(_views), "deadline_s": 10.0, "secret": b"s", "addresses": ()}
+        shared = {"job": JOB, "view": next(_views), "deadline_s": 60.0, "secret": b"s", "addresses": ()}
 
         def enter(rank: int, peer: LocalAttachment) -> Any:
             before = peer.failure_of(None)

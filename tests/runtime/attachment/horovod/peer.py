@@ -103,6 +103,11 @@ def do_prepare(*, size: int) -> dict[str, Any]:
     return {"address": ATTACHMENT.prepare(size)}
 
 
+def do_wait_at_most(*, deadline_s: float) -> dict[str, Any]:
+    ATTACHMENT.wait_at_most(deadline_s)
+    return {}
+
+
 def do_mixture(*, prescale: float) -> dict[str, Any]:
     sums = traced_mixture(tf.constant(prescale))
     return {"sums": plain(sums), "dtypes": [t.dtype.name for t in sums], "traces": TRACES.count("mixture")}

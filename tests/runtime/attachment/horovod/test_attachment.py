@@ -245,7 +245,8 @@ def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_
 @pytest.mark.slow
 def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() -> None:
     with cluster(HERE, HERE, HERE) as peers:
-        open_view(peers, view=1, deadline_s=2.0)
+        open_view(peers, view=1)
+        ask(peers, "wait_at_most", deadline_s=2.0)
         for peer in (peers[0], peers[2]):
             peer.tell("constants")
         for peer in (peers[0], peers[2]):
@@ -277,7 +278,7 @@ def test_a_peer_that_does_not_come_to_the_view_is_named_and_the_op_stays_the_ide
     try:
         with pytest.raises(Exception, match=r"for rank 1 of 2 to come to view 5"):
             attachment.open(rank=0, size=2, rendezvous=store, **view())
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 60
     finally:
         attachment.close()
 

@@ -58,5 +58,5 @@ def test_two_threads_stop_it_one_after_the_other(monkeypatch: pytest.MonkeyPatch
     stopping.start()
     assert ops.stopping.wait(180.0)
     engine.stop()
-    stopping.join(10.0)
+    stopping.join(180.0)
     assert (ops.overlapped, ops.second.is_set()) == ([False], True)

@@ -1,14 +1,18 @@
 """A message that waits for too long is given up, and the late peers are named."""
 
 import threading
+from collections.abc import Iterable
 from contextlib import ExitStack
 from queue import Queue
 
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
+from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore, get
 from kungfu.runtime.attachment.horovod.stall_detector import MessageProgress, StallDetector, updated
+
+# However long the deadline is: who waits says so soon.
+LOOKING_OFTEN = ("kungfu.runtime.attachment.horovod.stall_detector._MOST_BETWEEN_LOOKS_S", 0.05)
 
 
 @pytest.mark.parametrize(
@@ -67,14 +71,19 @@ def test_a_stopped_detector_gives_nothing_up() -> None:
     assert reasons == []
 
 
-def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest_that_waits() -> None:
-    deadline, notes = [6.0], {0: Queue(), 2: Queue()}
+def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest_that_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(*LOOKING_OFTEN)
+    deadline, notes = [60.0], {0: Queue(), 2: Queue()}
     with ExitStack() as ending:
         store = KeyValueStore("127.0.0.1")
         ending.callback(store.close)
         for rank, noted in notes.items():
             shared = {"rank": rank, "size": 3, "store": store.address, "deadline_s": lambda: deadline[0]}
             ending.callback(StallDetector(**shared, look=lambda: 1, note=noted.put, give_up=noted.put).begin())
+        await_told(store, notes)
+        deadline[0] = 6.0
         late = notes[0].get(timeout=180.0)
         assert (late.ranks, late.tag) == ((1,), "a message")
         assert late.waited_s > 2.0
@@ -83,11 +92,20 @@ def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest
         assert "for rank 1" in str(notes[2].get(timeout=180.0)), "the first thing that rank 2 says"
 
 
+def await_told(store: KeyValueStore, ranks: Iterable[int]) -> None:
+    """Waits until all of these have said that they wait; before that none of them can name those who have not."""
+    for rank in ranks:
+        while get(store.address, key=f"/kungfu-waiting/{rank}") != b"waiting":
+            pass
+
+
 def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
     """Why the peers gave up, by rank, when their counters of messages stand still; odd is in a message."""
     reasons: dict[int, DeadlineExceeded] = {}
+    deadline = [60.0]
     given_up = {rank: threading.Event() for rank, count in counts.items() if count % 2}
     with ExitStack() as ending:
+        ending.enter_context(pytest.MonkeyPatch.context()).setattr(*LOOKING_OFTEN)
         store = KeyValueStore("127.0.0.1")
         ending.callback(store.close)
         for rank, count in counts.items():
@@ -100,11 +118,13 @@ def watched(counts: dict[int, int]) -> dict[int, DeadlineExceeded]:
                 rank=rank,
                 size=len(counts),
                 store=store.address,
-                deadline_s=lambda: 1.0,
+                deadline_s=lambda: deadline[0],
                 look=lambda count=count: count,  # type: ignore[misc]  # binds the count of this turn of the loop
                 note=lambda late: None,
                 give_up=give_up,
             )
             ending.callback(detector.begin())
+        await_told(store, given_up)
+        deadline[0] = 0.1
         assert all(event.wait(180.0) for event in given_up.values())
     return reasons
