@@ -24,9 +24,11 @@ def run_with(rule: Any, **given: Any) -> Any:
     barrier = run.training._runner.barrier
 
     def record(stream: str, fields: Any) -> None:
-        events.append(dict(fields() if callable(fields) else fields_of(fields), stream=stream))
+        told = fields() if callable(fields) else fields_of(fields)
+        lines = told if stream == "step" else {stream: told}
+        events.extend(dict(line, stream=name) for name, line in lines.items())
 
-    barrier.event_log._record = record
+    barrier.context.membership.record = barrier.event_log._record = record
     barrier.between_steps._record = barrier.between_steps.checkpoints._record = barrier.event_log._record
     return run, events
 

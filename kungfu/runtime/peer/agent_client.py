@@ -111,7 +111,8 @@ class AgentClient:
         """Queues an entry for a stream of the agent's journal, which has it within ``report_s``, an event sooner.
 
         Args:
-            stream: "events", "metrics" or "trace".
+            stream: "events", "metrics" or "trace"; or "step", of which the entry gives the line of each stream that has
+                one.
             entry: An event; or a function that gives the fields of a line, or its text, and is called in the reporting
                 thread.
         """
@@ -165,10 +166,17 @@ class AgentClient:
         records, size = list[pb.Record](), 0
         while size < _MOST_BYTES and not self._records.empty():
             record = self._records.get()
-            records.append(record if isinstance(record, pb.Record) else _record(record[0], record[1]()))
-            size += records[-1].ByteSize()
+            made = [record] if isinstance(record, pb.Record) else _made(record[0], record[1]())
+            records += made
+            size += sum(one.ByteSize() for one in made)
         self._reports += 1
         return pb.Records(peer=self._peer.id, records=records, number=self._reports)
+
+
+def _made(stream: str, entry: Mapping[str, Any] | str) -> list[pb.Record]:
+    if stream == "step" and not isinstance(entry, str):
+        return [_record(name, line) for name, line in entry.items()]
+    return [_record(stream, entry)]
 
 
 def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:

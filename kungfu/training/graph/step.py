@@ -24,6 +24,7 @@ __all__ = [
     "ACCUMULATED",
     "BARRIER_FAILED",
     "BARRIER_HELD",
+    "DONE",
     "WHOLE",
     "CompiledStep",
     "StepParts",

@@ -31,7 +31,7 @@ from kungfu.runtime.api import BarrierResult, RecordEntry, RescaleRequest, Setti
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
-__all__ = ["EventLogWriter", "timing_tree"]
+__all__ = ["EventLogWriter", "metrics_line", "timing_tree"]
 
 # The least number of steps between two events about a loss that is no number by turns.
 _QUIET_STEPS = 100
@@ -60,6 +60,11 @@ class EventLogWriter:
         self._stop: Callable[[], Downtime]
         self._not_finite: int | None = None  # the first of the last steps whose loss is no number
         self._is_told, self._quiet_until = False, 0
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing is to be told with the next step but its numbers, as long as its loss is one."""
+        return self._rescale is None and self._not_finite is None
 
     @property
     def has_news(self) -> bool:
@@ -195,7 +200,7 @@ class EventLogWriter:
         if self._rescale is not None:
             self._told_rescale(self._rescale)
         if self._leading:
-            self._record("metrics", partial(_metrics, time.time(), metrics))
+            self._record("metrics", partial(metrics_line, time.time(), metrics))
 
     def measured(self, loss: float, *, step: int) -> None:
         """The agreed loss of a step: that it is no number is told when that begins and when it ends.
@@ -329,7 +334,8 @@ def _when(request: RescaleRequest) -> str:
     return "" if request.leave is None else request.leave.when
 
 
-def _metrics(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """The fields of a step's line: the moment at which it ended, seconds, and its numbers."""
     return {"time": round(now, 6), **metrics()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any, final
 
@@ -10,11 +11,11 @@ from kungfu.compiler.fired import fired_rules
 from kungfu.runtime.api import Membership, ShadowAsk, StandaloneMembership, View
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step import BARRIER_HELD
+from kungfu.training.graph.step import BARRIER_HELD, DONE
 from kungfu.training.graph.step_report import StepReport
 from kungfu.training.graph.variable_io import read_variable
-from kungfu.training.telemetry.event_log_writer import EventLogWriter
-from kungfu.training.telemetry.trace_recorder import TraceRecorder
+from kungfu.training.telemetry.event_log_writer import EventLogWriter, metrics_line
+from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY, TraceRecorder
 
 __all__ = ["StepLog"]
 
@@ -63,7 +64,15 @@ class StepLog:
             What rules in the shadow ask for, which the peers compare at the next barrier.
         """
         leads, packed, step_record = rank == 0, report.packed, self._step_record
-        step = step_record.step(packed)
+        step, loss = step_record.step(packed), step_record.loss(packed)
+        shadows = self._in_shadow and step_record.fired(packed) & self._in_shadow
+        # Nothing but lines, as of nearly every step: those are made in another thread.
+        is_plain = report.code == DONE and step % SNAPSHOT_EVERY and not shadows
+        if is_plain and self._event_log.is_quiet and loss - loss == 0.0:
+            if leads or self._recorder is not None:
+                view = self._membership.view if leads else None
+                self._membership.record("step", partial(self._lines, report, view, self.planned, time.time()))
+            return []
         if self._recorder is not None:
             self._recorder.stepped(packed)
             # A barrier may have changed the view.
@@ -71,14 +80,23 @@ class StepLog:
                 self.record_view(rank=rank)
             else:
                 self._recorder.step_ended(after=step)
-        self._event_log.measured(step_record.loss(packed), step=step)
+        self._event_log.measured(loss, step=step)
         # The leader writes each step; any other peer waits for the first one after a change, should it lead.
         if leads or self._event_log.has_news:
             view = self._membership.view if leads else None
             self._event_log.stepped(partial(self._metrics, report, view, self.planned))
-        if not self._in_shadow or not step_record.fired(packed) & self._in_shadow:
-            return []
-        return self._log_shadows(leads=leads)
+        return self._log_shadows(leads=leads) if shadows else []
+
+    def _lines(
+        self, report: StepReport, view: View | None, planned: PlannedEpochs | None, now: float
+    ) -> dict[str, Any]:
+        """The line of a step in each stream that has one; made later, in another thread."""
+        lines: dict[str, Any] = {}
+        if self._recorder is not None:
+            lines["trace"] = self._recorder.line(report.packed)
+        if view is not None:
+            lines["metrics"] = metrics_line(now, partial(self._metrics, report, view, planned))
+        return lines
 
     def _metrics(self, report: StepReport, view: View | None, planned: PlannedEpochs | None) -> dict[str, Any]:
         """The line of a step in the metrics; made later, in another thread."""

@@ -59,9 +59,10 @@ class TraceRecorder:
 
     def stepped(self, packed: Sequence[float]) -> None:
         """A step is done; ``packed`` is what its record holds."""
-        self._record("trace", partial(self._line, packed))
+        self._record("trace", partial(self.line, packed))
 
-    def _line(self, packed: Sequence[float]) -> str:
+    def line(self, packed: Sequence[float]) -> str:
+        """The line of a step, which may be made in another thread."""
         return self._layout.line(self._step_record.row(packed))
 
     def step_ended(self, *, after: int) -> None:
