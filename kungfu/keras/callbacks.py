@@ -225,6 +225,13 @@ class JobCallbacks:
                 for one, attributes in zip(self._group(group), kept[group], strict=True):
                     put_attributes(one, attributes)
 
+    def resume(self, kept: dict[str, Any]) -> None:
+        """As `take`, of a checkpoint: what the run before has logged after it is logged again."""
+        self.take(kept)
+        for one in self._writers() if self.leads else ():
+            if isinstance(one, keras.callbacks.CSVLogger):
+                _cut(one)
+
     def _group(self, name: Group) -> list[Any]:
         if name == "all":
             return self._all
@@ -258,10 +265,11 @@ def _kept(callback: Any) -> dict[str, Any]:
 
 
 def _cut(logger: Any) -> None:
-    """Takes from the file of a log what the leader before has written of an epoch that is written again, if any."""
+    """Takes from the file of a log what the leader before has written of epochs that are written again, if any."""
     written = getattr(logger, "kungfu_bytes", None)
     if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
         os.truncate(logger.filename, written)
+        logger.append_header = not written
 
 
 def _name_others(callbacks: Sequence[Any], model: Any) -> None:

@@ -335,7 +335,7 @@ class FitRun:
         self._progress.take({name: value for name, value in kept.items() if name in _KEPT})
         if kept.get("validation") is not None:
             self._validation().catch_up(kept["validation"])
-        self._callbacks.take(kept["callbacks"])
+        self._callbacks.resume(kept["callbacks"])
         self._callbacks.written = kept.get("written", self._callbacks.written)
 
     def _end_epoch(self) -> None:

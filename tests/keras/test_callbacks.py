@@ -63,6 +63,24 @@ def test_callbacks_are_told_once_however_often_a_peer_enters_a_view():
     assert told == ["train", "epoch 0", "epoch 1"]
 
 
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_of_a_log_what_was_written_after_the_checkpoint_is_written_again(tmp_path, epochs):
+    path = tmp_path / "log.csv"
+    before, after = (callbacks(keras.callbacks.CSVLogger(path, append=append)) for append in (False, True))
+    before.enter(leads=True, epoch=0)
+    kept = []
+    for epoch in range(3):
+        kept.append(pack(before.kept()))
+        before.epoch_ends(epoch, {"loss": 1.0})
+    after.enter(leads=True, epoch=epochs)
+    after.resume(unpack(kept[epochs]))
+    for epoch in range(epochs, 3):
+        after.epoch_ends(epoch, {"loss": 1.0})
+    after.end({})
+    before.end({})
+    assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["epoch", "0", "1", "2"]
+
+
 def test_writers_run_on_the_leader_and_the_next_one_writes_on(tmp_path):
     path = tmp_path / "log.csv"
     first, second = (callbacks(keras.callbacks.CSVLogger(path)) for _ in range(2))
