@@ -20,7 +20,7 @@ def shake(*, caller: Credentials, listener: Credentials) -> tuple[Future[None], 
     ends = socket.socketpair()
 
     def with_end(end, act):
-        end.settimeout(5.0)
+        end.settimeout(60.0)
         with end:
             return act(end)
 

@@ -17,7 +17,7 @@ def test_both_ends_hold_the_same_memory() -> None:
     made = memfd.make(4096)
     with ours, theirs:
         memfd.send(ours, descriptor=made, rank=1)
-        received = memfd.receive(theirs, bytes_=4096, deadline_s=5.0, rank=0)
+        received = memfd.receive(theirs, bytes_=4096, deadline_s=60.0, rank=0)
     with mmap.mmap(made, 4096) as here, mmap.mmap(received, 4096) as there:
         assert there[:] == bytes(4096)
         here[7] = 42
@@ -43,7 +43,7 @@ def test_memory_of_another_length_or_unsealed_is_refused() -> None:
         with ours, theirs:
             memfd.send(ours, descriptor=descriptor, rank=1)
             with pytest.raises(PeerFailure, match=f"passed 4096 bytes of memory where {expected} sealed ones"):
-                memfd.receive(theirs, bytes_=expected, deadline_s=5.0, rank=0)
+                memfd.receive(theirs, bytes_=expected, deadline_s=60.0, rank=0)
         os.close(descriptor)
 
 
@@ -52,7 +52,7 @@ def test_a_peer_that_hangs_up_is_named() -> None:
     made = memfd.make(4096)
     ours.close()
     with theirs, pytest.raises(PeerFailure, match="rank 0 closed its connection"):
-        memfd.receive(theirs, bytes_=4096, deadline_s=5.0, rank=0)
+        memfd.receive(theirs, bytes_=4096, deadline_s=60.0, rank=0)
     ours, theirs = socket.socketpair()
     ours.close()
     with theirs, pytest.raises(PeerFailure, match="rank 1 closed its connection"):

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kungfu.event_log.events import RequestEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, ViewStarted
@@ -76,6 +78,9 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
         threads=4,
     )
     process = identify_process(os.getpid())
+    patience = pytest.MonkeyPatch()  # who answers late on a busy machine is waited for
+    patience.setattr("kungfu.runtime.job_api.service._ANSWER_S", 60.0)
+    patience.setattr("kungfu.runtime.job_api.client.DEADLINE_S", 60.0)
     write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time(), process=process))
     worker = threading.Thread(target=place.work, args=(handler,))
     worker.start()
@@ -85,3 +90,4 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
         place.put(None)
         worker.join(timeout=180.0)
         server.stop()
+        patience.undo()

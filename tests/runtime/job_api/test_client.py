@@ -87,7 +87,7 @@ def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: P
     newer: Any = 99
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind=newer), timeout=5.0)
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind=newer), timeout=60.0)
         assert "JobRequestKind 99 is not known to kungfu" in caught.value.details()
         assert "it knows resize, scale-out, scale-in, migrate" in caught.value.details()
 
@@ -95,7 +95,7 @@ def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: P
 def test_a_request_that_does_not_say_its_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", size=3), timeout=5.0)
+            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", size=3), timeout=60.0)
         assert "without its JobRequestKind; it is one of resize, scale-out" in caught.value.details()
 
 
@@ -104,7 +104,7 @@ def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
     request = pb.JobRequest(id="r", kind=pb.JOB_REQUEST_KIND_RESIZE, keep=newer)
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(request, timeout=5.0)
+            JobServiceStub(channel).SubmitRequest(request, timeout=60.0)
         assert "Keep 99 is not known to kungfu" in caught.value.details()
         assert "it knows local_batch_size, global_batch_size" in caught.value.details()
     loss: Any = "loss"

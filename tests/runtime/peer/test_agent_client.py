@@ -59,7 +59,7 @@ class Agent(AgentServiceServicer):
         self.numbers.append(request.number)
         if not self.reporting.is_set():
             self.reporting.set()
-            self.gate.wait(60.0)
+            self.gate.wait(180.0)
         for record in request.records:
             kind = record.WhichOneof("content")
             content = getattr(record, kind)
@@ -78,7 +78,7 @@ class Agent(AgentServiceServicer):
 
 
 @contextmanager
-def attached(*, wait_s: float = 10.0) -> Iterator[tuple[AgentClient, Agent]]:
+def attached(*, wait_s: float = 60.0) -> Iterator[tuple[AgentClient, Agent]]:
     """A peer's line, and the agent at the other end."""
     agent = Agent()
     server = rpc.serve(
@@ -97,7 +97,7 @@ def attached(*, wait_s: float = 10.0) -> Iterator[tuple[AgentClient, Agent]]:
         server.stop()
 
 
-def settings(agent: str, *, wait_s: float = 10.0) -> Settings:
+def settings(agent: str, *, wait_s: float = 60.0) -> Settings:
     return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=wait_s), report_s=0.1)
 
 
@@ -201,7 +201,7 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
         with pytest.raises(queue.Empty):
             agent.heard.get(timeout=0.1)
         agent.gate.set()
-        finishing.join(10.0)
+        finishing.join(180.0)
         heard = [agent.next() for _ in range(3)]
     assert heard == [line_of(numbered(1)), line_of(numbered(2)), ("finished", {})]
 

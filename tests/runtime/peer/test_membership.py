@@ -87,7 +87,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
     with job(b"state", b"state") as running:
         results = running.all_do(barrier(3))
         assert [result.after.view.version for result in results] == [1, 1]
-        assert running.agent.wanted.get(timeout=1.0) == 3
+        assert running.agent.wanted.get(timeout=WITHIN_S) == 3
         waiting = results[0].after.terms
         assert waiting.target_size == 3
 

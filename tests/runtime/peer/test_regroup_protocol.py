@@ -119,7 +119,7 @@ def grown(running: Job) -> Terms:
     joining, peer = running.begin(running.add(b"blank"))
     tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
     results = running.all_do(barrier(terms=waiting), running.members[:-1])
-    after = joining.result(10.0)
+    after = joining.result(180.0)
     assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"
     return after.after.terms
 

@@ -18,7 +18,7 @@ from kungfu.runtime.ipc.convert import from_external_request, from_prepared, fro
 from kungfu.runtime.peer.service import PeerService
 
 
-def service(*, deadline_s: float = 10.0, offered: threading.Event | None = None) -> PeerService:
+def service(*, deadline_s: float = 60.0, offered: threading.Event | None = None) -> PeerService:
     return PeerService(
         deadline_s=deadline_s,
         on_offer=(offered or threading.Event()).set,
@@ -32,10 +32,10 @@ def test_an_arrival_waits_for_the_leaders_verdict() -> None:
         follower = threads.submit(leader.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None)
         meeting = leader.barriers.at((2, 5))
         meeting.arrive(0, pb.BarrierArrival(rank=0))
-        arrivals = meeting.everyone(2, deadline_s=10.0, what="barrier 5")
+        arrivals = meeting.everyone(2, deadline_s=60.0, what="barrier 5")
         meeting.conclude(pb.BarrierReply(attachment_address="there"))
         assert arrivals[1].requested == "more"
-        assert follower.result(10.0).attachment_address == "there"
+        assert follower.result(180.0).attachment_address == "there"
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:

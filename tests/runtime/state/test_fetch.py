@@ -40,7 +40,7 @@ HOSTS = {"a": "127.0.0.1", "b": "127.0.0.2", "c": "127.0.0.3"}
 class Cluster:
     """Peers on the hosts named by ``hosts``, one letter each; the ranks ``sources`` hold the state."""
 
-    def __init__(self, hosts: str, sources: Sequence[int], stack: ExitStack, *, wait_s: float = 10.0) -> None:
+    def __init__(self, hosts: str, sources: Sequence[int], stack: ExitStack, *, wait_s: float = 60.0) -> None:
         self._stack, self._wait_s, self._sources = stack, wait_s, sources
         self.services = [PeerService(deadline_s=wait_s, on_offer=lambda: None, prepare_attachment=str) for _ in hosts]
         addresses = [self.serve(service, HOSTS[host]) for service, host in zip(self.services, hosts, strict=True)]
@@ -77,7 +77,7 @@ class Cluster:
 
     def _outcome(self, running: Future[Held], done: threading.Barrier) -> Held | KungfuError:
         try:
-            return running.result(20.0)
+            return running.result(180.0)
         except KungfuError as error:
             done.abort()
             return error
@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_transfer() -> None:
 
 
 def fetched_from(
-    giver: Callable[[socket.socket], None], *, wait_s: float = 10.0, abandoned: Any = lambda: None
+    giver: Callable[[socket.socket], None], *, wait_s: float = 60.0, abandoned: Any = lambda: None
 ) -> None:
     """Fetches over memory from a giver that does as it likes once it is called; raises what the taker raises."""
     with ExitStack() as stack:
@@ -147,14 +147,14 @@ def fetched_from(
         def answer() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(5.0)
+                connection.settimeout(60.0)
                 giver(connection)
 
         answering = threads.submit(answer)
         try:
             fetch(Held(bytes(len(CONTENT))), cluster.context(1), abandoned=abandoned)
         finally:
-            answering.result(10.0)
+            answering.result(180.0)
             assert ours() == [
                 one for one in ours() if addresses(JOB, "2-0-state", secret=bytes.fromhex(SECRET))[0][1:] in one
             ], "nothing but what this giver listens at is left"
@@ -230,7 +230,7 @@ class Stream(PeerServiceServicer):
         self._and_then()
 
 
-def streamed(stream: Stream, *, wait_s: float = 10.0) -> None:
+def streamed(stream: Stream, *, wait_s: float = 60.0) -> None:
     """Fetches a state of 100 bytes over the network from a giver that does as it likes."""
     with ExitStack() as stack:
         cluster = Cluster("ab", [0], stack, wait_s=wait_s)
@@ -282,13 +282,13 @@ def test_a_taker_that_hangs_up_is_noted_by_its_giver() -> None:
 
 
 def take_a_block_and_hang_up() -> None:
-    connection = unix_socket.connect(JOB, "2-0-state", secret=bytes.fromhex(SECRET), timeout_s=5.0)
+    connection = unix_socket.connect(JOB, "2-0-state", secret=bytes.fromhex(SECRET), timeout_s=60.0)
     assert connection is not None
     with connection:
-        connection.settimeout(5.0)
+        connection.settimeout(60.0)
         handshake.call(connection, me=handshake.Credentials(JOB, 2, 1, 2, bytes.fromhex(SECRET)), listener=0)
         connection.sendall((0).to_bytes(8, "big") + len(CONTENT).to_bytes(8, "big"))
-        os.close(memfd.receive(connection, bytes_=load_state().kungfu_transfer_ring_bytes(), deadline_s=5.0, rank=0))
+        os.close(memfd.receive(connection, bytes_=load_state().kungfu_transfer_ring_bytes(), deadline_s=60.0, rank=0))
         handshake.receive(connection, 4)
         connection.sendall(b"\1")
 

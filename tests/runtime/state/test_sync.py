@@ -18,7 +18,7 @@ VIEW = View(2, tuple(Peer(rank, f"127.0.0.1:{rank}") for rank in range(3)))
 CONTENT = bytes(range(256)) * 9000
 
 
-def context(rank: int, *, deadline_s: float = 10.0) -> TransferContext:
+def context(rank: int, *, deadline_s: float = 60.0) -> TransferContext:
     return TransferContext(VIEW, rank, [0, 1], f"sync-{os.getpid()}", "ab" * 16, deadline_s)
 
 
