@@ -125,7 +125,7 @@ def train(
         if mishap == "member exits" and settings.peer == 1 and state.barriers == 2:
             sys.exit(7)
         if terms.target_size and settings.peer == 0:
-            until = time.monotonic() + 20.0
+            until = time.monotonic() + 120.0
             while not offered.wait(0.05) and membership.lasting_failure() is None:  # the followers wait in the barrier
                 assert time.monotonic() < until
         result = membership.hold_barrier(state, terms, requests=requests_of(state, size))

@@ -70,7 +70,7 @@ def run(
 ) -> Run:
     """Runs a job of two peers to its end, and sees to it that none of its processes is left."""
     # Another test beside this one runs such a job too: peers find each other by the name and the secret of their job.
-    name, deadlines = f"job-{os.getpid()}", deadlines or Deadlines(ready_s=60.0, wait_s=20.0)
+    name, deadlines = f"job-{os.getpid()}", deadlines or Deadlines(ready_s=180.0, wait_s=120.0)
     settings = Settings(name, -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 3), deadlines)
     journal, console = Journal(folder), console or Console()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
@@ -144,7 +144,7 @@ def test_first_peers_of_different_programs_end_the_job_with_2_and_say_in_what(tm
 
 
 def test_a_member_that_dies_ends_the_job_and_is_named_though_others_report_their_loss_first(tmp_path: Path) -> None:
-    job = run(tmp_path, PEER, "member dies", deadlines=Deadlines(ready_s=60.0, wait_s=20.0))
+    job = run(tmp_path, PEER, "member dies")
     assert job.ending.code == 1
     assert job.ending.failure is not None
     assert (job.ending.failure.peer, job.ending.failure.text) == (1, "rank 1 (peer 1): killed by SIGKILL")
@@ -190,7 +190,7 @@ def test_a_script_that_trains_nothing_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_never_ready_ends_the_job_at_the_deadline(tmp_path: Path) -> None:
-    deadlines = Deadlines(ready_s=1.0, wait_s=20.0)
+    deadlines = Deadlines(ready_s=1.0, wait_s=120.0)
     job = run(tmp_path, "-c", "import signal; signal.pause()", deadlines=deadlines)
     assert job.ending.code == 3
     assert job.ending.failure is not None

@@ -184,9 +184,9 @@ WAITING = "import signal; print('up', flush=True)\nwhile True: signal.pause()"
 @pytest.mark.parametrize(
     ("programs", "grace_s", "codes", "seconds"),
     [
-        ([WAITING, WAITING], 20.0, [-15, -15], (0.0, 15.0)),
-        ([NOTICED + WAITING, WAITING], 20.0, [143, -15], (0.2, 15.0)),
-        ([IGNORING + WAITING, WAITING], 1.2, [-9, -15], (1.2, 15.0)),
+        ([WAITING, WAITING], 120.0, [-15, -15], (0.0, 100.0)),
+        ([NOTICED + WAITING, WAITING], 120.0, [143, -15], (0.2, 100.0)),
+        ([IGNORING + WAITING, WAITING], 1.2, [-9, -15], (1.2, 100.0)),
     ],
     ids=["at-once", "noticed", "forced"],
 )

@@ -261,13 +261,18 @@ def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() ->
 
 @pytest.mark.slow
 def test_a_stopped_peer_ends_the_message_after_the_deadline() -> None:
-    with cluster(HERE, HERE) as peers:
-        open_view(peers, view=1, deadline_s=2.0)
-        peers[1].process.send_signal(signal.SIGSTOP)
-        peers[0].tell("constants")
-        answer = peers[0].hear()
-        assert answer["error"] == "UnknownError"
-        assert answer["seconds"] < 60
+    for deadline_s in (2.0, 16.0):
+        with cluster(HERE, HERE) as peers:
+            # On a busy machine they may not meet in that time: then with more of it.
+            if any("error" in answer for answer in open_view(peers, view=1, deadline_s=deadline_s)):
+                continue
+            peers[1].process.send_signal(signal.SIGSTOP)
+            peers[0].tell("constants")
+            answer = peers[0].hear()
+            assert answer["error"] == "UnknownError"
+            assert answer["seconds"] < 120
+            return
+    raise AssertionError("the peers never met")
 
 
 @pytest.mark.slow
