@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -62,7 +61,6 @@ def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_needs_no_tensorflow() -> None:
     program = f"import sys; from kungfu.cli.main import explain_command; explain_command([{SPEC!r}]); "
-    started = time.perf_counter()
     ended = subprocess.run(
         [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],
         capture_output=True,
@@ -72,4 +70,3 @@ def test_it_needs_no_tensorflow() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert "0 extra messages per step" in ended.stdout
-    assert time.perf_counter() - started < 10  # under a second on an idle machine; ten on a busy one

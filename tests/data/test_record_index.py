@@ -62,7 +62,7 @@ def test_others_wait_for_the_one_that_makes_it(path, monkeypatch):
 
     def slowly(one: Path) -> object:
         made.append(one)
-        assert waits.wait(20.0)
+        assert waits.wait(180.0)
         return scanned(one)
 
     monkeypatch.setattr(module, "_scanned", slowly)
@@ -72,7 +72,7 @@ def test_others_wait_for_the_one_that_makes_it(path, monkeypatch):
         one.start()
     waits.set()
     for one in threads:
-        one.join(20.0)
+        one.join(180.0)
     assert (found, len(made)) == ([3, 3, 3], 1)
 
 

@@ -33,7 +33,7 @@ from tests.keras.fitting import arguments
 __all__ = ["Cut", "Network", "NobodyHoldsError", "fit_together"]
 
 EPOCHS, STEPS, STEPS_PER_EXECUTION = 2, 2, 1
-_DEADLINE_S = 20.0
+_DEADLINE_S = 120.0
 
 
 class KilledError(BaseException):
