@@ -201,7 +201,7 @@ class JobCallbacks:
         others = meeting.any_of([mine != one for mine, one in zip(sums, agreed["sums"], strict=True)])
         lengths = [length for (length, _), is_other in zip(agreed["sums"], others, strict=True) if is_other]
         sent = b"".join(one for one, is_other in zip(packed, others, strict=True) if is_other)
-        found = io.BytesIO(meeting.from_rank(rank, sent if gives else b""))
+        found = io.BytesIO(meeting.from_rank(rank, sent if gives else b"") if any(others) else b"")
         if not gives:
             taken = (unpack(found.read(length)) for length in lengths)
             self.take({"types": types, group: [next(taken) if is_other else {} for is_other in others]})

@@ -25,7 +25,9 @@ def meeting(rank: int, attachment: LocalAttachment, *, size: int) -> Meeting:
     return Meeting(PeerGroup(rank, size, partial(total)))
 
 
-@pytest.mark.parametrize("content", [b"", b"a", b"four", bytes(range(256)) * 5])
+@pytest.mark.parametrize(
+    "content", [b"", b"a", b"four", bytes(range(254)) * 4, bytes(range(254)) * 4 + b"z", bytes(range(256)) * 5]
+)
 def test_the_bytes_of_rank_0_reach_all(content):
     with attached_peers(3) as peers:
         found = peers(
