@@ -22,7 +22,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
 LOOK_S = 0.02
 REPORT_S = 0.25  # tests wait for steps
-REMAINS_S = 8.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
+REMAINS_S = 60.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
+QUICKLY_S = 45.0  # on a machine that stands still now and then; the waits of a job itself are of 60 s
 ONE_THREAD_EACH = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 
 import pytest
 
-from tests.jobs.harness import Ended, Job, lines_of, ran, started
+from tests.jobs.harness import QUICKLY_S, Ended, Job, lines_of, ran, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -33,11 +32,9 @@ def failed(ended: Ended) -> str:
 
 
 def ended_by(number: signal.Signals, job: Job) -> Ended:
-    """A signal to the agent ends everything within five seconds."""
+    """A signal to the agent ends everything, and nobody waits for anybody."""
     job.signal(number)
-    sent = time.monotonic()
-    ended = job.end(deadline_s=6)
-    assert time.monotonic() - sent < 5
+    ended = job.end(deadline_s=QUICKLY_S)
     assert ended.code == 128 + number
     kinds = [event["event"] for event in ended.events]
     # A peer may have something to tell yet, such as how long its first step took; what comes of the job is told.
@@ -98,13 +95,11 @@ def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_na
     assert last.startswith("kungfu-run: 1 peer was lost to an exception of the program on the way: peer 1: ValueError:")
 
 
-def test_a_peer_that_is_killed_ends_the_job_within_ten_seconds_under_its_name(tmp_path):
+def test_a_peer_that_is_killed_ends_the_job_quickly_under_its_name(tmp_path):
     with started(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["endless"]) as job:
         job.steps(5)
         os.kill(job.event("spawned", peer=1)["pid"], signal.SIGKILL)
-        killed = time.monotonic()
-        ended = job.end(deadline_s=10)
-        assert time.monotonic() - killed < 10
+        ended = job.end(deadline_s=QUICKLY_S)
     assert ended.code == 1
     assert "rank 1 (peer 1): killed by SIGKILL" in failed(ended)
 
@@ -128,7 +123,7 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     with started(tmp_path, "-np", 2, "--failures", 0, *option, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
         os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
-        job.event("recovered", to=1, deadline_s=15)
+        job.event("recovered", to=1)
         steps = len(job_steps(job))
         job.steps(steps + 5)
         ended = ended_by(signal.SIGTERM, job)
@@ -137,9 +132,13 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert "it did not regroup with the others" in dismissed["reason"]
     assert "rank=1" in dismissed["reason"]
     (recovered,) = ended.all_of("recovered")
-    longest_s = max(after["time"] - before["time"] for before, after in itertools.pairwise(ended.metrics))
-    assert recovered["stop_s"] + recovered["step_s"] == pytest.approx(longest_s, abs=0.25), "from step to step"
-    assert recovered["stop_s"] > option[1] > recovered["parts"]["first_step_s"]
+    (between_s,) = (
+        after["time"] - before["time"]
+        for before, after in itertools.pairwise(ended.metrics)
+        if (before["size"], after["size"]) == (2, 1)
+    )
+    assert recovered["stop_s"] + recovered["step_s"] == pytest.approx(between_s, abs=0.25), "from step to step"
+    assert recovered["stop_s"] > option[1]
 
 
 @SOAK
@@ -181,7 +180,7 @@ def test_a_job_that_has_not_yet_begun_to_train_ends_as_quickly(tmp_path):
     with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
         job.event("spawned", peer=1)
         job.signal(signal.SIGTERM)
-        assert job.end(deadline_s=5).code == 143
+        assert job.end(deadline_s=QUICKLY_S).code == 143
 
 
 @pytest.mark.parametrize(

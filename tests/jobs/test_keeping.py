@@ -11,7 +11,7 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
-from tests.jobs.harness import lines_of, ran, started
+from tests.jobs.harness import QUICKLY_S, lines_of, ran, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_rank_0_did_not_live_to_write_is_written_by_the_next(t
             assert "carried out" in capsys.readouterr().out
         written = job.event("checkpoint")
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=6)
+        ended = job.end(deadline_s=QUICKLY_S)
     assert [event["peer"] for event in ended.all_of("lost")] == [0]
     assert written["rule"] == ("keeping" if how == "killed-writing" else "kungfu checkpoint")
     assert find(ended.folder / "checkpoints") == Path(written["path"])

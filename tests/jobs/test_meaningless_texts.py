@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.harness import PROGRAMS, ROOT, Job, started
+from tests.jobs.harness import PROGRAMS, QUICKLY_S, ROOT, Job, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
         signalled(job, 2, signal.SIGSTOP)
         stopped = job.event("recovered", to=1)
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=6)
+        ended = job.end(deadline_s=QUICKLY_S)
     assert ended.code == 143
     assert killed["lost"].keys() == {"1"}
     assert max(killed["stop_s"], stopped["stop_s"]) < 45, "a wait while they train may take 60 s"
@@ -53,7 +53,7 @@ def test_who_has_notice_leaves_in_good_order(tmp_path: Path) -> None:
         left = job.event("finished", peer=1)
         job.event("rescale")
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=6)
+        ended = job.end(deadline_s=QUICKLY_S)
     assert (left["leaving"], ended.code) == (True, 143)
     assert ended.all_of("failed") == ended.all_of("recovered") == []
 
@@ -71,7 +71,7 @@ def test_a_job_that_cannot_go_on_ends_with_the_code_of_its_cause(
     tmp_path: Path, how: str, options: tuple[object, ...], code: int
 ) -> None:
     with started(tmp_path, *options, program="failing.py", arguments=[how], environment=MEANINGLESS) as job:
-        ended = job.end(deadline_s=90)
+        ended = job.end()
     assert ended.code == code, ended.output
     (failed,) = ended.all_of("failed")
     assert failed["code"] == code

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.jobs.harness import started
+from tests.jobs.harness import QUICKLY_S, started
 
 pytestmark = pytest.mark.slow
 
@@ -18,14 +18,14 @@ def test_a_late_peer_is_named_while_the_others_wait_and_one_with_notice_leaves_i
         job.steps(3)
         pid = job.event("spawned", peer=1)["pid"]
         os.kill(pid, signal.SIGSTOP)
-        late = job.event("late", deadline_s=15)
+        late = job.event("late")
         os.kill(pid, signal.SIGCONT)
         job.steps(late["step"] + 5)
         os.kill(pid, signal.SIGTERM)
-        left = job.event("finished", peer=1, deadline_s=15)
+        left = job.event("finished", peer=1)
         job.event("rescale")
         job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=6)
+        ended = job.end(deadline_s=QUICKLY_S)
     assert (late["ranks"], late["in"]) == ([1], "gradients")
     assert 5.0 <= late["waited_s"] < 20.0
     assert ended.all_of("noticed")[0]["peer"] == 1
