@@ -64,6 +64,8 @@ class Way:
 
 
 _PEERS = Way((sys.executable, "-m", "kungfu.cli.run", "-np", "2"), 2)
+# Between two of its turns a process is stopped, perhaps in a message, for longer than Gloo's 30 s.
+_STOPPED = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600"}
 _HOROVOD = (str(Path(sys.executable).parent / "horovodrun"), "--gloo", "--network-interface", "lo", "-np", "2")
 WAYS = {
     "plain_fit": Way(),
@@ -71,8 +73,8 @@ WAYS = {
     "fit": _PEERS,
     "loop": _PEERS,
     "fit_10": _PEERS,
-    "horovod": Way(_HOROVOD, 2, is_stopped=True),
-    "horovod_quick": Way(_HOROVOD, 2, {"HOROVOD_CYCLE_TIME": "0.1"}, is_stopped=True),
+    "horovod": Way(_HOROVOD, 2, _STOPPED, is_stopped=True),
+    "horovod_quick": Way(_HOROVOD, 2, {**_STOPPED, "HOROVOD_CYCLE_TIME": "0.1"}, is_stopped=True),
 }
 
 

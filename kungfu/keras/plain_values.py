@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import keras
@@ -70,6 +70,9 @@ def pack(value: Any) -> bytes:
         return one
 
     text = json.dumps(laid(value)).encode()
+    # An archive of NumPy's takes half a millisecond to write and to read, and it begins with b"PK".
+    if not arrays:
+        return text
     room = io.BytesIO()
     np.savez(room, text=np.frombuffer(text, np.uint8), **{f"array_{place}": one for place, one in enumerate(arrays)})
     return room.getvalue()
@@ -77,25 +80,24 @@ def pack(value: Any) -> bytes:
 
 def unpack(content: bytes) -> Any:
     """What `pack` was given."""
+    if not content.startswith(b"PK"):
+        return _value(json.loads(content), {})
     with np.load(io.BytesIO(content), allow_pickle=False) as found:
+        return _value(json.loads(found["text"].tobytes()), found)
 
-        def array(place: int, dtype: str) -> Any:
-            whole = found[f"array_{place}"]
-            return whole if whole.dtype.name == dtype else whole.view(tf.as_dtype(dtype).as_numpy_dtype)
 
-        def value(one: Any) -> Any:
-            if not isinstance(one, dict):
-                return one
-            kind, content = next(iter(one.items()))
-            if kind in _ARRAYS:
-                return _ARRAYS[kind](array(content, one["dtype"]))
-            if kind == "complex":
-                return complex(*content)
-            if kind == "dict":
-                return {value(key): value(entry) for key, entry in content}
-            return _MAKE[kind](value(entry) for entry in content)
-
-        return value(json.loads(found["text"].tobytes()))
+def _value(laid: Any, arrays: Mapping[str, Any]) -> Any:
+    if not isinstance(laid, dict):
+        return laid
+    kind, content = next(iter(laid.items()))
+    if kind in _ARRAYS:
+        whole, dtype = arrays[f"array_{content}"], laid["dtype"]
+        return _ARRAYS[kind](whole if whole.dtype.name == dtype else whole.view(tf.as_dtype(dtype).as_numpy_dtype))
+    if kind == "complex":
+        return complex(*content)
+    if kind == "dict":
+        return {_value(key, arrays): _value(entry, arrays) for key, entry in content}
+    return _MAKE[kind](_value(entry, arrays) for entry in content)
 
 
 _ARRAYS: dict[str, Callable[[Any], Any]] = {
