@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ class AgentClient:
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, DeferredEntry]] = queue.SimpleQueue()
-        self._reports = 0
+        self._reports, self._is_incomplete = 0, False
         self._unacknowledged: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
@@ -166,17 +167,26 @@ class AgentClient:
         records, size = list[pb.Record](), 0
         while size < _MOST_BYTES and not self._records.empty():
             record = self._records.get()
-            made = [record] if isinstance(record, pb.Record) else _made(record[0], record[1]())
+            made = [record] if isinstance(record, pb.Record) else self._made(*record)
             records += made
             size += sum(one.ByteSize() for one in made)
         self._reports += 1
         return pb.Records(peer=self._peer.id, records=records, number=self._reports)
 
-
-def _made(stream: str, entry: Mapping[str, Any] | str) -> list[pb.Record]:
-    if stream == "step" and not isinstance(entry, str):
-        return [_record(name, line) for name, line in entry.items()]
-    return [_record(stream, entry)]
+    def _made(self, stream: str, entry: DeferredEntry) -> list[pb.Record]:
+        try:
+            lines = entry()
+            named = lines if stream == "step" and not isinstance(lines, str) else {stream: lines}
+            return [_record(name, line) for name, line in named.items()]
+        except Exception as error:  # noqa: BLE001 - one line that cannot be made does not take the others with it
+            if not self._is_incomplete:
+                self._is_incomplete = True
+                print(
+                    f"kungfu: peer {self._peer.id} could not make a line of the record and leaves it out; this is "
+                    f"said once: {type(error).__name__}: {error}",
+                    file=sys.stderr,
+                )
+            return []
 
 
 def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:

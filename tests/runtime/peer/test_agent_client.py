@@ -191,6 +191,19 @@ def test_a_line_of_the_metrics_is_one_line_that_says_what_was_given(fields: dict
     assert line == json.dumps(fields)
 
 
+def test_a_line_that_cannot_be_made_is_left_out_and_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with attached() as (agent_client, agent):
+        agent.gate.set()
+        for entry in (lambda: {}["loss"], partial(dict, step=1), lambda: {}["loss"], partial(dict, step=2)):
+            agent_client.record("metrics", entry)
+        agent_client.record("step", lambda: {"trace": "{}", "metrics": {"step": 3}})
+        heard = [agent.next() for _ in range(4)]
+    assert heard == [("metrics", {"step": 1}), ("metrics", {"step": 2}), ("trace", "{}"), ("metrics", {"step": 3})]
+    said = capsys.readouterr().err
+    assert said.count("could not make a line of the record") == 1
+    assert "KeyError: 'loss'" in said
+
+
 def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_slow() -> None:
     with attached() as (agent_client, agent):
         agent_client.record("events", numbered(1))
