@@ -235,7 +235,9 @@ class FitRun:
         begins = not meeting.any_of([progress.version >= 0])[0]
         if meeting.leads and begins:
             callbacks.lead(takes_over=False)
-        source = 0 if begins else meeting.source
+        # Else from the peer whose variables all have: of another one the callbacks may have been told what those lack.
+        restores = begins and meeting.any_of([meeting.leads and callbacks.restores])[0]
+        source = 0 if restores else meeting.source
         told = self._agree_on_place(meeting, source)
         if self._has_next():
             callbacks.epoch_begins(self._epoch())

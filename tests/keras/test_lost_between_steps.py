@@ -137,6 +137,12 @@ def test_callbacks_of_several_steps_hear_of_no_batch_that_there_is_not_where_the
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
 
 
+def test_two_peers_are_lost_at_the_beginning_of_a_fit_of_which_callbacks_of_one_peer_have_heard(tmp_path):
+    whole = found(tmp_path / "whole", size=4)
+    cuts = Cut(1, 1, (2,)), Cut(2, 0, (2, 3))
+    assert_as_whole(found(tmp_path / "lost", *cuts, size=4), whole, *cuts)
+
+
 @SOAK
 @pytest.mark.parametrize("dies", [0, 1, 2])
 def test_a_peer_is_lost_over_any_message_whoever_hears_of_it(tmp_path, dies):
