@@ -4,8 +4,10 @@
 python := .venv/bin/python
 export PYTHON
 export TF_CPP_MIN_LOG_LEVEL ?= 3
+# Each of the hundreds of processes of the tests would compile kungfu anew.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup setup-oldest demo test test-oldest soak browser screenshots lint format proto plots docs docs-serve examples bench lock clean
+.PHONY: help setup setup-oldest demo test unit test-oldest soak browser screenshots lint format proto plots docs docs-serve examples bench lock clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## /\1: /p' Makefile | column -t -s:
@@ -19,11 +21,17 @@ setup-oldest:  ## bring .venv-oldest, with the oldest TensorFlow that is taken, 
 demo: setup  ## train a small network that grows and shrinks, and draw what happened
 	@$(python) -m examples.demo
 
-test: setup lint  ## everything that has to hold
-	@$(python) -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
+# A file is one worker's, so what a module has traced or started serves all its tests.
+pytest = -m pytest --doctest-modules --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 50
+
+test: setup  ## everything that has to hold
+	@$(MAKE) --no-print-directory --jobs 2 lint unit
+
+unit: setup
+	@$(python) $(pytest) tests kungfu
 
 test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
-	@.venv-oldest/bin/python -m pytest --doctest-modules --numprocesses 3 --dist worksteal tests kungfu
+	@.venv-oldest/bin/python $(pytest) tests kungfu
 
 soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
 	-@bash tools/browser.sh  # without it what needs a browser is skipped

@@ -18,6 +18,15 @@ settings.register_profile("random", deadline=None)
 settings.load_profile("random" if os.environ.get("KUNGFU_RANDOM") else "gate")
 
 
+# They wait for processes while other workers compute, and one that began last would leave the other cores idle.
+_LONGEST_FIRST = ("tests/jobs/", "tests/test_distribution.py", "tests/runtime/attachment/", "tests/docs/test_site.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The tests that take longest come first; of the others the order stays."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONGEST_FIRST))
+
+
 def pytest_collection_finish() -> None:
     """What has been imported stays: each full collection, of which Keras asks for many, would go through all of it."""
     gc.collect()
