@@ -17,19 +17,14 @@ from typing import Any
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.jobs import fork_server
+from tests.jobs.fork_server import LEAN, ONE_THREAD_EACH, ROOT
+
 PROGRAMS = Path(__file__).parent / "programs"
-LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
 LOOK_S = 0.02
 REPORT_S = 0.25  # tests wait for steps
 REMAINS_S = 60.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
 QUICKLY_S = 45.0  # on a machine that stands still now and then; the waits of a job itself are of 60 s
-ONE_THREAD_EACH = {
-    "OMP_NUM_THREADS": "1",
-    "TF_NUM_INTRAOP_THREADS": "1",
-    "TF_NUM_INTEROP_THREADS": "2",
-    "TF_CPP_MIN_LOG_LEVEL": "3",
-}
 
 
 @dataclass(frozen=True)
@@ -112,21 +107,26 @@ def launched(
     arguments: Sequence[object] = (),
     name: str = "log",
     environment: Mapping[str, str] | None = None,
+    executed: bool = False,
 ) -> Job:
     """kungfu-run with a program (a name in ``programs`` or a path), its record in ``tmp_path / name``; see ``cleared``.
 
-    ``options`` are those of kungfu-run; ``environment`` is added to that of this process.
+    ``options`` are those of kungfu-run; ``environment`` is added to that of this process. The peers of a program in
+    ``programs`` are forked from a process that has loaded TensorFlow, unless they are to be ``executed``.
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
     told = ["--logdir", logdir, "--report-every", REPORT_S]
-    line = [sys.executable, "-m", "kungfu.cli.run", *told, *options, sys.executable, script, *arguments]
-    paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if PROGRAMS in script.parents else []))))
+    is_ours, own_paths = PROGRAMS in script.parents, "PYTHONPATH" in (environment or {})
+    forked = {} if executed or own_paths or not is_ours else {fork_server.ADDRESS_KEY: fork_server.address()}
+    run = ["tests.jobs.fork_server", "run"] if forked else ["kungfu.cli.run"]
+    line = [sys.executable, "-m", *run, *told, *options, sys.executable, script, *arguments]
+    paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if is_ours else []))))
     with console.open("wb") as output:
         process = subprocess.Popen(
             [str(word) for word in line],
             cwd=tmp_path,
-            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": paths, **(environment or {})},
+            env={**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": paths, **forked, **(environment or {})},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -160,9 +160,11 @@ def started(
     program: str | Path,
     arguments: Sequence[object] = (),
     environment: Mapping[str, str] | None = None,
+    executed: bool = False,
 ) -> Iterator[Job]:
     """A running job on one host; nothing of it may be left afterwards."""
-    job = launched(tmp_path, *options, program=program, arguments=arguments, environment=environment)
+    given = {"arguments": arguments, "environment": environment, "executed": executed}
+    job = launched(tmp_path, *options, program=program, **given)
     with cleared([job]):
         yield job
 
@@ -173,9 +175,10 @@ def ran(
     program: str | Path,
     arguments: Sequence[object] = (),
     deadline_s: float = 180.0,
+    executed: bool = False,
 ) -> Ended:
     """A job from its start to its end."""
-    with started(tmp_path, *options, program=program, arguments=arguments) as job:
+    with started(tmp_path, *options, program=program, arguments=arguments, executed=executed) as job:
         return job.end(deadline_s=deadline_s)
 
 

@@ -44,7 +44,7 @@ def ended_by(number: signal.Signals, job: Job) -> Ended:
 
 
 def test_a_script_that_raises_at_import_ends_the_job_with_its_error(tmp_path):
-    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["import"])
+    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["import"], executed=True)
     assert ended.code == 1
     assert "ImportError: no module of that name, on purpose" in failed(ended)
 
@@ -57,7 +57,7 @@ def test_a_child_of_a_peer_that_failed_is_ended_with_the_job(tmp_path):
 
 
 def test_an_error_in_one_rank_is_the_root_and_not_what_the_other_lost_by_it(tmp_path):
-    ended = ran(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["raise"])
+    ended = ran(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["raise"], executed=True)
     assert ended.code == 1
     assert failed(ended).startswith("rank 1 (peer 1)")
     assert "ValueError: the fifth step was wrong, on purpose" in failed(ended)
@@ -171,13 +171,13 @@ def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barri
 
 
 def test_an_interrupt_ends_everything_as_quickly(tmp_path):
-    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"], executed=True) as job:
         job.steps(3)
         ended_by(signal.SIGINT, job)
 
 
 def test_a_job_that_has_not_yet_begun_to_train_ends_as_quickly(tmp_path):
-    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"]) as job:
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["endless"], executed=True) as job:
         job.event("spawned", peer=1)
         job.signal(signal.SIGTERM)
         assert job.end(deadline_s=QUICKLY_S).code == 143

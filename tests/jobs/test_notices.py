@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_late_peer_is_named_while_the_others_wait_and_one_with_notice_leaves_in_good_order(tmp_path):
     options = ("-np", 2, "--preemptions", 0, "--deadline", 20, "--heartbeat", 20)
-    with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:
+    with started(tmp_path, *options, program="failing.py", arguments=["endless"], executed=True) as job:
         job.steps(3)
         pid = job.event("spawned", peer=1)["pid"]
         os.kill(pid, signal.SIGSTOP)

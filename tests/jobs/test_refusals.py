@@ -41,7 +41,8 @@ def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path
     ],
 )
 def test_a_program_that_cannot_work_ends_the_job_with_the_message(tmp_path, how, size, words):
-    ended = ran(tmp_path, "-np", size, "--deadline", 10, program="failing.py", arguments=[how])
+    options = ("-np", size, "--deadline", 10)
+    ended = ran(tmp_path, *options, program="failing.py", arguments=[how], executed=how == "no-attach")
     refused(ended, *words)
     assert ended.all_of("failed")[0]["code"] == 2
 
@@ -72,7 +73,8 @@ def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
     ],
 )
 def test_fit_of_keras_is_told_at_its_start_where_it_would_train_the_peers_apart(tmp_path, how, fitted, words):
-    ended = ran(tmp_path, "-np", 1, program="fitting.py", arguments=[how])
+    # What is forked has loaded kungfu.
+    ended = ran(tmp_path, "-np", 1, program="fitting.py", arguments=[how], executed=how == "never")
     refused(ended, "UsageError: model.fit() was called", *words, "write the loop with kf.attach()")
     printed = (ended.folder / "peers" / "peer-0.log").read_text()
     assert printed.count("fit is over\n") == fitted

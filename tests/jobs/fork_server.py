@@ -1,0 +1,243 @@
+"""Peers of test jobs that are forked from an interpreter which has loaded TensorFlow, Keras and kungfu.
+
+Loading them is most of a peer's start. A server does it once for all jobs of a test process; it runs no op, opens no
+channel and touches no device, so that what it forks may do all that. A forked peer has the same subreaper above it, the
+same runner, arguments, environment, session and streams as one that was executed, and ends as an interpreter ends.
+Tests of attachments, of a start, of signals and of exit codes execute their peers nonetheless.
+
+``python -m tests.jobs.fork_server serve ADDRESS`` is the server, which ends when its standard input closes. ``python
+-m tests.jobs.fork_server run ...`` is kungfu-run whose peers are forked by it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import importlib.util
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+ADDRESS_KEY = "KUNGFU_TEST_FORK_SERVER"
+ROOT = Path(__file__).parents[2]
+LEAN = Path(__file__).parent / "programs" / "lean"  # programs of users start as they do with a user
+ONE_THREAD_EACH = {
+    "OMP_NUM_THREADS": "1",
+    "TF_NUM_INTRAOP_THREADS": "1",
+    "TF_NUM_INTEROP_THREADS": "2",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+SUPERVISOR = ROOT / "kungfu" / "runtime" / "agent" / "supervisor"
+PR_SET_PDEATHSIG = 1
+LARGEST = 1 << 17  # of a request, in bytes
+
+
+class ForkedChild:
+    """As much of ``subprocess.Popen`` as the agent uses, for a subreaper that the server has forked."""
+
+    def __init__(self, line: socket.socket, stdout: Any) -> None:
+        self.pid, self.stdout, self.returncode = int(line.recv(32)), stdout, 0
+        self._line, self._ended = line, threading.Event()
+        threading.Thread(target=self._await_end, daemon=True, name="forked-child").start()
+
+    def _await_end(self) -> None:
+        with self._line:
+            self.returncode = int(self._line.recv(32) or -signal.SIGKILL)
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self.returncode if self._ended.is_set() else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("forked child", timeout or 0.0)
+        return self.returncode
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> Any:
+    """As ``launch.spawn``, by the server."""
+    from kungfu.runtime.agent.supervisor.launch import PeerProcess
+    from kungfu.runtime.agent.supervisor.script_runner import guarded
+
+    words = guarded(command)
+    assert words[1] == str(SUPERVISOR / "script_runner.py"), f"{words} is no script"
+    control, theirs = socket.socketpair()
+    output, printed = os.pipe()
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    line.connect(f"\0{os.environ[ADDRESS_KEY]}")
+    request = {"words": words, "environment": dict(environment), "folder": folder, "cwd": os.getcwd()}
+    with theirs:
+        socket.send_fds(line, [json.dumps(request).encode()], [theirs.fileno(), printed])
+    os.close(printed)
+    return PeerProcess(ForkedChild(line, open(output, "rb")), control)  # type: ignore[arg-type]
+
+
+def run() -> NoReturn:
+    """kungfu-run with forked peers."""
+    from kungfu.cli.run import main
+    from kungfu.runtime.agent.supervisor import launch
+
+    launch.spawn = spawn
+    sys.exit(main())
+
+
+class _BecomesPeer(BaseException):
+    """Unwinds a forked process from what the server has called, so that it ends as an interpreter does."""
+
+
+def _loaded(name: str) -> ModuleType:
+    """A module of the supervisor, without the package: the runner looks whether the script has loaded it."""
+    spec = importlib.util.spec_from_file_location(name, SUPERVISOR / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def serve(address: str) -> dict[str, Any]:
+    """Forks a subreaper for each request until standard input closes; returns in a forked process, with its request."""
+    lines: dict[int, socket.socket] = {}
+    woken, wakes = os.pipe()
+    for descriptor in (woken, wakes):
+        os.set_blocking(descriptor, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0{address}")
+    listener.listen(64)
+    selector = selectors.DefaultSelector()
+    for file in (sys.stdin, woken, listener):
+        selector.register(file, selectors.EVENT_READ)
+    while True:
+        ready = [key.fileobj for key, _ in selector.select()]
+        if sys.stdin in ready:
+            os._exit(0)
+        if woken in ready:
+            os.read(woken, 4096)
+            _report_ended(lines)
+        if listener in ready:
+            line, _ = listener.accept()
+            told, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for one in (selector, listener, line, *lines.values()):
+                    one.close()
+                for descriptor in (woken, wakes):
+                    os.close(descriptor)
+                return {**json.loads(told), "control": descriptors[0], "output": descriptors[1]}
+            for descriptor in descriptors:
+                os.close(descriptor)
+            lines[pid] = line
+            _tell(line, pid)
+
+
+def _report_ended(lines: dict[int, socket.socket]) -> None:
+    for pid in list(lines):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with lines.pop(pid) as line:
+                _tell(line, os.waitstatus_to_exitcode(status))
+
+
+def _tell(line: socket.socket, number: int) -> None:
+    with suppress(OSError):  # the agent is gone
+        line.send(b"%d" % number)
+
+
+def _become_subreaper(request: dict[str, Any], subreaper: ModuleType) -> None:
+    """Does what the agent's start of a subreaper does, and its work; raises in the process of the peer."""
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (request["output"], 1), (request["output"], 2)):
+        os.dup2(source, target)
+    os.close(null)
+    os.close(request["output"])
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+
+    def become_peer(command: list[str], parent: int) -> None:
+        """As ``subreaper._exec``, but for the execution."""
+        os.setsid()
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        os.close(request["control"])
+        if os.getppid() != parent:
+            os._exit(1)
+        raise _BecomesPeer
+
+    subreaper._exec = become_peer  # type: ignore[attr-defined]
+    subreaper.main(request["control"], request["folder"], request["words"])
+
+
+def _below_this_file(trace: Any) -> Any:
+    """The frames of an error, without those that an executed peer would not have."""
+    while trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def main() -> None:
+    """The server, and in a forked process what the process is for."""
+    runner, subreaper = _loaded("script_runner"), _loaded("subreaper")
+    sys.meta_path.insert(0, runner._TrainerFinder())
+    import grpc  # noqa: F401
+    import keras  # noqa: F401
+    import numpy as np
+    import tensorflow  # noqa: F401
+
+    import kungfu.keras.attach
+    import kungfu.training.attach  # noqa: F401
+
+    print("loaded", flush=True)
+    request = serve(sys.argv[1])
+    with suppress(_BecomesPeer):
+        _become_subreaper(request, subreaper)
+    np.random.seed()  # numbers that nobody has seeded differ between peers
+    tempfile.tempdir = None
+    sys.argv, show = request["words"][1:], runner._show
+    runner._show = lambda kind, error, trace: show(kind, error, _below_this_file(trace))
+    runner.main()
+
+
+@functools.cache
+def address() -> str:
+    """Of the server of this test process, which is started when it is first asked for."""
+    name = f"fork-server-{os.getpid()}"
+    lean = {"KUNGFU_SETTINGS": "", "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LEAN)))}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.jobs.fork_server", "serve", name],
+        env={**os.environ, **ONE_THREAD_EACH, **lean},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert server.stdin is not None
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"loaded\n"
+    atexit.register(server.wait)
+    atexit.register(server.stdin.close)  # the first of the two
+    return name
+
+
+if __name__ == "__main__":
+    {"run": run, "serve": main}[sys.argv.pop(1)]()
