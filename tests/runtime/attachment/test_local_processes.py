@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,34 +46,62 @@ def left_fold(values: list[np.ndarray]) -> np.ndarray:
     return total
 
 
+class Peer:
+    """A process that runs this file, and in it the programs that it is told."""
+
+    def __init__(self) -> None:
+        threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        environment = os.environ | threads | {"PYTHONPATH": str(Path(__file__).parents[3])}
+        pipe, line = subprocess.PIPE, [sys.executable, __file__]
+        self.process = subprocess.Popen(line, env=environment, text=True, stdin=pipe, stdout=pipe)
+
+    def run(self, program: str, *words: object) -> None:
+        assert self.process.stdin is not None
+        print(program, *words, file=self.process.stdin, flush=True)
+
+    def printed(self) -> str:
+        """The next line that its program prints."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"the process ended with exit code {self.process.wait()}"
+        return line.strip()
+
+    def end(self) -> int:
+        """Its exit code; it has run all its programs."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(DEADLINE_S)
+
+
 @contextmanager
-def processes(size: int, *arguments: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """Runs this file once for each peer; whatever still runs afterwards is killed."""
-    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment = os.environ | threads | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    peers = [
-        subprocess.Popen([sys.executable, __file__, str(peer), *arguments], env=environment, text=True, **pipes)
-        for peer in range(size)
-    ]
+def processes(size: int) -> Iterator[list[Peer]]:
+    """Whatever still runs afterwards is killed."""
+    peers = [Peer() for _ in range(size)]
     try:
         yield peers
     finally:
         for peer in peers:
-            peer.kill()
-            peer.communicate()
+            peer.process.kill()
+            with peer.process:  # waits for it, and closes its streams
+                pass
 
 
-def finish(peer: subprocess.Popen[str]) -> str:
-    printed, errors = peer.communicate(timeout=DEADLINE_S)
-    assert peer.returncode == 0, errors
-    return printed
+@pytest.fixture(scope="module")
+def peers() -> Iterator[list[Peer]]:
+    """Four processes for all tests of this file, of which some may have been killed before."""
+    with processes(4) as started:
+        yield started
+        assert {one.end() for one in started if one.process.poll() is None and one not in BLOCKED} == {0}
 
 
-def test_sums_are_bit_for_bit_the_left_fold_under_one_trace_while_views_change(tmp_path: Path) -> None:
-    with processes(4, "views", str(tmp_path)) as peers:
-        traces = [int(finish(peer)) for peer in peers]
-    assert traces == [1, 1, 1, 1]
+BLOCKED: list[Peer] = []  # they wait for their end
+
+
+def test_sums_are_the_left_fold_under_one_trace_while_views_change(tmp_path: Path, peers: list[Peer]) -> None:
+    """They are so bit for bit."""
+    for number, peer in enumerate(peers):
+        peer.run("views", number, tmp_path)
+    assert [int(peer.printed()) for peer in peers] == [1, 1, 1, 1]
     for view, members in enumerate(VIEWS):
         columns = zip(*(draw(peer, view) for peer in members), strict=True)
         expected = b"".join(left_fold(list(column)).tobytes() for column in columns)
@@ -81,14 +110,14 @@ def test_sums_are_bit_for_bit_the_left_fold_under_one_trace_while_views_change(t
     assert left_behind(str(tmp_path)) == []
 
 
-def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path) -> None:
-    with processes(3, "killed", str(tmp_path)) as peers:
-        for peer in peers:
-            assert peer.stdout is not None
-            assert peer.stdout.readline() == "ready\n"
-        killed = time.monotonic()
-        os.kill(peers[2].pid, signal.SIGKILL)
-        reports = [json.loads(finish(peer)) for peer in peers[:2]]
+def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path, peers: list[Peer]) -> None:
+    for rank, peer in enumerate(peers[:3]):
+        peer.run("killed", rank, tmp_path)
+    for peer in peers[:3]:
+        assert peer.printed() == "ready"
+    killed = time.monotonic()
+    os.kill(peers[2].process.pid, signal.SIGKILL)
+    reports = [json.loads(peer.printed()) for peer in peers[:2]]
     for report in reports:
         assert report["errors"] == ["UnavailableError", "UnavailableError"]
         assert all("kungfu: peer rank=2 died during gradients" in text for text in report["texts"])
@@ -96,25 +125,32 @@ def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path) -> Non
     assert left_behind(str(tmp_path)) == []
 
 
-def test_late_is_not_dead_but_a_process_that_is_stopped_is_named_long_before_the_deadline(tmp_path: Path) -> None:
+def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path: Path, peers: list[Peer]) -> None:
+    BLOCKED.append(peers[3])
+    report = stopped([peers[0], peers[3]], tmp_path / "1", heartbeat_s=(heartbeat_s := 1.0))
     # On a busy machine a whole process may stand still for as long as the heartbeat may: then with a longer one.
-    for heartbeat_s in (1.0, 8.0):
-        with processes(2, "stopped", str(tmp_path), str(heartbeat_s)) as peers:
-            assert peers[0].stdout is not None
-            was_waited_for = peers[0].stdout.readline() == "2.0\n"
-            stopped = time.monotonic()
-            os.kill(peers[1].pid, signal.SIGSTOP)
-            report = json.loads(finish(peers[0])) if was_waited_for else {}
-        if report.get("alive") == []:
-            break
-    assert was_waited_for, "who holds Python's lock for long is waited for"
+    if report.get("alive") != []:
+        with processes(2) as others:
+            report = stopped(others, tmp_path / "8", heartbeat_s=(heartbeat_s := 8.0))
+    assert report, "who holds Python's lock for long is waited for"
     assert (report["alive"], report["silent"]) == ([], [1])
     assert (report["left"], report["closed"]) == ([1], []), "who has left still sees it, until it closes"
     assert report["errors"] == ["UnavailableError"]
     (text,) = report["texts"]
     assert re.search(r"kungfu: peer rank=1 shows no life for \d+\.\d s in gradients", text), text
-    assert 0.8 * heartbeat_s < report["noticed"] - stopped < 90.0  # of a deadline of 180
+    assert 0.8 * heartbeat_s < report["after_s"] < 90.0  # of a deadline of 180
     assert left_behind(str(tmp_path)) == []
+
+
+def stopped(two: list[Peer], folder: Path, *, heartbeat_s: float) -> dict[str, Any]:
+    """The report of the first process on the second one, which is late at first and then stopped; or nothing."""
+    for rank, peer in enumerate(two):
+        peer.run("stopped", rank, folder, heartbeat_s)
+    was_waited_for = two[0].printed() == "2.0"
+    began = time.monotonic()
+    os.kill(two[1].process.pid, signal.SIGSTOP)
+    report = json.loads(two[0].printed()) if was_waited_for else {}
+    return {**report, "after_s": report["noticed"] - began} if report else {}
 
 
 def left_behind(folder: str) -> list[str]:
@@ -146,7 +182,7 @@ def follow_views(peer: int, folder: str) -> None:
         sums = step([tf.constant(value) for value in draw(peer, view)])
         (Path(folder) / f"{view}-{peer}").write_bytes(b"".join(total.numpy().tobytes() for total in sums))
     attachment.close()
-    print(step.experimental_get_tracing_count())
+    print(step.experimental_get_tracing_count(), flush=True)
 
 
 def lose_a_peer(peer: int, folder: str) -> None:
@@ -170,7 +206,7 @@ def lose_a_peer(peer: int, folder: str) -> None:
             report["errors"].append(type(error).__name__)
             report["texts"].append(error.message)
     attachment.close()
-    print(json.dumps(report))
+    print(json.dumps(report), flush=True)
 
 
 def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
@@ -208,7 +244,7 @@ def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
     report["left"] = list(attachment.silent().ranks)
     attachment.close()
     report["closed"] = list(attachment.silent().ranks)
-    print(json.dumps(report))
+    print(json.dumps(report), flush=True)
 
 
 def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
@@ -223,4 +259,6 @@ PROGRAMS: dict[str, Callable[..., None]] = {
 }
 
 if __name__ == "__main__":
-    PROGRAMS[sys.argv[2]](int(sys.argv[1]), *sys.argv[3:])
+    for line in iter(sys.stdin.readline, ""):
+        program, number, *words = line.split()
+        PROGRAMS[program](int(number), *words)

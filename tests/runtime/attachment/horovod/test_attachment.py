@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import math
 import os
@@ -12,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,53 +52,62 @@ class Peer:
         return answer
 
 
-@contextmanager
-def cluster(*hosts: str) -> Iterator[list[Peer]]:
-    peers = [Peer(host) for host in hosts]
-    try:
-        for peer in peers:
-            assert peer.hear() == {"ready": True}
-        yield peers
-    finally:
-        for peer in peers:
-            peer.process.kill()
-            peer.process.communicate(timeout=DEADLINE_S)
-
-
 def ask(peers: Sequence[Peer], do: str, **arguments: Any) -> Answers:
     for peer in peers:
         peer.tell(do, **arguments)
     return [peer.hear() for peer in peers]
 
 
-def open_view(peers: Sequence[Peer], *, view: int, deadline_s: float = DEADLINE_S) -> Answers:
+VIEWS = itertools.count(1)
+
+
+def open_view(peers: Sequence[Peer], *, deadline_s: float = DEADLINE_S) -> Answers:
     (store,) = ask(peers[:1], "prepare", size=len(peers))
     addresses = [f"{peer.host}:{4000 + rank}" for rank, peer in enumerate(peers)]
-    place = {"size": len(peers), "view": view, "addresses": addresses, "rendezvous": store["address"]}
+    place = {"size": len(peers), "view": next(VIEWS), "addresses": addresses, "rendezvous": store["address"]}
     for rank, peer in enumerate(peers):
         peer.tell("open", rank=rank, deadline_s=deadline_s, **place)
     return [peer.hear() for peer in peers]
 
 
-@functools.cache
-def history() -> dict[str, Answers]:
-    """What 2 -> 3 -> 2 peers answered; the leaver of the end is alone afterwards."""
-    with cluster(HERE, HERE, HERE) as peers:
+class Cluster:
+    """Three processes of one host and one of another, for all tests of this file; the last test kills one."""
+
+    def __init__(self) -> None:
+        self.peers = [Peer(host) for host in (HERE, HERE, HERE, THERE)]
+
+    @functools.cached_property
+    def history(self) -> dict[str, Answers]:
+        """What 2 -> 3 -> 2 peers answered; the leaver of the end is alone afterwards."""
+        peers = self.peers[:3]
         alone = ask(peers, "mixture", prescale=0.5)
-        opened = open_view(peers[:2], view=1)
+        opened = open_view(peers[:2])
         two = {do: ask(peers[:2], do) for do in ("eager", "constants", "gated", "normal")}
         two["mixture"] = ask(peers[:2], "mixture", prescale=1.0)
         two["halved"] = ask(peers[:2], "mixture", prescale=0.5)
-        opened += open_view(peers, view=2)
+        opened += open_view(peers)
         three = {do: ask(peers, do) for do in ("constants", "gated", "normal", "norms", "mismatch")}
         three["mixture"] = ask(peers, "mixture", prescale=1.0)
         left = ask(peers[1:2], "close")
-        opened += open_view([peers[2], peers[0]], view=3)
+        opened += open_view([peers[2], peers[0]])
         again = {do: ask([peers[2], peers[0]], do) for do in ("constants", "normal")}
         again["mixture"] = ask([peers[2], peers[0]], "mixture", prescale=1.0)
         left += ask(peers[1:2], "constants")
         named = {f"{name} {do}": a for name, d in (("2", two), ("3", three), ("again", again)) for do, a in d.items()}
         return {"alone": alone, "opened": opened, "left": left, **named}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    started = Cluster()
+    try:
+        for peer in started.peers:
+            assert peer.hear() == {"ready": True}
+        yield started
+    finally:
+        for peer in started.peers:
+            peer.process.kill()
+            peer.process.communicate(timeout=DEADLINE_S)
 
 
 def mixture(size: int, *, factor: float = 1.0) -> list[Any]:
@@ -124,8 +133,10 @@ def mixture(size: int, *, factor: float = 1.0) -> list[Any]:
     ("when", "size", "factor"),
     [("2 mixture", 2, 1.0), ("2 halved", 2, 0.5), ("3 mixture", 3, 1.0), ("again mixture", 2, 1.0)],
 )
-def test_every_dtype_and_shape_is_added_over_the_peers_of_the_view(when: str, size: int, factor: float) -> None:
-    answers = history()[when]
+def test_every_dtype_and_shape_is_added_over_the_peers_of_the_view(
+    when: str, size: int, factor: float, cluster: Cluster
+) -> None:
+    answers = cluster.history[when]
     assert len(answers) == size
     for answer in answers:
         assert [pytest.approx(want, rel=1e-12) for want in _flat(mixture(size, factor=factor))] == _flat(answer["sums"])
@@ -143,52 +154,54 @@ def test_every_dtype_and_shape_is_added_over_the_peers_of_the_view(when: str, si
 
 
 @pytest.mark.slow
-def test_before_the_first_view_and_after_the_last_the_op_is_the_identity() -> None:
-    for answer in history()["alone"]:
+def test_before_the_first_view_and_after_the_last_the_op_is_the_identity(cluster: Cluster) -> None:
+    for answer in cluster.history["alone"]:
         assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(1, factor=0.5)))
-    assert history()["left"][-1]["sums"] == [[1.0, 2.0], [1.0, 2.0]]
+    assert cluster.history["left"][-1]["sums"] == [[1.0, 2.0], [1.0, 2.0]]
 
 
 @pytest.mark.slow
-def test_one_trace_serves_all_views() -> None:
+def test_one_trace_serves_all_views(cluster: Cluster) -> None:
     for when in ("again mixture", "again constants"):
-        assert [answer["traces"] for answer in history()[when]] == [1, 1]
+        assert [answer["traces"] for answer in cluster.history[when]] == [1, 1]
 
 
 @pytest.mark.slow
-def test_it_works_eagerly_too() -> None:
-    for answer in history()["2 eager"]:
+def test_it_works_eagerly_too(cluster: Cluster) -> None:
+    for answer in cluster.history["2 eager"]:
         assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(2)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 constants", 2), ("3 constants", 3), ("again constants", 2)])
-def test_messages_of_constants_are_neither_folded_nor_merged(when: str, size: int) -> None:
-    for answer in history()[when]:
+def test_messages_of_constants_are_neither_folded_nor_merged(when: str, size: int, cluster: Cluster) -> None:
+    for answer in cluster.history[when]:
         assert answer["sums"] == [[1.0 * size, 2.0 * size]] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 gated", 2), ("3 gated", 3)])
-def test_messages_in_gates_and_inner_functions_run_in_the_order_of_the_program(when: str, size: int) -> None:
+def test_messages_in_gates_and_inner_functions_run_in_the_order_of_the_program(
+    when: str, size: int, cluster: Cluster
+) -> None:
     in_order = [f"kungfu_{tag}_float32" for tag in ("flat", "gate_one", "gate_two", "inner")]
-    for answer in history()[when]:
+    for answer in cluster.history[when]:
         assert answer["values"] == [1.0 * size, 2.0 * size, 3.0 * size, 4.0 * size, 8.0]
         assert answer["begun"] == in_order
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 normal", 2), ("3 normal", 3), ("again normal", 2)])
-def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int) -> None:
-    answers = history()[when]
+def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int, cluster: Cluster) -> None:
+    answers = cluster.history[when]
     assert len(answers) == size
     assert len({answer["digest"] for answer in answers}) == 1
     assert all(answer["finite"] for answer in answers)
 
 
 @pytest.mark.slow
-def test_norms_have_the_bits_of_the_oracle_and_travel_where_something_stands_for_them() -> None:
-    answers = history()["3 norms"]
+def test_norms_have_the_bits_of_the_oracle_and_travel_where_something_stands_for_them(cluster: Cluster) -> None:
+    answers = cluster.history["3 norms"]
     assert [answer["norms"][0] for answer in answers[:2]] == [answer["oracle"][0] for answer in answers[:2]]
     assert math.isnan(answers[2]["norms"][0]), "it has no samples"
     assert [answer["norms"][1] for answer in answers] == [answers[0]["oracle"][1]] * 3
@@ -197,21 +210,21 @@ def test_norms_have_the_bits_of_the_oracle_and_travel_where_something_stands_for
 
 
 @pytest.mark.slow
-def test_peers_whose_tensors_differ_hear_of_it() -> None:
-    for answer in history()["3 mismatch"]:
+def test_peers_whose_tensors_differ_hear_of_it(cluster: Cluster) -> None:
+    for answer in cluster.history["3 mismatch"]:
         assert answer["error"] == "FailedPreconditionError"
         assert "Mismatched ALLREDUCE tensor shapes" in answer["text"]
 
 
 @pytest.mark.slow
-def test_peers_of_two_hosts_meet_at_the_host_of_rank_0() -> None:
-    with cluster(HERE, THERE, HERE) as peers:
-        open_view(peers, view=1)
-        three = ask(peers, "mixture", prescale=1.0)
-        moved = open_view(peers[1:], view=2)
-        two = ask(peers[1:], "mixture", prescale=1.0)
-        assert ask(peers[1:2], "prepare", size=2)[0]["address"].startswith(f"{THERE}:")
-        ask(peers[1:], "close")
+def test_peers_of_two_hosts_meet_at_the_host_of_rank_0(cluster: Cluster) -> None:
+    peers = [cluster.peers[place] for place in (0, 3, 1)]
+    open_view(peers)
+    three = ask(peers, "mixture", prescale=1.0)
+    moved = open_view(peers[1:])
+    two = ask(peers[1:], "mixture", prescale=1.0)
+    assert ask(peers[1:2], "prepare", size=2)[0]["address"].startswith(f"{THERE}:")
+    ask(peers[1:], "close")
     assert [answer.get("error") for answer in moved] == [None, None]
     for answers, size in ((three, 3), (two, 2)):
         for answer in answers:
@@ -220,59 +233,64 @@ def test_peers_of_two_hosts_meet_at_the_host_of_rank_0() -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_left_in_the_environment() -> None:
-    assert [answer["left_behind"] for answer in history()["opened"]] == [[]] * 7
+def test_nothing_is_left_in_the_environment(cluster: Cluster) -> None:
+    assert [answer["left_behind"] for answer in cluster.history["opened"]] == [[]] * 7
 
 
 @pytest.mark.slow
-def test_a_killed_peer_ends_the_message_with_an_error_and_the_others_go_on_in_a_new_view() -> None:
-    with cluster(HERE, HERE, HERE) as peers:
-        open_view(peers, view=1)
-        for peer in peers[:2]:
-            peer.tell("constants")
-        peers[2].process.send_signal(signal.SIGKILL)
-        next_to_it = peers[1].hear()
-        assert ask(peers[1:2], "constants")[0]["error"] == "UnknownError"
-        ask(peers[1:2], "close")  # frees the peer that waits for this one
-        for answer in (next_to_it, peers[0].hear()):
-            assert answer["error"] == "UnknownError"
-            assert "Horovod has been shut down" in answer["text"]
-            assert answer["seconds"] < 60
-        open_view(peers[:2], view=2)
-        assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
+def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline(cluster: Cluster) -> None:
+    peers = cluster.peers[:3]
+    open_view(peers)
+    ask(peers, "wait_at_most", deadline_s=2.0)
+    for peer in (peers[0], peers[2]):
+        peer.tell("constants")
+    for peer in (peers[0], peers[2]):
+        answer = peer.hear()
+        assert answer["error"] == "UnknownError"
+        assert 1.5 < answer["seconds"] < 60
+    answers = ask([peers[0], peers[2]], "reason")
+    named = [answer for answer in answers if "s in a message for rank 1" in answer["reason"]]
+    assert named
+    assert all(answer["ranks"] == [1] for answer in named)
+    ask(peers, "close")
 
 
 @pytest.mark.slow
-def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline() -> None:
-    with cluster(HERE, HERE, HERE) as peers:
-        open_view(peers, view=1)
-        ask(peers, "wait_at_most", deadline_s=2.0)
-        for peer in (peers[0], peers[2]):
-            peer.tell("constants")
-        for peer in (peers[0], peers[2]):
-            answer = peer.hear()
-            assert answer["error"] == "UnknownError"
-            assert 1.5 < answer["seconds"] < 60
-        answers = ask([peers[0], peers[2]], "reason")
-        named = [answer for answer in answers if "s in a message for rank 1" in answer["reason"]]
-        assert named
-        assert all(answer["ranks"] == [1] for answer in named)
-
-
-@pytest.mark.slow
-def test_a_stopped_peer_ends_the_message_after_the_deadline() -> None:
+def test_a_stopped_peer_ends_the_message_after_the_deadline(cluster: Cluster) -> None:
+    peers = cluster.peers[:2]
     for deadline_s in (2.0, 16.0):
-        with cluster(HERE, HERE) as peers:
-            # On a busy machine they may not meet in that time: then with more of it.
-            if any("error" in answer for answer in open_view(peers, view=1, deadline_s=deadline_s)):
-                continue
-            peers[1].process.send_signal(signal.SIGSTOP)
+        # On a busy machine they may not meet in that time: then with more of it.
+        if any("error" in answer for answer in open_view(peers, deadline_s=deadline_s)):
+            continue
+        peers[1].process.send_signal(signal.SIGSTOP)
+        try:
             peers[0].tell("constants")
             answer = peers[0].hear()
-            assert answer["error"] == "UnknownError"
-            assert answer["seconds"] < 120
-            return
+        finally:
+            peers[1].process.send_signal(signal.SIGCONT)
+        assert answer["error"] == "UnknownError"
+        assert answer["seconds"] < 120
+        ask(peers, "close")
+        return
     raise AssertionError("the peers never met")
+
+
+@pytest.mark.slow
+def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(cluster: Cluster) -> None:
+    peers = cluster.peers[:3]
+    open_view(peers)
+    for peer in peers[:2]:
+        peer.tell("constants")
+    peers[2].process.send_signal(signal.SIGKILL)
+    next_to_it = peers[1].hear()
+    assert ask(peers[1:2], "constants")[0]["error"] == "UnknownError"
+    ask(peers[1:2], "close")  # frees the peer that waits for this one
+    for answer in (next_to_it, peers[0].hear()):
+        assert answer["error"] == "UnknownError"
+        assert "Horovod has been shut down" in answer["text"]
+        assert answer["seconds"] < 60
+    open_view(peers[:2])
+    assert [answer["sums"] for answer in ask(peers[:2], "constants")] == [[[2.0, 4.0]] * 2] * 2
 
 
 @pytest.mark.slow
