@@ -23,21 +23,36 @@ Local = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Cluster:
-    """One program a peer, each with the two functions that a step calls."""
+    """One program a peer, each with the two functions that a step calls; a step may have fewer peers than there are.
+
+    The sum that came back to a peer waits in a variable of its inbox: its length, which follows from the size, is no
+    part of a trace.
+    """
 
     programs: list[Program]
     piggybacked: list[Callable[..., Any]]
     conclude: list[Callable[..., Any]]
+    inboxes: list[tf.Variable]
     meeting: Meeting
+
+    def restore(self, replay: Replay) -> None:
+        """Gives the peers of the view the states that the replay holds for them."""
+        for rank, program in enumerate(self.programs[: replay.size]):
+            for one, value in zip(program.variables, replayed_states(replay, rank=rank), strict=True):
+                one.variable.assign(value)
 
 
 class Meeting:
-    """Where the peers of a cluster, one thread each, add up a message in rank order."""
+    """Where the peers of a step, one thread each, add up a message in rank order."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, most: int) -> None:
+        self.tags: list[list[str]] = [[] for _ in range(most)]
+        self.convene(most)
+
+    def convene(self, size: int) -> None:
+        """Waits for this many peers from now on."""
         self.vectors: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=DEADLINE_S)
-        self.tags: list[list[str]] = [[] for _ in range(size)]
 
     def all_reduce_of(self, rank: int) -> Callable[[list[Any], str], list[Any]]:
         def all_reduce(vectors: list[Any], tag: str) -> list[Any]:
@@ -66,23 +81,28 @@ def traced_cluster(plan: Plan, *, size: int) -> Cluster:
 
 def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
     programs = [lower(plan) for _ in range(size)]
+    inboxes = [tf.Variable([0.0], shape=[None]) for _ in range(size)]
     meeting = Meeting(size)
 
     def concluding(rank: int, program: Program) -> Callable[..., Any]:
         all_reduce = meeting.all_reduce_of(rank)
-        return lambda sources, summed: program.conclude(sources, summed, all_reduce)
+        return lambda sources: program.conclude(sources, inboxes[rank].read_value(), all_reduce)
 
     conclude = [wrapped(concluding(rank, program)) for rank, program in enumerate(programs)]
-    return Cluster(programs, [wrapped(one.piggybacked) for one in programs], conclude, meeting)
+    return Cluster(programs, [wrapped(one.piggybacked) for one in programs], conclude, inboxes, meeting)
 
 
 def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outcome]:
-    """One step of every peer; gives their outcomes in rank order."""
+    """One step of the peers that ``local`` tells of; gives their outcomes in rank order."""
     own = [as_tensors(one, rank=rank, agreed=agreed, local=local) for rank, one in enumerate(local)]
-    piggybacked = [peer(one) for peer, one in zip(cluster.piggybacked, own, strict=True)]
+    size = len(own)
+    piggybacked = [peer(one) for peer, one in zip(cluster.piggybacked[:size], own, strict=True)]
     summed = reduce(np.add, [one.numpy() for one in piggybacked])
-    with ThreadPoolExecutor(len(own)) as pool:
-        futures = [pool.submit(peer, one, tf.constant(summed)) for peer, one in zip(cluster.conclude, own, strict=True)]
+    for inbox in cluster.inboxes[:size]:
+        inbox.assign(summed)
+    cluster.meeting.convene(size)
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(peer, one) for peer, one in zip(cluster.conclude[:size], own, strict=True)]
         return [Outcome(*(part.numpy() for part in one.result(DEADLINE_S))) for one in futures]
 
 

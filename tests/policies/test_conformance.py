@@ -95,29 +95,21 @@ UNASKED = {"schedule", "at_most", "at_least", "first", "shadow", "every_action"}
 PLANS = {name: compile_policies([made], budget=Budget(3, 6, 2)) for name, made in CONFORMING.items()}
 
 
-def restored(cluster: Cluster, replay: Replay) -> Cluster:
-    """The cluster with the states that the replay carried over a rescale, as a runtime would replicate them."""
-    for rank, program in enumerate(cluster.programs):
-        for one, value in zip(program.variables, replayed_states(replay, rank=rank), strict=True):
-            one.variable.assign(value)
-    return cluster
-
-
 @pytest.mark.parametrize("name", CONFORMING)
 @pytest.mark.parametrize("clusters", [eager_cluster, pytest.param(traced_cluster, marks=pytest.mark.slow)])
 def test_it_means_the_same_eagerly_traced_and_in_numpy_across_two_three_and_one_peers(
     name: str, clusters: Callable[..., Cluster]
 ) -> None:
     plan, rng, number = PLANS[name], np.random.default_rng(3), 0
-    replay = Replay(plan, size=2)
+    replay, cluster = Replay(plan, size=2), clusters(plan, size=3)
     for size in (2, 3, 1):
         replay.rescale(size)
-        cluster = restored(clusters(plan, size=size), replay)
+        cluster.restore(replay)
         for _ in range(4):
             number += 1
             local, agreed = invented(rng, number=number, size=size)
             assert_same(step(cluster, local, agreed), replay.step(local, agreed))
-        for rank, program in enumerate(cluster.programs):
+        for rank, program in enumerate(cluster.programs[:size]):
             for one, other in zip(states(program), replayed_states(replay, rank=rank), strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5)
 
