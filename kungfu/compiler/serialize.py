@@ -8,6 +8,7 @@ and the module that it is from: what its body does cannot be written down.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ def _signals_in(value: object) -> Iterator[Signal]:
 def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     """A record of the plan as JSON; the nodes that it is made of stand as their numbers."""
     name = type(value).__name__
-    if name not in _classes():
+    if name not in _classes_with(name):
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
     keys = _KEYS.get(name, {})
     fields = {
@@ -174,7 +175,7 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
             kind = _renamed(name_in_file, _CLASSES)
             names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
             fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
-            return _classes()[kind](**fields)
+            return _classes_with(kind)[kind](**fields)
         case {"node": number}:
             # A node that was read before: nodes stand after their inputs.
             return nodes[number]
@@ -194,7 +195,16 @@ def _renamed(name: str, names: Mapping[str, str]) -> str:
     return next((now for now, then in names.items() if then == name), name)
 
 
-def _classes() -> dict[str, type]:
+def _classes_with(name: str) -> Mapping[str, type]:
+    """The classes of a plan by name, among them this one if there is such a class."""
+    # Its module may have been loaded since the last look.
+    if name not in _classes():
+        _classes.cache_clear()
+    return _classes()
+
+
+@functools.cache  # a look takes milliseconds, and a plan has hundreds of records
+def _classes() -> Mapping[str, type]:
     """The classes of a plan by name: the frozen records of the calculus, of control and of the plan itself."""
     packages = ("kungfu.signal", "kungfu.control", "kungfu.compiler.plan")
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(packages)]

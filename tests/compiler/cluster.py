@@ -101,9 +101,17 @@ def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outc
     for inbox in cluster.inboxes[:size]:
         inbox.assign(summed)
     cluster.meeting.convene(size)
+    concluding = list(zip(cluster.conclude[:size], own, strict=True))
+    # Peers that wait for no message of each other need no threads, which would fight for Python's lock.
+    if not any(one.message for one in cluster.programs[0].plan.after):
+        return [_outcome(peer(one)) for peer, one in concluding]
     with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(peer, one) for peer, one in zip(cluster.conclude[:size], own, strict=True)]
-        return [Outcome(*(part.numpy() for part in one.result(DEADLINE_S))) for one in futures]
+        futures = [pool.submit(peer, one) for peer, one in concluding]
+        return [_outcome(one.result(DEADLINE_S)) for one in futures]
+
+
+def _outcome(parts: Any) -> Outcome:
+    return Outcome(*(part.numpy() for part in parts))
 
 
 def as_tensors(own: Mapping[str, Any], *, rank: int, agreed: Mapping[str, Any], local: Local) -> dict[str, Any]:
