@@ -31,6 +31,8 @@ def pytest_collection_finish() -> None:
     """What has been imported stays: each full collection, of which Keras asks for many, would go through all of it."""
     gc.collect()
     gc.freeze()
+    # A graph is hundreds of thousands of objects that stay: looking through them again and again takes a tenth of it.
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.hookimpl(trylast=True)
