@@ -17,6 +17,7 @@ import functools
 import importlib.util
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
@@ -32,7 +33,6 @@ from typing import Any, NoReturn
 
 ADDRESS_KEY = "KUNGFU_TEST_FORK_SERVER"
 ROOT = Path(__file__).parents[2]
-LEAN = Path(__file__).parent / "programs" / "lean"  # programs of users start as they do with a user
 ONE_THREAD_EACH = {
     "OMP_NUM_THREADS": "1",
     "TF_NUM_INTRAOP_THREADS": "1",
@@ -190,6 +190,13 @@ def _become_subreaper(request: dict[str, Any], subreaper: ModuleType) -> None:
     subreaper.main(request["control"], request["folder"], request["words"])
 
 
+def _customize(paths: str) -> None:
+    """Runs what the interpreter of an executed peer would run at its start."""
+    found = (Path(folder, "sitecustomize.py") for folder in paths.split(os.pathsep))
+    if (file := next((one for one in found if one.exists()), None)) is not None:
+        runpy.run_path(str(file))
+
+
 def _below_this_file(trace: Any) -> Any:
     """The frames of an error, without those that an executed peer would not have."""
     while trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
@@ -204,6 +211,7 @@ def main() -> None:
     import grpc  # noqa: F401
     import keras  # noqa: F401
     import numpy as np
+    import sklearn.datasets  # noqa: F401 - the data of the examples
     import tensorflow  # noqa: F401
 
     import kungfu.keras.attach
@@ -215,6 +223,7 @@ def main() -> None:
         _become_subreaper(request, subreaper)
     np.random.seed()  # numbers that nobody has seeded differ between peers
     tempfile.tempdir = None
+    _customize(os.environ.get("PYTHONPATH", ""))
     sys.argv, show = request["words"][1:], runner._show
     runner._show = lambda kind, error, trace: show(kind, error, _below_this_file(trace))
     runner.main()
@@ -224,10 +233,10 @@ def main() -> None:
 def address() -> str:
     """Of the server of this test process, which is started when it is first asked for."""
     name = f"fork-server-{os.getpid()}"
-    lean = {"KUNGFU_SETTINGS": "", "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT, LEAN)))}
+    more = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(ROOT)}
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.jobs.fork_server", "serve", name],
-        env={**os.environ, **ONE_THREAD_EACH, **lean},
+        env={**os.environ, **ONE_THREAD_EACH, **more},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

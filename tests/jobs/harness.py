@@ -18,9 +18,10 @@ from typing import Any
 import psutil
 
 from tests.jobs import fork_server
-from tests.jobs.fork_server import LEAN, ONE_THREAD_EACH, ROOT
+from tests.jobs.fork_server import ONE_THREAD_EACH, ROOT
 
 PROGRAMS = Path(__file__).parent / "programs"
+LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
 LOOK_S = 0.02
 REPORT_S = 0.25  # tests wait for steps
 REMAINS_S = 60.0  # of a job that has ended; other jobs may come and go on this machine meanwhile
@@ -111,17 +112,17 @@ def launched(
 ) -> Job:
     """kungfu-run with a program (a name in ``programs`` or a path), its record in ``tmp_path / name``; see ``cleared``.
 
-    ``options`` are those of kungfu-run; ``environment`` is added to that of this process. The peers of a program in
-    ``programs`` are forked from a process that has loaded TensorFlow, unless they are to be ``executed``.
+    ``options`` are those of kungfu-run; ``environment`` is added to that of this process. The peers of a program of
+    this repository are forked from a process that has loaded TensorFlow, unless they are to be ``executed``.
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
     told = ["--logdir", logdir, "--report-every", REPORT_S]
-    is_ours, own_paths = PROGRAMS in script.parents, "PYTHONPATH" in (environment or {})
-    forked = {} if executed or own_paths or not is_ours else {fork_server.ADDRESS_KEY: fork_server.address()}
+    is_forked = ROOT in script.parents and not executed
+    forked = {fork_server.ADDRESS_KEY: fork_server.address()} if is_forked else {}
     run = ["tests.jobs.fork_server", "run"] if forked else ["kungfu.cli.run"]
     line = [sys.executable, "-m", *run, *told, *options, sys.executable, script, *arguments]
-    paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if is_ours else []))))
+    paths = os.pathsep.join(map(str, (ROOT, *([LEAN] if PROGRAMS in script.parents else []))))
     with console.open("wb") as output:
         process = subprocess.Popen(
             [str(word) for word in line],
