@@ -148,7 +148,8 @@ def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_
     assert len(seen) == 2, told
 
 
-def test_keras_divides_a_masked_mean_by_the_number_of_positions_and_what_is_told_to_be_added() -> None:
+def test_keras_divides_a_masked_mean_by_the_positions_and_an_added_number() -> None:
+    """Keras divides a masked mean by the number of positions plus the number of `added_to_unmasked`."""
     with float64():
         built = model()
         built.compile("sgd", "mse")

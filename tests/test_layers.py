@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,8 @@ def test_prebuilt_policies_use_the_public_list_only() -> None:
 _WITH_TENSORFLOW = {Path("state/variables.py"), Path("agent/supervisor/script_runner.py")}
 
 
-def test_in_the_runtime_only_attachments_the_memory_of_variables_and_processes_on_standby_import_tensorflow() -> None:
+def test_only_some_modules_of_the_runtime_import_tensorflow() -> None:
+    """In the runtime only attachments, the memory of variables and processes on standby import TensorFlow."""
     for path in sorted((ROOT / "runtime").rglob("*.py")):
         inside = path.relative_to(ROOT / "runtime")
         if "attachment" not in inside.parts and inside not in _WITH_TENSORFLOW:
@@ -112,3 +114,11 @@ def test_every_package_only_gathers_names_in_its_init() -> None:
             if isinstance(one, (ast.FunctionDef, ast.ClassDef)) and not one.name.startswith("__")
         ]
         assert not defined, f"{path.relative_to(ROOT)} defines {defined}"
+
+
+def test_names_of_tests_have_at_most_80_characters() -> None:
+    tests = Path(__file__).parent
+    for path in sorted(tests.rglob("test_*.py")):
+        names = re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+        long = [name for name in names if len(name) > 80]
+        assert long == [], f"{path.relative_to(tests)}: the sentence goes to the docstring"

@@ -95,7 +95,8 @@ def test_the_joiners_of_the_model_take_the_median_of_the_real_ones() -> None:
     assert utility.joining_s([ran(1.0, size=1, events=(leaving,))]) == utility.JOINING_S
 
 
-def test_a_job_without_stragglers_takes_its_seconds_and_one_with_them_waits_from_the_fourth_peer_on() -> None:
+def test_a_job_with_stragglers_waits_from_the_fourth_peer_on() -> None:
+    """A job without stragglers takes its seconds, and one with them waits from the fourth peer on."""
     # 1 to 7 peers for 5 s each, then 8: 100 samples / s each.
     assert stragglers.samples_in(100.0) == 100 * (5 * sum(range(1, 8)) + 65 * 8)
     assert stragglers.seconds_for(stragglers.samples_in(100.0)) == pytest.approx(100.0)
@@ -106,7 +107,8 @@ def test_a_job_without_stragglers_takes_its_seconds_and_one_with_them_waits_from
     assert stragglers.samples_in(45.0, factor=4.0) == pytest.approx(samples)
 
 
-def test_what_is_saved_is_of_the_run_whose_stragglers_stay_and_the_slowest_run_is_within() -> None:
+def test_the_saving_is_that_of_the_run_whose_stragglers_stay() -> None:
+    """The saving is that of the run whose stragglers stay, and the slowest run gives `within_no_stragglers`."""
     samples = stragglers.samples_in(100.0)
     told = stragglers.figures({"4x": ran(110.0, size=8), "2x": ran(105.0, size=8)}, samples=samples)
     assert told["reduction_4x"] == pytest.approx(1 - 110 / stragglers.seconds_for(samples, factor=4.0), abs=1e-4)

@@ -37,7 +37,7 @@ def test_time_steps_samples_and_cost_to_a_loss_are_told(tmp_path: Path) -> None:
     assert figures_of(read_run(tmp_path / "a", name="a"), goal=-5.0).to_loss is None
 
 
-def test_steps_that_were_done_again_count_once_and_a_resumed_run_says_where_it_begins(tmp_path: Path) -> None:
+def test_steps_done_again_count_once_and_a_resumed_run_says_where_it_begins(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "a", every_s=1.0, steps=20, first=101)
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(measured(120, time=130.0, loss="NaN", size=3, batch=48)) + "\n")

@@ -102,7 +102,8 @@ def test_more_peers_than_slots_are_refused() -> None:
         read(*HERE, maximum=5, environment={SECRET_KEY: SECRET})
 
 
-def test_shared_memory_is_refused_between_machines_and_allowed_between_loopback_addresses() -> None:
+def test_shared_memory_is_refused_between_machines_and_allowed_on_loopback() -> None:
+    """Shared memory is refused between machines and allowed between loopback addresses."""
     environment = {SECRET_KEY: SECRET}
     hosts = ("-H", "192.0.2.1:2,192.0.2.2:2", "--self", "192.0.2.2")
     with pytest.raises(UsageError, match="between hosts give --attachment horovod"):

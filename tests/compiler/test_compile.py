@@ -89,7 +89,7 @@ def test_two_hundred_nodes_compile_within_a_second() -> None:
 # ---- how fast the peers are ------------------------------------------------------------------------------------------
 
 
-def test_the_speeds_of_the_peers_are_known_in_every_step_where_a_policy_measures_them() -> None:
+def test_the_speeds_of_peers_are_known_in_every_step_if_a_policy_measures_them() -> None:
     plan = compile_policies([replace_stragglers(every=50)])
     told = plan.straggler_fractions
     assert told is not None

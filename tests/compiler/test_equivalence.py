@@ -136,9 +136,10 @@ def assert_alike(outcome: Outcome, expected: Outcome) -> None:
 @pytest.mark.timeout(3600)
 @examples(EXAMPLES)
 @given(program=instructions(at_least=3, at_most=30, makers=EXACT), sizes=SIZES, seed=SEEDS)
-def test_on_a_dyadic_grid_random_policies_decide_the_same_eagerly_traced_and_in_numpy(
+def test_random_policies_decide_the_same_on_a_dyadic_grid(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
+    """On a dyadic grid random policies decide the same eagerly, traced and in NumPy."""
     assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="dyadic")
 
 
@@ -146,9 +147,10 @@ def test_on_a_dyadic_grid_random_policies_decide_the_same_eagerly_traced_and_in_
 @pytest.mark.timeout(3600)
 @examples(EXAMPLES)
 @given(program=instructions(at_least=3, at_most=30, makers=ROUGH), sizes=SIZES, seed=SEEDS)
-def test_on_any_numbers_random_policies_decide_the_same_wherever_the_margin_is_not_tiny(
+def test_random_policies_decide_the_same_on_any_numbers(
     program: list[Instruction], sizes: list[int], seed: int
 ) -> None:
+    """On any numbers random policies decide the same wherever the margin is not tiny."""
     assert_histories_agree(random_plan(program), sizes=sizes, seed=seed, grid="real")
 
 

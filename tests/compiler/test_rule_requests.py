@@ -92,7 +92,8 @@ def test_two_rules_that_mark_peers_are_one_request() -> None:
     assert [one.leave for one in taken] == [Leave((5,), "now"), Leave((8,), "replaced")]
 
 
-def test_what_a_hook_asks_for_beside_a_rule_is_superseded_and_told_or_comes_first_where_it_is_first() -> None:
+def test_a_hooks_request_beside_a_rule_is_superseded_or_comes_first() -> None:
+    """A hook's request beside a rule is superseded and reported, or comes first if the hook is first."""
     found = merged(asked([GROW, HOOK], hook=2))
     assert ([one.rule for one in found.taken], [(one.request.rule, one.by) for one in found.superseded]) == (
         ["grow"],
@@ -162,7 +163,9 @@ def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() ->
     assert (lead.size, other.leave) == (4, Leave((6, 8), "now"))
 
 
-def test_what_would_change_the_cluster_is_passed_over_where_the_budget_is_used_up_and_the_rest_is_not() -> None:
+def test_a_used_up_budget_passes_over_changes_of_the_cluster_only() -> None:
+    """Requests that would change the cluster are passed over if the budget is used up, and the others are not."""
+
     def hook(control: Control) -> None:
         control.rescale(4)
         control.evict(1)
@@ -176,7 +179,9 @@ def test_what_would_change_the_cluster_is_passed_over_where_the_budget_is_used_u
     assert (answer.asked, answer.ignored) == (4, "its budget of rescales is used up")
 
 
-def test_where_fewer_replacements_are_left_than_a_rule_asks_for_the_slowest_peers_are_replaced() -> None:
+def test_the_slowest_peers_are_replaced_if_too_few_replacements_are_left() -> None:
+    """If fewer replacements are left than a rule asks for, the slowest peers are replaced."""
+
     def replaced(speeds: dict[int, float], *, left: int | None) -> tuple[int, ...]:
         fired = replace(marked(Replace, 0, 1, 3), replacements_left=left)
         (one,) = requests_of([fired], VIEW, call=lambda *_: (), speeds=lambda: speeds).rescale
@@ -200,7 +205,9 @@ def test_speeds_are_looked_at_only_where_some_peers_have_to_be_chosen() -> None:
                 call=lambda *_: (), speeds=speeds)  # fmt: skip
 
 
-def test_a_hook_replaces_as_many_peers_as_its_budget_allows_and_is_told_of_the_others() -> None:
+def test_a_hook_replaces_as_many_peers_as_its_budget_allows() -> None:
+    """A hook replaces as many peers as its budget allows, and the message says so of the others."""
+
     def hook(control: Control) -> None:
         control.rescale(6)
         control.replace([0, 2, 3])

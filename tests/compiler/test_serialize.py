@@ -74,7 +74,8 @@ def test_a_hook_is_known_by_its_name_only() -> None:
         action.fn(None, 1.0)
 
 
-def test_an_operation_outside_the_vocabulary_is_not_written_under_a_name_that_means_another() -> None:
+def test_an_operation_outside_the_vocabulary_is_not_written_under_another_name() -> None:
+    """An operation outside the vocabulary is not written under a name that means another."""
     other = Operation("exp", arithmetic, np.square, "tf.square")
     policy = Policy("odd", lambda training: control.every(2).call(hook, Map(other, (training.mean_loss,))))
     with pytest.raises(InternalError, match=r"'exp' is not in the vocabulary"):

@@ -94,9 +94,8 @@ WORTH = worth.points({10: 5, 60: 0})
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_prebuilt_policies_that_measure_have_a_budget_and_those_that_follow_have_none(
-    made: Policy, budget: Budget | None
-) -> None:
+def test_prebuilt_policies_that_measure_have_a_budget_and_others_have_none(made: Policy, budget: Budget | None) -> None:
+    """Prebuilt policies that measure have a budget, and those that follow have none."""
     plan = compile_policies([made])
     assert made.budget == budget
     assert held(plan) == ([f"held({made.name})"] if budget else [])

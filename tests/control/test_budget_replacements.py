@@ -170,7 +170,9 @@ def test_the_replay_of_an_older_record_knows_of_no_replacement() -> None:
 # ---- several rules, hooks, merged rules ------------------------------------------------------------------------------
 
 
-def test_of_two_rules_that_replace_in_one_step_the_second_has_what_the_first_one_leaves() -> None:
+def test_the_second_of_two_replacing_rules_has_what_the_first_one_leaves() -> None:
+    """If two rules replace in one step, the second has what the first one leaves."""
+
     @policy(budget=APART)
     def worn(training: Any) -> Any:
         return control.always().replace(ops.all_gather(training.busy_seconds) > 1)

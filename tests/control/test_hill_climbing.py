@@ -172,7 +172,8 @@ def test_a_clear_gain_needs_few_samples_and_a_clear_loss_is_made_sure_of() -> No
     assert wanted(table({1: 1.0, 2: 12.0, 3: 10.0}), size=3) == 2
 
 
-def test_a_difference_within_twice_its_standard_error_decides_nothing_and_the_walk_goes_on() -> None:
+def test_a_difference_within_twice_its_standard_error_decides_nothing() -> None:
+    """A difference within twice its standard error decides nothing, and the walk continues."""
     noisy = {"errors": {2: 3.0, 3: 4.0}}  # of the difference: 5
     assert math.isnan(wanted(table({2: 19.0, 3: 10.0}, count=29, **noisy), size=3))
     assert wanted(table({2: 19.0, 3: 10.0}, **noisy), size=3) == 4

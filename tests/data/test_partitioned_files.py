@@ -149,7 +149,7 @@ def test_a_place_in_the_middle_of_a_file_is_come_to_before_its_rows_are_taken(fo
     assert files.passed == 9
 
 
-def test_reading_that_failed_ahead_of_its_time_fails_in_the_same_way_when_it_is_needed(folder):
+def test_reading_ahead_that_failed_fails_in_the_same_way_when_it_is_needed(folder):
     def read(name: str) -> Any:
         yield from (one for one in numbers(name) if one[0] < 7)
         raise OSError("of the user's disk")

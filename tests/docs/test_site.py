@@ -64,7 +64,8 @@ def is_outside(address: str) -> bool:
 
 
 @pytest.mark.slow
-def test_the_site_is_built_strictly_has_every_public_name_and_loads_nothing_from_outside(tmp_path: Path) -> None:
+def test_the_site_is_built_strictly_and_loads_nothing_from_outside(tmp_path: Path) -> None:
+    """The site is built strictly, has every public name and loads nothing from outside."""
     site = tmp_path / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
     ran = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)

@@ -76,9 +76,8 @@ def is_at_work(folder: Path) -> bool:
     return False
 
 
-def test_the_leader_is_killed_while_a_checkpoint_is_written_and_another_peer_is_frozen_for_a_while(
-    tmp_path: Path,
-) -> None:
+def test_the_leader_is_killed_during_a_checkpoint_and_another_peer_is_frozen(tmp_path: Path) -> None:
+    """The leader is killed while a checkpoint is written, and another peer is frozen for a while."""
     results = tmp_path / "results"
     results.mkdir()
     words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH, "--sleep-s", STEP_S]
@@ -205,9 +204,8 @@ def test_an_agent_of_another_host_of_this_machine_is_killed_and_another_one_lead
 
 
 @SOAK
-def test_the_agent_of_the_own_host_is_killed_and_the_record_and_the_requests_are_those_of_the_watched_one(
-    tmp_path: Path,
-) -> None:
+def test_the_agent_of_the_own_host_is_killed_and_another_one_is_watched(tmp_path: Path) -> None:
+    """The agent of the own host is killed, and the record and the requests are those of the watched one."""
     with training(tmp_path, slots=(1, 1, 3), size=3) as run:
         run.hosts[1].steps(10)
         here, there = run.hosts.folders[:2]

@@ -12,8 +12,11 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(("how", "hears", "steps"), [("stop", 2, 10), ("last", 1, 40)], ids=["stop", "last"])
-def test_the_others_end_well_if_rank_0_dies_while_it_tells_them_that_training_is_over(tmp_path, how, hears, steps):
-    """Who lives follows, or leads, when it has heard it and the other one has not."""
+def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path, how, hears, steps):
+    """The others end well if rank 0 dies while it tells them that training is over.
+
+    Who lives follows, or leads, when it has heard it and the other one has not.
+    """
     options = ("-np", 3, "--min", 2, "--failures", 0, "--deadline", 20)
     ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path], deadline_s=180)
     assert ended.code == 0, ended.output

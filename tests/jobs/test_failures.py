@@ -74,7 +74,8 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
     assert [row["step"] for row in ended.metrics] == [1, 2, 3, 4, 5], "the record has all that came before"
 
 
-def test_a_peer_that_raises_and_ends_slowly_holds_nobody_up_and_the_last_line_names_it(tmp_path, monkeypatch):
+def test_a_peer_that_raises_and_ends_slowly_delays_no_other_peer(tmp_path, monkeypatch):
+    """A peer that raises and ends slowly delays no other peer, and the last line names it."""
     monkeypatch.setenv("KUNGFU_TEST_STAYS_UNTIL", str(tmp_path / "end"))
     monkeypatch.setenv("KUNGFU_TEST_UNTIL", str(tmp_path / "hurry"))
     with started(tmp_path, "-np", 2, program="exits.py", arguments=["slow", 1]) as job:
@@ -104,7 +105,8 @@ def test_a_peer_that_is_killed_ends_the_job_quickly_under_its_name(tmp_path):
     assert "rank 1 (peer 1): killed by SIGKILL" in failed(ended)
 
 
-def test_a_peer_that_dies_between_update_and_barrier_is_named_and_the_barrier_is_held_again(tmp_path):
+def test_a_peer_that_dies_before_the_barrier_is_named_and_the_barrier_repeated(tmp_path):
+    """A peer that dies between update and barrier is named, and the barrier is held again."""
     options = ("-np", 2, "--max", 3, "--failures", 0)
     with started(tmp_path, *options, program="failing.py", arguments=["killed-in-step"]) as job:
         job.event("decision")
@@ -142,7 +144,8 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
 
 
 @SOAK
-def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_those_who_are_left(tmp_path):
+def test_a_peer_that_stands_still_is_noticed_while_another_one_is_killed(tmp_path):
+    """A peer that stands still while another one is killed is noticed by those that are left."""
     options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
     with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:
         job.steps(3)
@@ -156,7 +159,8 @@ def test_a_peer_that_stands_still_while_another_one_is_killed_is_noticed_by_thos
     assert "it did not regroup with the others" in dismissed["reason"]
 
 
-def test_a_leader_that_stands_still_at_a_barrier_is_killed_long_before_the_barriers_deadline(tmp_path):
+def test_a_leader_that_stands_still_at_a_barrier_is_killed_before_the_deadline(tmp_path):
+    """A leader that stands still at a barrier is killed long before the barrier's deadline."""
     options = ("-np", 2, "--failures", 0, "--heartbeat", 1.5)
     with started(tmp_path, *options, program="failing.py", arguments=["stopped-in-barrier"]) as job:
         job.steps(6)

@@ -93,7 +93,7 @@ def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_pat
 
 
 @SOAK
-def test_of_two_halves_the_one_with_rank_0_goes_on_and_a_host_that_comes_back_has_room_again(tmp_path: Path) -> None:
+def test_the_half_with_rank_0_continues_and_a_host_that_comes_back_has_room(tmp_path: Path) -> None:
     with training(tmp_path, slots=(1, 1), size=2) as run:
         run.hosts[0].steps(10)
         run.hosts[1].signal(signal.SIGKILL)

@@ -29,7 +29,8 @@ def endings(results: Path) -> list[dict]:
     return [line for path in sorted(results.iterdir()) for line in lines_of(path) if isinstance(line, dict)]
 
 
-def test_a_job_that_is_killed_while_it_writes_goes_on_with_more_peers_where_the_last_checkpoint_is(tmp_path):
+def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_path):
+    """A job that is killed while it writes continues with more peers from the last checkpoint."""
     first, second = tmp_path / "first", tmp_path / "second"
     kept = tmp_path / "kept"
     first.mkdir()

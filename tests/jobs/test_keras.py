@@ -143,7 +143,8 @@ def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp
 
 
 @SOAK
-def test_peers_that_stay_have_the_same_weights_and_numbers_and_only_the_leader_writes(tmp_path):
+def test_peers_that_stay_have_equal_weights_and_only_the_leader_writes(tmp_path):
+    """Peers that stay have the same weights and numbers, and only the leader writes."""
     ended, found = fitted(tmp_path, "-np", 2, epochs=EPOCHS)
     assert ended.sizes == [2]
     first, second = found[0], found[1]
@@ -175,7 +176,8 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
 
 
 @SOAK
-def test_rank_0_is_killed_in_its_callbacks_and_what_those_of_the_next_one_left_counts(tmp_path):
+def test_rank_0_is_killed_in_its_callbacks_and_those_of_the_next_one_count(tmp_path):
+    """Rank 0 is killed in its callbacks, and the results of those of the next one count."""
     ended, found = fitted(tmp_path, "-np", 3, "--min", 1, "--max", 3, epochs=EPOCHS, die_in_callback=0)
     assert ended.sizes[:2] == [3, 2]
     for peer in (1, 2):
@@ -197,7 +199,8 @@ def test_rank_0_is_killed_over_the_end_of_an_epoch_in_which_a_peer_has_just_join
 
 @SOAK
 @pytest.mark.parametrize("seed", range(6))
-def test_peers_are_killed_at_any_moment_until_one_is_left_which_comes_to_what_plain_keras_does(tmp_path, seed):
+def test_a_fit_whose_peers_are_killed_at_any_moment_ends_like_plain_keras(tmp_path, seed):
+    """Peers are killed at any moment until one is left, which comes to the same as plain Keras."""
     epochs = 6
     ended, found = fitted(tmp_path, "-np", 4, "--min", 1, "--max", 4, "--failures", 0, epochs=epochs, doom=seed)
     assert ended.sizes[0] == 4
@@ -267,8 +270,11 @@ def test_a_joiner_that_reads_for_longer_than_a_step_may_take_keeps_nobody_waitin
 
 
 @SOAK
-def test_losses_of_every_denominator_and_metrics_that_do_not_add_up_are_those_of_the_whole_batch(tmp_path):
-    """Over a rescale, a kill, a step that is done again, and steps with a slice that is empty."""
+def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path):
+    """Losses of every denominator and metrics that do not add up are those of the whole batch.
+
+    Over a rescale, a kill, a step that is done again, and steps with a slice that is empty.
+    """
     epochs = 3
     ended, found = fitted(
         tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "5": 3}, wait={"6": "offered"}, epochs=epochs,

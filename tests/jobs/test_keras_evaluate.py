@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 SAMPLES, BATCHES = 70, 12
 
 
-def test_peers_share_validation_evaluate_and_predict_and_do_the_part_of_one_that_is_killed(tmp_path):
+def test_peers_share_evaluation_and_do_the_part_of_one_that_is_killed(tmp_path):
+    """Peers share validation, `evaluate` and `predict`, and do the part of one that is killed."""
     ended = ran(
         tmp_path, "-np", 3, "--min", 1, "--max", 3, program="keras_evaluate.py", arguments=[tmp_path], deadline_s=280.0
     )

@@ -97,9 +97,8 @@ def in_the_middle(tmp_path: Path) -> list[bool]:
 
 @SOAK
 @pytest.mark.parametrize(("script", "words"), EXAMPLES)
-def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_what_plain_keras_does(
-    tmp_path, script, words
-):
+def test_an_example_that_is_rescaled_and_loses_a_peer_ends_like_plain_keras(tmp_path, script, words):
+    """An example from two peers to four, to one and to three, with a kill, comes to the same as plain Keras."""
     ended = as_job(tmp_path, script, words, "-np", 2, "--min", 1, "--max", 4, **ALL)
     assert ended.sizes[:5] == [2, 4, 1, 3, 2]
     assert len(ended.all_of("recovered")) == 1
@@ -109,7 +108,8 @@ def test_an_example_from_two_peers_to_four_to_one_to_three_with_a_kill_comes_to_
 
 
 @SOAK
-def test_fine_tuning_in_three_fits_that_grow_shrink_and_lose_rank_0_comes_to_what_plain_keras_does(tmp_path):
+def test_fine_tuning_in_three_fits_ends_like_plain_keras(tmp_path):
+    """Fine-tuning in three fits that grow, shrink and lose rank 0 comes to the same as plain Keras."""
     words = ["--epochs", "2", "--batch-size", "61"]  # of 15 steps each
     ended = as_job(
         tmp_path, "fine_tuning.py", words, "-np", 2, "--min", 1, "--max", 4,
@@ -134,7 +134,8 @@ def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
 
 
 @SOAK
-def test_a_step_with_two_optimizers_is_undone_where_rank_0_is_killed_between_their_applications(tmp_path):
+def test_a_step_with_two_optimizers_is_undone_if_rank_0_is_killed_between_them(tmp_path):
+    """A step with two optimizers is undone if rank 0 is killed between their applications."""
     words = ["--epochs", "2", "--batch-size", "300"]  # of 6 steps each
     ended = as_job(
         tmp_path, "gan.py", words, "-np", 2, "--min", 1, "--max", 3,

@@ -109,7 +109,8 @@ def test_the_job_grows_in_the_first_fit_and_in_the_second_and_shrinks(tmp_path):
     assert joined["ranks"] == [None], "between fits that are over it is in no view"
 
 
-def test_rank_0_is_killed_in_the_second_fit_and_the_one_in_its_place_passes_through_the_first(tmp_path):
+def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
+    """Rank 0 is killed in the second fit, and the peer in its place passes through the first."""
     ended, found = fitted(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1})
     assert ended.sizes == [2, 2, 1, 2]
     for peer in (1, 2):
@@ -125,7 +126,8 @@ def test_rank_0_is_killed_in_the_second_fit_and_the_one_in_its_place_passes_thro
 
 
 @SOAK
-def test_a_job_that_ctrl_c_ends_in_its_second_fit_goes_on_there_and_a_joiner_passes_through_the_first(tmp_path):
+def test_a_job_that_ctrl_c_ends_in_its_second_fit_continues_there(tmp_path):
+    """A job that Ctrl-C ends in its second fit continues there, and a joiner passes through the first."""
     folders = [tmp_path / name for name in ("first", "second")]
     for one in folders:
         one.mkdir()

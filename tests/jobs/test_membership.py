@@ -126,7 +126,7 @@ cp "{built}/$(basename "$2")" "$2"
 
 
 @SOAK
-def test_peers_that_compile_for_longer_than_they_may_take_to_get_ready_are_waited_for(tmp_path):
+def test_peers_that_compile_beyond_the_ready_deadline_are_waited_for(tmp_path):
     (tmp_path / "bin").mkdir()
     compiler = tmp_path / "bin" / "g++"
     native.build_state()

@@ -33,7 +33,8 @@ def test_the_lowest_rank_is_replaced_and_the_next_one_evicted_while_the_others_t
 
 
 @SOAK
-def test_a_replacement_that_is_asked_for_while_the_job_grows_comes_with_the_same_wave(tmp_path):
+def test_a_replacement_for_a_growing_job_comes_with_the_same_wave(tmp_path):
+    """A replacement that is asked for while the job grows comes with the same wave."""
     results = tmp_path / "results"
     ended = ran(tmp_path, "-np", 2, "--max", 3, program="naming.py", arguments=[results, "growing"], deadline_s=180.0)
     assert ended.code == 0, ended.output

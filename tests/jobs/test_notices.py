@@ -12,7 +12,8 @@ from tests.jobs.harness import QUICKLY_S, started
 pytestmark = pytest.mark.slow
 
 
-def test_a_late_peer_is_named_while_the_others_wait_and_one_with_notice_leaves_in_good_order(tmp_path):
+def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path):
+    """A late peer is named while the others wait, and one with notice leaves in good order."""
     options = ("-np", 2, "--preemptions", 0, "--deadline", 20, "--heartbeat", 20)
     with started(tmp_path, *options, program="failing.py", arguments=["endless"], executed=True) as job:
         job.steps(3)

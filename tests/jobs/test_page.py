@@ -90,7 +90,8 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
 
 
 @SOAK
-def test_when_the_leading_host_is_killed_the_pages_of_the_others_go_on_with_their_buttons(tmp_path: Path) -> None:
+def test_the_pages_of_the_others_continue_when_the_leading_host_is_killed(tmp_path: Path) -> None:
+    """When the leading host is killed, the pages of the others continue with their buttons."""
     arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
     line = ("-np", 3, "--max", 4, "--page")
     with started_on_hosts(tmp_path, *line, slots=(1, 2, 2), program="network.py", arguments=arguments) as hosts:

@@ -49,7 +49,8 @@ def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):
 
 
 @SOAK
-def test_a_full_disk_under_the_record_of_a_run_ends_nothing_and_leaves_a_gap_that_says_so(tmp_path):
+def test_a_full_disk_under_the_record_ends_nothing_and_leaves_a_gap(tmp_path):
+    """A full disk under the record of a run ends nothing and leaves a gap that says so."""
     sizes = json.dumps({"1000000": 1})
     arguments = ["--results", tmp_path / "results", "--schedule", sizes, "--epochs", 1_000_000, "--patient-at", 2]
     with started(tmp_path, "-np", 2, program="network.py", arguments=arguments) as job:
@@ -75,7 +76,8 @@ def test_a_full_disk_under_the_record_of_a_run_ends_nothing_and_leaves_a_gap_tha
     assert "are not in the record" in again.stdout
 
 
-def test_the_noise_scale_of_two_peers_is_that_computed_by_hand_and_the_replay_has_it_too(tmp_path):
+def test_the_noise_scale_is_that_computed_by_hand_and_the_replay_has_it_too(tmp_path):
+    """The noise scale of two peers is that computed by hand, and the replay has it too."""
     arguments = ["noise_scale", 230, tmp_path / "calls"]
     ended = ran(tmp_path, "-np", 2, program="signals.py", arguments=arguments)
     assert ended.code == 0, ended.output

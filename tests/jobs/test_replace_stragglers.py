@@ -49,7 +49,8 @@ def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(t
 
 
 @SOAK
-def test_a_straggler_of_a_growing_job_is_replaced_and_one_wave_of_joiners_serves_both(tmp_path: Path) -> None:
+def test_one_wave_of_joiners_grows_the_job_and_replaces_a_straggler(tmp_path: Path) -> None:
+    """A straggler of a growing job is replaced, and one wave of joiners serves both."""
     # Two peers run on the first host and one on the second, where the fourth one starts. The second peer is slow.
     (tmp_path / "slow").touch()
     words = [tmp_path, 1, 5, 4]
@@ -75,7 +76,8 @@ def test_a_straggler_of_a_growing_job_is_replaced_and_one_wave_of_joiners_serves
 
 
 @SOAK
-def test_a_replacement_without_a_free_slot_is_asked_for_once_and_again_when_a_host_has_come(tmp_path: Path) -> None:
+def test_a_replacement_without_a_free_slot_is_asked_for_again_after_a_host_came(tmp_path: Path) -> None:
+    """A replacement without a free slot is asked for once, and again when a host has come."""
     # Two peers run on the first host and one on the second. The third one, which would have room, is lost at first.
     with started_on_hosts(
         tmp_path, "-np", 3, "--max", 3, slots=(2, 1, 1), program="slowed.py", arguments=[tmp_path, 1]

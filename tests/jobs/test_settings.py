@@ -36,7 +36,8 @@ def test_the_learning_rate_follows_a_rescale_on_all_peers_and_a_policy_ends_trai
 
 
 @SOAK
-def test_noise_brings_a_peer_the_batch_stays_where_it_keeps_all_busy_and_a_loss_that_is_no_number_ends_it(tmp_path):
+def test_noise_brings_a_peer_and_a_loss_that_is_no_number_ends_the_job(tmp_path):
+    """Noise brings a peer, the batch stays where it keeps all busy, and a loss that is no number ends the job."""
     with started(tmp_path, "-np", 2, "--max", 3, program="noisy.py", arguments=[tmp_path]) as job:
         job.event("rescale", to=3, deadline_s=DEADLINE_S)
         job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 10, deadline_s=DEADLINE_S)

@@ -28,7 +28,8 @@ def alone(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("attachment", ["local", "horovod"])
 @SOAK  # `test_a_step_that_fails_after_its_first_average_is_undone` is its sibling in the gate
-def test_critic_steps_of_a_job_that_loses_rank_0_between_them_come_to_what_one_process_comes_to(tmp_path, attachment):
+def test_critic_steps_that_lose_rank_0_come_to_what_one_process_does(tmp_path, attachment):
+    """Critic steps of a job that loses rank 0 between them come to what one process comes to."""
     ended = ran(
         tmp_path, "-np", 3, "--min", 1, "--max", 3, "--attachment", attachment, program="critic_steps.py",
         arguments=[tmp_path / "job.json", 7], deadline_s=280.0,

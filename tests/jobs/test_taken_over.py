@@ -18,9 +18,8 @@ DEADLINE_S = 10
 
 @pytest.mark.parametrize("how", ["loop", "fit"])
 @SOAK
-def test_a_peer_that_reads_to_its_place_is_waited_for_and_is_killed_there_while_others_read_and_join(
-    tmp_path, how, capsys
-):
+def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path, how, capsys):
+    """A peer that reads to its place is waited for, and is killed there while others read and join."""
     results, record = tmp_path / "results", tmp_path / "log" / "events.jsonl"
     words = ["--results", results, "--record", record, "--deadline", DEADLINE_S, "--how", how]
     options = ["-np", 4, "--min", 1, "--max", 4, "--failures", 0, "--deadline", DEADLINE_S]

@@ -15,7 +15,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("most", "calls"), [(None, 6), pytest.param(4, 10, marks=SOAK)], ids=["whole shares", "micro-batches"]
 )
-def test_a_step_with_fewer_samples_than_peers_loses_nobody_and_counts_each_sample_once(tmp_path, most, calls):
+def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, most, calls):
+    """A step with fewer samples than peers loses no peer and counts each sample once."""
     results = tmp_path / "results"
     arguments = ["--results", results, *(["--max-local", most] if most else [])]
     ended = ran(tmp_path, "-np", 2, program="uneven.py", arguments=arguments)

@@ -70,7 +70,7 @@ def test_models_of_every_kind_are_trained_as_by_keras(make):
     assert_as_keras(make, x, y, batch_size=12, epochs=3, compile_with=lambda: {"metrics": ["mae"]})
 
 
-def test_layers_with_statistics_and_random_numbers_of_their_own_are_trained_as_by_keras():
+def test_layers_with_statistics_and_random_numbers_are_trained_as_by_keras():
     x, y = points()
 
     def make() -> Any:
@@ -192,7 +192,8 @@ def test_a_dataset_with_weights_of_classes_and_of_samples():
             assert_same(mine, plain)
 
 
-def test_a_py_dataset_with_weights_of_classes_a_smaller_last_batch_and_several_steps_per_execution():
+def test_a_py_dataset_with_class_weights_is_trained_as_by_keras():
+    """A `PyDataset` with class weights, a smaller last batch and several steps per execution is trained as by Keras."""
     x, y = points(**CLASSES)
 
     class Batches(keras.utils.PyDataset):
@@ -247,7 +248,8 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
     assert heads[0][0] == heads[1][0]
 
 
-def test_a_fit_that_was_interrupted_goes_on_from_its_backup_as_by_keras_and_policies_count_what_is_left(tmp_path):
+def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
+    """A fit that was interrupted continues from its backup as by Keras, and policies count what is left."""
     x, y = points()
     told: list[tuple[int, int]] = []
 

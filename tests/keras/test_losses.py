@@ -88,7 +88,7 @@ def test_the_mean_of_the_slices_is_the_loss_of_the_whole_batch(reduction, weight
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
 
 
-def test_nothing_is_sent_for_a_mean_over_samples_nor_for_a_loss_that_compile_was_not_given():
+def test_a_mean_over_samples_and_a_loss_not_given_to_compile_send_nothing():
     loop, kind = OnePeer(3), keras.losses.MeanSquaredError
     mean, weighted, added = (given(kind(one)) for one in ("mean", "mean_with_sample_weight", "sum"))
     y, predicted = tf.ones((3, 2)), tf.zeros((3, 2))

@@ -124,9 +124,8 @@ def test_rank_0_is_lost_over_messages_from_the_beginning_of_a_fit_to_its_end(tmp
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
 
 
-def test_callbacks_of_several_steps_hear_of_no_batch_that_there_is_not_where_the_last_ones_are_fewer(
-    tmp_path, monkeypatch
-):
+def test_callbacks_of_several_steps_hear_only_of_batches_that_exist(tmp_path, monkeypatch):
+    """Callbacks of several steps hear only of batches that exist, also if the last steps are fewer."""
     monkeypatch.setattr("tests.keras.fit_cluster.STEPS", 3)
     monkeypatch.setattr("tests.keras.fit_cluster.STEPS_PER_EXECUTION", 2)
     whole = found(tmp_path / "whole")
@@ -137,7 +136,8 @@ def test_callbacks_of_several_steps_hear_of_no_batch_that_there_is_not_where_the
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
 
 
-def test_two_peers_are_lost_at_the_beginning_of_a_fit_of_which_callbacks_of_one_peer_have_heard(tmp_path):
+def test_two_peers_are_lost_at_the_beginning_of_a_fit(tmp_path):
+    """Two peers are lost at the beginning of a fit of which the callbacks of one peer have heard."""
     whole = found(tmp_path / "whole", size=4)
     cuts = Cut(1, 1, (2,)), Cut(2, 0, (2, 3))
     assert_as_whole(found(tmp_path / "lost", *cuts, size=4), whole, *cuts)
@@ -155,7 +155,8 @@ def test_a_peer_is_lost_over_any_message_whoever_hears_of_it(tmp_path, dies):
 
 
 @SOAK
-def test_two_peers_are_lost_one_soon_after_the_other_and_the_others_go_on_or_nobody_holds_the_state(tmp_path):
+def test_two_peers_are_lost_one_soon_after_the_other(tmp_path):
+    """Two peers are lost one soon after the other, and the others continue, or no peer holds the state."""
     draw, whole, ends = random.Random(7), found(tmp_path / "whole", size=4), Counter[str]()
     for number in range(200):
         first, second = draw.sample(range(4), 2)

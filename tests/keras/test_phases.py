@@ -52,7 +52,8 @@ def fits(fit: Any, **given: Any) -> tuple[Any, list[dict[str, list[float]]]]:
     return model, histories
 
 
-def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras_and_the_steps_are_counted_on(monkeypatch) -> None:
+def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras(monkeypatch) -> None:
+    """Fits of a model that is compiled anew are as by Keras, and the steps are counted on."""
     with float64():
         connection = connected(monkeypatch)
         mine, histories = fits(in_job)
@@ -81,7 +82,9 @@ def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatc
     assert late.membership.past_phases.numbers() == (1, 2), "others may ask it in their turn"
 
 
-def test_a_peer_that_comes_late_is_told_what_evaluate_came_to_and_does_by_itself_what_the_others_have_not(monkeypatch):
+def test_a_peer_that_comes_late_receives_the_result_of_evaluate(monkeypatch):
+    """A peer that comes late receives the result of `evaluate`, and does by itself what the others have not done."""
+
     def scores(model: Any, *more: Any) -> list[Any]:
         (x, y), told = points(), {"batch_size": 16, "verbose": 0}
         data = tf.data.Dataset.from_tensor_slices((x, y)).batch(16)

@@ -56,7 +56,7 @@ def aged(path: Path, connection: JobConnection, seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_peers_that_write_one_file_at_once_leave_a_whole_one_and_it_is_whole_all_the_time(connection, monkeypatch):
+def test_peers_that_write_one_file_at_once_leave_it_whole_at_all_times(connection, monkeypatch):
     connection._is_open = True  # in a fit all write, in a callback say
     models = [filled(float(number)) for number in range(3)]
     models[0].save_weights("best.weights.h5")
@@ -96,7 +96,8 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(connection, name, monkeypa
     assert os.listdir() == [name]
 
 
-def test_after_a_fit_what_another_peer_has_written_since_stays_and_what_is_older_is_replaced(connection):
+def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection):
+    """After a fit, a file that another peer has written since stays, and an older one is replaced."""
     path = Path("best.weights.h5")
     filled(1.0).save_weights(path)
     aged(path, connection, 1.0)

@@ -152,7 +152,8 @@ def test_a_speed_from_before_a_rescale_is_not_held_against_those_after_it() -> N
     assert found == [[]] * 20
 
 
-def test_a_record_without_joiners_leaves_out_what_was_measured_while_a_change_was_pending() -> None:
+def test_a_record_without_joiners_leaves_out_steps_with_a_pending_change() -> None:
+    """A record without joiners leaves out what was measured while a change was pending."""
     replay = Replay(PLAN, size=3)
     for _ in range(20):
         assert marked(replay, [1.0, 9.0, 1.0], beside=None, pending=True) == []

@@ -128,9 +128,10 @@ def test_a_failed_compilation_is_shown_by_its_last_lines_and_leaves_nothing(
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
-def test_what_compilers_that_were_killed_have_left_goes_when_the_next_one_compiles_and_no_more(
+def test_leftovers_of_killed_compilers_are_removed_when_the_next_one_compiles(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """Leftovers of killed compilers are removed when the next one compiles, and no other files are."""
     sources, cache = prepare(monkeypatch, tmp_path, STAND_IN), tmp_path / "cache"
     library = native.build(sources)
     library.unlink()

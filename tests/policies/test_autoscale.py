@@ -64,7 +64,8 @@ def test_a_cluster_that_is_too_large_shrinks() -> None:
     assert found[0] == 7  # it begins at its limit, so the first step goes down
 
 
-def test_a_job_with_more_peers_than_the_policy_allows_shrinks_to_them_and_walks_from_there() -> None:
+def test_a_job_with_more_peers_than_the_policy_allows_shrinks_to_its_limit() -> None:
+    """A job with more peers than the policy allows shrinks to its limit, and walks from there."""
     assert sizes(start=6, steps=60, max_peers=4, efficiency=0.1)[:2] == [4, 3]
     # Below the fewest of the job it asks for nothing: such a size cannot be had.
     least = ClusterModel(saturating, steps=60, start=Start(size=6, min_size=6, max_size=8))
@@ -158,7 +159,8 @@ def test_while_a_peer_is_a_straggler_it_does_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_the_local_batch_stays_until_the_largest_global_one_and_is_what_it_was_below_it_again() -> None:
+def test_the_local_batch_stays_until_the_largest_global_one() -> None:
+    """The local batch stays until the largest global one, and is what it was below it again."""
     seen = {}
 
     def batch(control: Any, size: int, samples: int) -> None:

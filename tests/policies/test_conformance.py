@@ -97,9 +97,8 @@ PLANS = {name: compile_policies([made], budget=Budget(3, 6, 2)) for name, made i
 
 @pytest.mark.parametrize("name", CONFORMING)
 @pytest.mark.parametrize("clusters", [eager_cluster, pytest.param(traced_cluster, marks=pytest.mark.slow)])
-def test_it_means_the_same_eagerly_traced_and_in_numpy_across_two_three_and_one_peers(
-    name: str, clusters: Callable[..., Cluster]
-) -> None:
+def test_a_policy_means_the_same_eagerly_traced_and_in_numpy(name: str, clusters: Callable[..., Cluster]) -> None:
+    """A policy means the same eagerly, traced and in NumPy, across two, three and one peers."""
     plan, rng, number = PLANS[name], np.random.default_rng(3), 0
     replay, cluster = Replay(plan, size=2), clusters(plan, size=3)
     for size in (2, 3, 1):

@@ -70,7 +70,8 @@ def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
     assert decisions({0: 0.1}, size=1) == []
 
 
-def test_by_hand_at_half_speed_the_average_falls_below_the_threshold_in_the_fifth_step() -> None:
+def test_at_half_speed_the_average_falls_below_the_threshold_in_step_five() -> None:
+    """Computed by hand, at half speed the average falls below the threshold in the fifth step."""
     # 1, 0.95, 0.905, 0.8645, 0.82805, 0.795245: the sixth step knows of five.
     assert on_arrays([[1.0, 1.0, 2.0]] * 6) == [(6, (2,))]
     assert on_arrays([[1.0, 1.0, 2.0]] * 5) == []
@@ -99,7 +100,8 @@ def test_with_two_peers_the_median_lies_between_them() -> None:
     assert on_arrays([[0.8, 1.0]] * 100) == []
 
 
-def test_of_three_that_are_slow_among_four_the_fast_one_is_the_exception_and_none_is_replaced() -> None:
+def test_of_three_slow_peers_among_four_none_is_replaced() -> None:
+    """If three of four peers are slow, the fast one is the exception, and none is replaced."""
     assert on_arrays([[1.0, 2.0, 2.0, 2.0]] * 50) == []
 
 
@@ -134,7 +136,7 @@ def test_a_growth_and_a_replacement_that_are_asked_for_in_one_step_are_one_chang
     assert found == [(23, (3, 4, 5), (1,), 5)]
 
 
-def test_where_the_job_shrinks_in_the_same_step_the_straggler_is_among_those_who_leave() -> None:
+def test_a_straggler_is_among_the_leavers_if_the_job_shrinks_in_the_same_step() -> None:
     model = ClusterModel(LINEAR, 100, Start(size=4), speed_by_peer={1: 0.5})
     found = changes([schedule({20: 3}), replace_stragglers(every=20)], model)
     assert found == [(21, (), (1,), 3)]
@@ -195,7 +197,8 @@ def fraction_after_growing(hosts: HostSlots, *, straggler: int) -> float:
     return next(fraction for size, fraction in seen if size == 5)
 
 
-def test_a_straggler_that_appears_while_the_job_grows_is_seen_unless_the_joiner_starts_beside_it() -> None:
+def test_a_straggler_is_seen_while_the_job_grows_unless_the_joiner_is_beside_it() -> None:
+    """A straggler that appears while the job grows is seen unless the joiner starts beside it."""
     # Peers 0 and 1 run on the first host, 2 and 3 on the second one, where the fifth peer starts.
     hosts = HostSlots((2, 3))
     assert fraction_after_growing(hosts, straggler=1) < 0.55
@@ -260,14 +263,15 @@ def test_the_slowest_counts_below_the_threshold_only() -> None:
     assert on_arrays(steps, criterion="slowest_in_a_row", threshold=1)[0] == (11, (1,))
 
 
-def test_by_the_row_too_nobody_goes_where_all_are_alike_or_there_is_only_one_or_nothing_is_known() -> None:
+def test_by_the_row_no_peer_is_replaced_unless_one_is_known_to_be_slower() -> None:
+    """No peer is replaced by the row either if all are alike, if there is only one, or if nothing is known."""
     row = {"criterion": "slowest_in_a_row", "threshold": 1}
     assert on_arrays([[1.0, 1.0, 1.0]] * 30, **row) == []
     assert on_arrays([[5.0]] * 30, **row) == []
     assert on_arrays([[math.nan, 1.0, 2.0]] * 30, **row) == []
 
 
-def test_by_the_row_rank_0_and_a_replacement_that_is_slow_are_replaced_one_after_the_other() -> None:
+def test_by_the_row_rank_0_and_a_slow_replacement_are_replaced_in_turn() -> None:
     found = decisions({0: 0.5, 4: 0.5}, criterion="slowest_in_a_row")
     assert [(one.step, one.ranks) for one in found] == [(20, (0,)), (40, (3,))]
 
@@ -295,7 +299,7 @@ def test_by_the_row_the_slower_one_of_two_goes_first() -> None:
         ({"criterion": "slowest_in_a_row", "threshold": -1}, "threshold=-1"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused_with_the_policys_name_and_the_users_line(
+def test_a_senseless_number_is_refused_with_the_policys_name_and_the_users_line(
     settings: dict[str, Any], message: str
 ) -> None:
     made = replace_stragglers(**settings)

@@ -68,7 +68,8 @@ def test_where_the_worth_is_flat_it_adds_nobody_for_good() -> None:
 
 
 @pytest.mark.slow
-def test_a_deadline_is_reached_over_the_bridge_from_the_first_estimate_and_not_gone_beyond() -> None:
+def test_a_deadline_is_reached_over_the_bridge_from_the_first_estimate() -> None:
+    """A deadline is reached over the bridge from the first estimate and not gone beyond."""
     # 2 peers take 2300 s, 3 take 1733, 4 take 1450, 5 take 1280, 6 take 1167, 7 take 1086.
     found = decisions(kf.worth.steps({1200: 1000.0}), price=10.0)
     assert int(found[-1].value) == 6

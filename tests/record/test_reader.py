@@ -69,7 +69,7 @@ def test_a_step_that_a_peer_did_not_tell_of_is_left_out_with_a_remark() -> None:
     assert trace.remarks == ("step 9 lacks what rank 2 tells of it; it was left out",)
 
 
-def test_steps_of_which_a_killed_rank_0_did_not_live_to_tell_are_left_out_in_one_remark() -> None:
+def test_steps_that_a_killed_rank_0_did_not_report_are_left_out_in_one_remark() -> None:
     given = [one for one in lines() if not (one.get("step") in (9, 10, 11) and one["rank"] == 0)]
     trace = parse_trace(texts(given))
     assert {9, 10, 11}.isdisjoint(one.step for one in trace.steps)

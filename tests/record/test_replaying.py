@@ -58,7 +58,7 @@ def test_steps_of_which_a_lost_rank_0_did_not_tell_are_no_difference(plan: Plan)
 
 
 @pytest.mark.parametrize("plan", [GNS, LOCAL], ids=["gns", "local"])
-def test_behind_steps_that_could_not_be_written_a_replay_goes_on_from_the_next_snapshot(plan: Plan) -> None:
+def test_a_replay_continues_after_unwritten_steps_from_the_next_snapshot(plan: Plan) -> None:
     lines = [one for one in recorded(plan) if one.get("step") not in (2, 3, 8) and one.get("after") != 10]
     trace = parse_trace(texts(lines))
     again = replay(plan, trace, whose="the run's")
@@ -127,7 +127,9 @@ def test_a_policy_that_needs_what_the_run_made_of_no_gradient_is_refused_by_name
         replay(GNS, parse_trace(texts(lines)), whose="another")
 
 
-def test_a_record_of_a_version_without_exchanges_beside_a_growth_says_by_its_pending_changes_when_to_wait() -> None:
+def test_an_old_record_says_by_its_pending_changes_when_to_wait() -> None:
+    """A record of a version without exchanges beside a growth says by its pending changes when to wait."""
+
     def rules(training: Any) -> Any:
         return control.always().replace(ops.all_gather(training.rank) == 1), control.always().checkpoint()
 
@@ -150,7 +152,8 @@ def test_a_source_that_the_record_lacks_is_named() -> None:
         replay(needing, parse_trace(texts(lines)), whose="another")
 
 
-def test_a_record_from_before_joiners_were_known_has_one_on_every_host_while_a_change_was_pending() -> None:
+def test_a_record_from_before_joiners_has_one_on_every_host_during_a_change() -> None:
+    """A record from before joiners were known has one on every host while a change was pending."""
     plan = compile_policies([replace_stragglers(every=1, alpha=0.3)])
 
     def first(**joiners: int) -> int:

@@ -39,7 +39,8 @@ def said(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def test_the_first_is_heard_while_the_main_thread_is_in_a_long_call_and_the_second_ends_the_process() -> None:
+def test_a_first_signal_is_heard_in_a_long_call_and_a_second_ends_the_process() -> None:
+    """The first signal is heard while the main thread is in a long call, and the second ends the process."""
     with program("long-call") as process:
         process.terminate()
         assert said(process) == "noticed", "its call never ends"

@@ -166,7 +166,7 @@ def test_a_size_for_which_no_host_has_room_is_refused_once_and_says_why() -> Non
     assert [(one.step, one.unmet) for one in run_policy(schedule({10: 6}), full)] == [(10, "no host has a free slot")]
 
 
-def test_a_replacement_for_which_no_host_has_room_is_asked_for_once_until_the_view_changes() -> None:
+def test_a_replacement_without_room_is_asked_for_once_until_the_view_changes() -> None:
     slow, hosts = PeerSpeeds(slow=[SlowPeer(0.5, peer=1)]), HostSlots((2, 2))
     full = ClusterModel(LINEAR, 200, Start(size=4, max_size=8), speeds=slow, hosts=hosts)
     (asked,) = run_policy(replace_stragglers(every=20), full)
@@ -178,7 +178,9 @@ def test_a_replacement_for_which_no_host_has_room_is_asked_for_once_until_the_vi
     assert [(one.joined, one.left) for one in run.changes] == [((), (1,)), ((4,), ())]
 
 
-def test_a_peer_that_is_replaced_leaves_when_the_other_has_come_and_a_larger_size_comes_at_the_same_barrier() -> None:
+def test_a_replaced_peer_leaves_at_the_barrier_at_which_the_job_grows() -> None:
+    """A peer that is replaced leaves when the other has come, and a larger size comes at the same barrier."""
+
     def both(training: Any) -> Any:
         slow = ops.all_gather(training.busy_seconds) > 1
         once = control.every(10).until(training.step > 10)

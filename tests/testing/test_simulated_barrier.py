@@ -67,7 +67,8 @@ def test_a_rule_that_is_superseded_says_by_which_one() -> None:
     assert barrier.unmet == {("other", 1): "grow came before it"}
 
 
-def test_a_replacement_that_is_asked_for_while_the_job_grows_comes_with_the_same_wave() -> None:
+def test_a_replacement_for_a_growing_job_comes_with_the_same_wave() -> None:
+    """A replacement that is asked for while the job grows comes with the same wave."""
     barrier = barrier_of(2, joining_steps=3)
     hold(barrier, [asks_for(4)], [], [names(0)], [])
     # Two were on their way, and the third is awaited as long as they were.
@@ -106,7 +107,8 @@ def test_a_barrier_answers_what_fires_in_its_own_step_in_the_view_in_which_it_fi
     assert (barrier.job.peers, barrier.job.barrier_due) == ([1, 3], False), "nothing is left to answer"
 
 
-def test_of_two_sizes_that_were_asked_for_in_the_two_steps_before_a_barrier_the_first_wins() -> None:
+def test_the_first_of_two_sizes_asked_for_before_a_barrier_wins() -> None:
+    """The first of two sizes that were asked for in the two steps before a barrier wins."""
     barrier = barrier_of(2)
     hooked = FiredRule(2, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
     hold(barrier, [asks_for(4)], [hooked])
@@ -146,7 +148,7 @@ def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_res
 
 
 @pytest.mark.parametrize(("replacements", "replaced"), [(1, [(3,)]), (2, [(1, 3)]), (8, [(1, 2, 3)])])
-def test_a_decision_names_the_peers_that_its_budget_lets_it_replace_the_slowest_first(
+def test_a_decision_names_the_slowest_peers_that_its_budget_lets_it_replace(
     replacements: int, replaced: list[tuple[int, ...]]
 ) -> None:
     model = ClusterModel({1: 100, 8: 800}, steps=40, start=Start(size=8), speed_by_peer={1: 0.5, 2: 0.6, 3: 0.4})
@@ -159,8 +161,11 @@ def test_a_decision_names_the_peers_that_its_budget_lets_it_replace_the_slowest_
 # ---- the times of steps ----------------------------------------------------------------------------------------------
 
 
-def test_the_time_of_a_step_after_a_barrier_is_not_known_whatever_the_barrier_came_to() -> None:
-    """As in a job: tests/training/graph/test_step.py."""
+def test_the_time_of_a_step_after_a_barrier_is_not_known() -> None:
+    """The time of a step after a barrier is not known, whatever the barrier came to.
+
+    As in a job: tests/training/graph/test_step.py.
+    """
     hooked = Policy("hooked", lambda training: kf.control.always().when(training.step == 4).call(lambda control: None))
     model = ClusterModel({1: 100}, steps=20, rescaling=Rescaling(joining_steps=2))
     trace, _ = recorded_run(compile_policies([hooked, schedule({10: 3})]), model)

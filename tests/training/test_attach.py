@@ -51,7 +51,9 @@ def built_for(model):
     return optimizer
 
 
-def test_layers_with_weights_in_a_model_that_was_never_called_are_told_apart_from_a_model_without_weights():
+def test_a_model_never_called_is_told_apart_from_a_model_without_weights():
+    """Layers with weights in a model that was never called are told apart from a model without weights."""
+
     class Pair(keras.Model):
         def __init__(self):
             super().__init__(name="pair")

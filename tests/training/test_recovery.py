@@ -52,7 +52,8 @@ def test_alone_nobody_can_be_lost_and_the_error_is_the_programs(error: Exception
     assert raised.value is error
 
 
-def test_a_message_that_failed_means_what_the_attachment_has_noted_with_the_ranks_and_the_place() -> None:
+def test_a_failed_message_means_what_the_attachment_has_noted() -> None:
+    """A message that failed means what the attachment has noted, with the ranks and the place."""
     run = linear_run()
 
     def act(rank: int, attachment: LocalAttachment) -> BaseException | None:

@@ -160,7 +160,8 @@ def test_an_average_too_few_or_too_many_is_refused(declared, calls):
         step(points(2))
 
 
-def test_two_averages_in_a_step_that_says_nothing_of_them_are_refused_with_the_way_out():
+def test_two_averages_in_an_undeclared_step_are_refused_with_the_way_out():
+    """Two averages in a step that says nothing of them are refused with the way out."""
     model, training = attached()
 
     @training.step
@@ -186,7 +187,8 @@ def test_an_average_under_a_condition_is_refused(averages):
         step(points(2))
 
 
-def test_several_averages_are_made_in_the_step_itself_and_the_step_in_a_loop_of_python():
+def test_several_averages_are_made_in_the_step_itself():
+    """Several averages are made in the step itself, and the step in a loop of Python."""
     model, training = attached()
     inside = tf.function(lambda gradients: training.average(gradients, loss=0.0))
 
@@ -251,7 +253,8 @@ def two_optimizers() -> tuple[Any, Any, list[Any]]:
     return training, step, [*model.weights, *first.variables, *second.variables]
 
 
-def test_all_that_several_optimizers_keep_is_state_of_the_job_and_goes_into_checkpoints(tmp_path):
+def test_the_state_of_several_optimizers_is_state_of_the_job(tmp_path):
+    """All that several optimizers keep is state of the job and goes into checkpoints."""
     training, step, kept = two_optimizers()
     shared = training._runner.barrier.context.state.classes.shared
     assert {id(one.value) for one in kept} <= {id(one) for one in shared.values()}

@@ -76,7 +76,8 @@ def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way(
         assert in_graph(run) == told
 
 
-def test_a_loop_in_the_graph_does_steps_unseen_so_a_change_under_way_counts_as_a_joiner() -> None:
+def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:
+    """A loop in the graph does steps unseen, so a change under way counts as a joiner."""
     run, membership = run_on_a_host(Neighbours())
     run.step(points(2))
 

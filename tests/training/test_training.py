@@ -69,7 +69,7 @@ def test_a_step_that_xla_would_have_to_compile_is_refused_with_the_way_out():
         step(points(2))
 
 
-def test_a_loop_of_steps_that_xla_would_have_to_compile_is_refused_and_gradients_may_be_compiled():
+def test_a_loop_of_steps_under_xla_is_refused_and_gradients_may_be_compiled():
     model, training = attached()
 
     @tf.function(jit_compile=True)

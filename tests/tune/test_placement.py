@@ -182,9 +182,8 @@ def test_only_a_trial_smaller_than_a_new_one_ever_moves(case: tuple[Nodes, list[
 @pytest.mark.slow
 @MANY
 @given(rounds(tidy=True), st.randoms())
-def test_the_order_of_an_allocation_does_not_matter_and_a_second_round_changes_nothing(
-    case: tuple[Nodes, list[dict[str, int]]], chance: object
-) -> None:
+def test_the_order_of_an_allocation_does_not_matter(case: tuple[Nodes, list[dict[str, int]]], chance: object) -> None:
+    """The order of an allocation does not matter, and a second round changes nothing."""
     nodes, (first, second) = case
     before = place(first, last=TrialPlacement(), nodes=nodes)
     after = place(second, last=before, nodes=nodes)

@@ -166,7 +166,8 @@ def test_steps_by_instance_leave_the_plateau_that_literal_steps_end_on() -> None
     assert literal.dollars > 1.5 * by_instance.dollars
 
 
-def test_a_search_whose_trials_slow_down_on_too_many_gpus_is_planned_where_no_static_cluster_serves() -> None:
+def test_a_search_that_slows_down_on_too_many_gpus_is_planned() -> None:
+    """A search whose trials slow down on too many GPUs is planned where no static cluster serves."""
     job = successive_halving(4, least=10, most=30, eta=4)
     curve = scaling({1: 10, 2: 30, 4: 30, 8: 30})
     simulator = Simulator(job, curve, Cloud(Instance(1, 0.001, 0)))
@@ -175,7 +176,8 @@ def test_a_search_whose_trials_slow_down_on_too_many_gpus_is_planned_where_no_st
     assert plan_elastic(simulator, deadline_s=deadline_s).gpus == (4, 1)
 
 
-def test_a_looser_deadline_that_misleads_the_descent_is_saved_by_the_plan_for_a_tighter_one() -> None:
+def test_a_looser_deadline_is_saved_by_the_plan_for_a_tighter_one() -> None:
+    """A looser deadline that misleads the descent is saved by the plan for a tighter one."""
     job = successive_halving(9, least=1, most=8, eta=3)
     cloud = Cloud(Instance(2, 0.001, 0), Delays(init=Latency(15)))
     simulator = Simulator(job, amdahl(20.0, serial=0.2, widest=8), cloud)

@@ -42,7 +42,8 @@ def test_a_step_that_failed_once_and_is_done_again_is_one_step_lost() -> None:
     assert recovery({10: survivor, 11: victim}, killed=11, at=2.25) == Recovery(1.25, 1, 0.5)
 
 
-def test_steps_that_are_undone_by_going_back_are_lost_too_and_the_worst_survivor_counts() -> None:
+def test_steps_that_are_undone_are_lost_too_and_the_worst_survivor_counts() -> None:
+    """Steps that are undone by going back are lost too, and the worst survivor counts."""
     better = [*done([1.0, 2.0], sizes=[3, 3]), Stamp(2.0, 3.0, 2, 2, 0, -1), Stamp(3.0, 4.0, 2, 3, 2, 0)]
     worse = [*done([1.0, 2.0], sizes=[3, 3], first=10), Stamp(2.0, 3.0, 12, 12, 0, -1), Stamp(3.0, 4.5, 9, 10, 2, 0)]
     assert recovery({10: better, 11: worse}, killed=12, at=2.5) == Recovery(2.0, 4, 1.5)

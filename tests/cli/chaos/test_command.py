@@ -91,7 +91,7 @@ def test_peers_and_agents_on_other_machines_are_said_to_be_there(
     assert found[1]["obstacle"] == "host 1 (192.0.2.1) is another machine: run kungfu chaos there"
 
 
-def test_a_drawn_schedule_is_the_same_for_a_seed_and_takes_no_resize_of_an_inelastic_job(
+def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with trained(tmp_path, scaling="inelastic"):

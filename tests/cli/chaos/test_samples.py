@@ -49,7 +49,7 @@ def test_nothing_recorded_is_no_problem_but_told() -> None:
     assert check_epochs([], since=0).notes
 
 
-def test_the_trace_is_read_from_where_it_was_and_a_step_that_was_done_again_counts_once(tmp_path: Path) -> None:
+def test_the_trace_is_read_from_its_offset_and_a_step_done_again_counts_once(tmp_path: Path) -> None:
     def line(step: int, view: int, done: int, **more: Any) -> str:
         agreed = {"samples_done": done, "total_samples": 12, "epoch_samples": 200}
         return json.dumps({"step": step, "view": view, "rank": 0, "local": {}, "agreed": agreed, **more}) + "\n"

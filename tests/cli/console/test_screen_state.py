@@ -136,7 +136,8 @@ def test_the_phase_follows_the_start_and_the_first_view() -> None:
     assert after_event(ended, made(event="phase", phase=2, view=1, peers=[0])).phase == "training"
 
 
-def test_a_refusal_is_the_last_decision_and_what_says_nothing_of_the_run_changes_nothing() -> None:
+def test_a_refusal_is_the_last_decision_and_other_events_change_nothing() -> None:
+    """A refusal is the last decision, and an event that says nothing of the run changes nothing."""
     assert decision_words(after_event(Status(), FAILED[5])) == "last decision: grow: 3 peers refused"
     assert after_event(Status(), made(event="regrouping")) == Status()
 

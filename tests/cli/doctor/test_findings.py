@@ -39,7 +39,8 @@ def test_where_all_is_there_nothing_is_advised() -> None:
     assert {one.advice for name, one in found.items() if name != "compiler"} == {""}
 
 
-def test_a_process_that_tensorflow_ends_is_told_with_the_way_out_and_what_was_not_tried() -> None:
+def test_a_process_that_tensorflow_ends_is_reported_with_the_way_out() -> None:
+    """A process that TensorFlow ends is reported with the way out and with the check that was not tried."""
     found = software(Probe({}, "tensorflow", "ended the process with SIGILL"))
     assert found["TensorFlow"].severity == "problem"
     assert "AVX" in found["TensorFlow"].advice

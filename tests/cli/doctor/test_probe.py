@@ -55,7 +55,7 @@ def test_how_far_a_process_came_that_a_library_ended(end: str, told: str) -> Non
     assert (found.missing, found.ended) == ("native op", told)
 
 
-def test_a_process_that_never_ends_is_ended_at_the_deadline_with_all_that_it_has_started(tmp_path: Path) -> None:
+def test_a_process_that_never_ends_is_ended_at_the_deadline_with_its_children(tmp_path: Path) -> None:
     started = tmp_path / "compiler"
     compiles = f"""
 import subprocess, sys

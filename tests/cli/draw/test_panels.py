@@ -41,7 +41,8 @@ def test_a_run_whose_policies_watch_no_noise_scale_shows_its_batch_alone() -> No
     assert (panel.get_ylabel(), len(panel.lines), panel.get_legend()) == ("batch (samples)", 1, None)
 
 
-def test_changes_are_lines_at_their_steps_and_of_very_many_as_many_as_a_picture_can_show() -> None:
+def test_changes_are_lines_at_their_steps_up_to_what_a_picture_can_show() -> None:
+    """Changes are lines at their steps, and of very many the picture has as many as it can show."""
     rows = tuple(measured(step) for step in range(1, 5001))
     rescale, lost = next(event for event in GROWN if isinstance(event, RescaleEvent)), made(event="recovered", step=7)
     for steps, expected in (([50, 4000, 60], [50, 60, 4000]), (range(2, 5000, 2), None)):

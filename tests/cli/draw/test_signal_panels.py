@@ -40,7 +40,7 @@ def test_of_many_rules_the_first_are_named() -> None:
     assert panel.collections[0].get_label() == "size asked for by r1, r2, ..."
 
 
-def test_those_that_decisions_saw_come_first_and_those_that_never_change_are_left_out() -> None:
+def test_signals_of_decisions_come_first_and_constant_ones_are_left_out() -> None:
     def cap(step: int) -> int:
         return 4
 
@@ -75,7 +75,7 @@ def test_the_speeds_of_peers_are_a_line_each() -> None:
     assert [one.get_text() for one in panel.get_legend().get_texts()] == ["peer 0", "peer 3"]
 
 
-def test_a_signal_without_a_number_says_so_and_names_that_look_like_formulas_stay_text() -> None:
+def test_a_signal_without_a_number_says_so_and_names_like_formulas_stay_text() -> None:
     run = run_of(**{"$\\frac$": lambda step: "NaN"})
     panel = Figure().subplots()
     draw_signal(panel, run, name="$\\frac$")

@@ -22,7 +22,8 @@ def missed(log: UpdateLog, since: int | None) -> Missed:
     return found
 
 
-def test_there_is_nothing_before_the_first_update_and_then_the_whole_which_is_made_once() -> None:
+def test_nothing_is_missed_before_the_first_update_and_the_whole_is_made_once() -> None:
+    """There is nothing before the first update, and then the whole, which is made once."""
     whole, woken = Whole(), list[int]()
     log = UpdateLog(whole)
     log.on_update(lambda: woken.append(1))

@@ -56,9 +56,10 @@ def test_the_timeline_shows_what_the_replay_decides_beside_what_happened(
     assert "the replay decides as the run did" in text
 
 
-def test_what_a_budget_held_back_and_what_came_to_nothing_stand_in_the_column_of_the_run(
+def test_held_back_and_fruitless_requests_stand_in_the_column_of_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Requests that a budget held back and requests that came to nothing stand in the column of the run."""
     held = made(event="held", step=6, rule="held(grow)", action="Rescale", asked=3.0)
     passed_over = made(event="superseded", step=7, rule="hook", asked=5, by="grow")
     folder = written(with_events(tmp_path, [held, passed_over]), recorded(PLAN))

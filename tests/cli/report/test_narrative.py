@@ -136,7 +136,8 @@ def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:
     )
 
 
-def test_what_a_full_disk_kept_from_the_record_is_said_where_it_happened_and_at_the_end() -> None:
+def test_the_report_says_what_a_full_disk_kept_from_the_record() -> None:
+    """The report says where it happened, and at the end, what a full disk kept from the record."""
     full = {"event": "gap", "from": 112.0, "to": 114.0, "error": "No space left on device"}
     lacking = [made(**full, time=114.0, file="events.jsonl", lines=2), made(**full, file="metrics.jsonl")]
     story = told([*GROWN[:6], *lacking, *GROWN[6:]])
@@ -144,7 +145,8 @@ def test_what_a_full_disk_kept_from_the_record_is_said_where_it_happened_and_at_
     assert story.endswith("2 events could not be written down, and what happened there is not counted")
 
 
-def test_a_loss_that_is_no_number_is_told_where_it_began_and_at_the_end_if_it_stayed_so() -> None:
+def test_a_loss_that_is_no_number_is_reported_where_it_began() -> None:
+    """A loss that is no number is reported where it began, and at the end if it stayed so."""
     began = made(time=111.0, event="not finite", what="loss", step=41, value="NaN")
     again = made(time=112.0, event="finite again", what="loss", step=45, since=41)
     story = told([*GROWN[:6], began, *GROWN[6:]])
@@ -167,7 +169,8 @@ def setting(step: int, to: float | None, *, rule: str = "decay", what: str = "le
     return made(time=float(step), event="set", step=step, rule=rule, saw={"loss": to}, what=what, to=to)
 
 
-def test_a_run_of_settings_of_one_rule_is_one_line_and_ends_where_something_else_is_told() -> None:
+def test_consecutive_settings_of_one_rule_are_one_line() -> None:
+    """A run of settings of one rule is one line, which ends where something else is reported."""
     batch = [setting(step, 8.0 * step, rule="batches", what="global batch size") for step in (3, 5)]
     before = [setting(step, 1 / 2**step) for step in range(1, 5)]
     events = [*before, *batch, made(time=6.0, event="view", version=2, peers=[0]), setting(7, 0.5)]

@@ -96,7 +96,8 @@ def test_it_is_trained_on_as_by_keras(given):
         assert mine.fit.attached.training.traces() == 1
 
 
-def test_each_epoch_has_each_sample_once_in_batches_of_its_own_order_with_the_smaller_one_last():
+def test_each_epoch_has_each_sample_once_in_its_own_order():
+    """Each epoch has each sample once, in batches of its own order, with the smaller one last."""
     steps = walked(data(Numbered()))
     epochs = [steps[start : start + 4] for start in (0, 4, 8)]
     assert [[len(one) for one in epoch] for epoch in epochs] == [[8, 8, 8, 6]] * 3
@@ -105,7 +106,8 @@ def test_each_epoch_has_each_sample_once_in_batches_of_its_own_order_with_the_sm
     assert all(one[0] % 8 == 0 and one == list(range(one[0], one[0] + len(one))) for one in steps), "whole batches"
 
 
-def test_a_dataset_that_shuffles_itself_with_a_seed_is_the_same_for_a_joiner_that_loads_what_it_needs():
+def test_a_dataset_shuffled_by_a_seed_is_the_same_for_a_joiner():
+    """A dataset that shuffles itself with a seed is the same for a joiner, which loads only the batches it needs."""
     first, joiner = Numbered(seed=1), Numbered(seed=1)
     steps = walked(data(first))
     assert steps[:4] != [list(range(start, min(30, start + 8))) for start in (0, 8, 16, 24)]
@@ -117,7 +119,8 @@ def test_a_dataset_that_shuffles_itself_with_a_seed_is_the_same_for_a_joiner_tha
     assert sum(joiner.loaded.values()) == 2 + 2, "two to know the sizes, and two to train on"
 
 
-def test_another_order_on_one_peer_is_refused_at_the_epoch_that_begins_with_another_batch():
+def test_another_order_on_one_peer_is_refused_when_its_first_batch_differs():
+    """Another order on one peer is refused at the epoch that begins with another batch."""
     leader, other = data(Numbered(seed=1)), data(Numbered(seed=2))
     assert leader.described == other.described, "nothing is shuffled yet"
     for one in (leader, other):
@@ -160,7 +163,8 @@ def test_an_error_of_one_batch_names_the_samples_and_comes_out():
         assert "while loading 8 samples" in caught.value.__notes__[0]
 
 
-def test_fewer_steps_than_it_has_go_on_in_the_next_epoch_and_one_without_an_end_by_its_indices():
+def test_fewer_steps_than_a_dataset_has_continue_in_the_next_epoch():
+    """Fewer steps than a dataset has continue in the next epoch, and one without an end by its indices."""
     steps = walked(data(Numbered(), steps_per_epoch=3, shuffle=False))
     assert len(steps) == 9
     assert list(chain(*steps))[:60] == [*range(30), *range(30)]

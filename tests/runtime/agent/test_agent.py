@@ -143,7 +143,8 @@ def test_first_peers_of_different_programs_end_the_job_with_2_and_say_in_what(tm
     assert [failed["code"] for failed in job.all("failed")] == [2]
 
 
-def test_a_member_that_dies_ends_the_job_and_is_named_though_others_report_their_loss_first(tmp_path: Path) -> None:
+def test_a_member_that_dies_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    """A member that dies ends the job and is named, though others report their loss first."""
     job = run(tmp_path, PEER, "member dies")
     assert job.ending.code == 1
     assert job.ending.failure is not None
@@ -207,7 +208,8 @@ def test_a_signal_ends_all_peers_even_those_that_do_not_listen(tmp_path: Path, n
     assert job.events[-1]["reason"] == number.name
 
 
-def test_a_job_tells_how_it_is_while_it_runs_and_an_inelastic_one_refuses_to_be_resized(tmp_path: Path) -> None:
+def test_a_running_job_reports_its_status_and_an_inelastic_one_is_not_resized(tmp_path: Path) -> None:
+    """A job reports its status while it runs, and an inelastic one refuses to be resized."""
     answers: list[Any] = []
 
     def ask() -> None:

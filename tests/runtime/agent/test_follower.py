@@ -37,9 +37,8 @@ from tests.runtime.agent.test_leader import Quiet, context_of
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def test_a_signal_is_a_notice_whatever_else_the_leader_has_yet_to_hear_of_and_a_second_one_the_end(
-    tmp_path: Path,
-) -> None:
+def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path) -> None:
+    """A signal is a notice, whatever else the leader has yet to hear of, and a second one is the end."""
     with agents(2) as (hosts, (_, other)):
         follow(other, 0, text=state(0, 1, hosts=2))
         context = context_of(other, hosts, tmp_path)
@@ -87,9 +86,8 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
 
 
-def test_what_the_leader_says_to_an_agent_that_has_not_heard_its_admission_reply_is_done_after_it(
-    tmp_path: Path,
-) -> None:
+def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_path: Path) -> None:
+    """Commands of the leader to an agent that has not heard its admission reply are done after that reply."""
     done: list[Any] = []
     with agents(1) as (hosts, (leader,)):
         hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))

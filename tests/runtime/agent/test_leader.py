@@ -84,9 +84,8 @@ def taking_over(
         context.recorder.journal.close()
 
 
-def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of_the_one_before_too(
-    tmp_path: Path,
-) -> None:
+def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(tmp_path: Path) -> None:
+    """A new leader needs a majority of the one before too, as long as no other agent holds its state."""
     with agents(4) as (hosts, (old, one, two, three)):
         for agent in (one, two, three):
             follow(agent, 0, text=state(1, 2, 3, hosts=4))
@@ -103,9 +102,8 @@ def test_as_long_as_nobody_else_holds_its_state_a_new_leader_needs_a_majority_of
     assert ending.code == NO_QUORUM_CODE
 
 
-def test_a_host_that_is_lost_just_when_the_first_view_begins_ends_no_job_that_has_a_majority_without_it(
-    tmp_path: Path,
-) -> None:
+def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_path: Path) -> None:
+    """A host that is lost just when the first view begins ends no job that has a majority without it."""
     with agents(3) as (hosts, (founder, one, two)):
         context = context_of(founder, hosts, tmp_path)
         controller = JobController(context, None)
@@ -134,7 +132,8 @@ def orphaned(
         yield hosts, one, two
 
 
-def test_what_the_leader_before_said_last_is_no_matter_for_the_one_that_has_taken_over(tmp_path: Path) -> None:
+def test_the_last_message_of_the_former_leader_does_not_matter(tmp_path: Path) -> None:
+    """The last message of the leader before does not matter to the one that has taken over."""
     with orphaned() as (hosts, one, _two), taking_over(one, hosts, tmp_path) as (leader, _, _):
         assert leader.begin() is None
         assert (
@@ -206,7 +205,8 @@ def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path
         assert kills_sent_to(two) == [9]
 
 
-def test_a_notice_that_is_told_again_is_no_second_signal_for_this_leader_nor_for_the_next_one(tmp_path: Path) -> None:
+def test_a_notice_that_is_repeated_is_no_second_signal(tmp_path: Path) -> None:
+    """A notice that is repeated is no second signal for this leader, nor for the next one."""
     with orphaned() as (hosts, one, two):
         told = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
         with taking_over(one, hosts, tmp_path) as (leader, _, _):
@@ -234,9 +234,8 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
         assert leader.cluster.hosts.slots[0] == hosts[0].slots
 
 
-def test_an_agent_that_did_not_hear_its_admission_reply_is_told_again_and_another_one_in_its_place_is_not(
-    tmp_path: Path,
-) -> None:
+def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_path: Path) -> None:
+    """An agent that did not hear its admission reply receives it again, and another one in its place does not."""
     with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, context, elected):
         assert leader.begin() is None
         came = pb.HostAdmissionRequest(

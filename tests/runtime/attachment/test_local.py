@@ -135,7 +135,8 @@ def test_an_empty_message_still_meets() -> None:
             assert sums[0].shape == (0, 3)
 
 
-def test_a_peer_without_samples_contributes_zeros_even_for_nan_but_its_last_tensor_counts() -> None:
+def test_a_peer_without_samples_contributes_zeros_but_its_last_tensor_counts() -> None:
+    """A peer without samples contributes zeros, even for NaN, but its last tensor counts."""
     trained = [np.array([7.0, 8.0], np.float32), np.array([3], np.int32), np.array([5.0], np.float32)]
     without = [np.array([np.nan, np.inf], np.float32), np.array([4], np.int32), np.array([6.0], np.float32)]
     with open_peers(2) as run:

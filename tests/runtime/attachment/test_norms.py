@@ -157,7 +157,7 @@ def test_the_factor_holds_for_both_norms() -> None:
         assert with_norms(peer, values, wanted=wanted, prescale=2.0)[1:] == (6.25, 25.0)
 
 
-def test_the_norm_takes_the_place_of_what_stands_for_it_and_is_added_up_like_any_number() -> None:
+def test_the_norm_replaces_its_placeholder_and_is_added_up_like_any_number() -> None:
     def act(rank: int, peer: LocalAttachment) -> Any:
         rider = tf.stack([1.0, norm_placeholder(), float("nan"), norm_placeholder()])
         return with_norms(peer, [[3.0 + rank], np.ones(100_000), rider])

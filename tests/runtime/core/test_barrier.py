@@ -107,7 +107,8 @@ def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_wis
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
-def test_the_agent_hears_of_a_join_by_the_view_alone_or_it_would_offer_the_same_peers_again() -> None:
+def test_the_agent_hears_of_a_join_by_the_view_alone() -> None:
+    """The agent hears of a join by the view alone, or it would offer the same peers again."""
     offer = Prepared(peers(7, 8))
     assert decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
     assert decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), prepared=offer).prepare is None
@@ -153,7 +154,8 @@ def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> No
     assert grown(3, 6, terms=terms).terms.global_batch_size == 200
 
 
-def test_beyond_its_limit_the_global_batch_stays_and_below_it_each_peer_has_its_share_again() -> None:
+def test_beyond_its_limit_the_global_batch_stays() -> None:
+    """Beyond its limit the global batch stays, and below it each peer has its share again."""
     up = replace(size_request(6), max_global_batch=100)
     asked = decided(view_of(2), Terms(64, 32.0), LIMITS, asked=up)
     large = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms

@@ -36,7 +36,8 @@ def replaced(*ids: int) -> RescaleRequest:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_a_growth_and_an_exchange_add_up_whichever_comes_first_and_one_wave_serves_both(order: int) -> None:
+def test_one_wave_serves_a_growth_and_an_exchange_in_either_order(order: int) -> None:
+    """A growth and an exchange add up, whichever comes first, and one wave serves both."""
     terms = under_way(3, *[size_request(5), replaced(0)][::order])
     assert (terms.target_size, terms.leaving) == (5, (0,))
     decision = decided(view_of(3), terms, prepared=Prepared(peers(7, 8, 9)))
@@ -59,7 +60,8 @@ def test_an_older_offer_waits_for_the_joiners_that_were_asked_for_since() -> Non
     assert come.view.ids == (1, 7, 8, 9)
 
 
-def test_an_offer_beside_a_request_for_peers_that_are_under_exchange_already_is_taken() -> None:
+def test_an_offer_beside_a_request_for_peers_under_exchange_is_taken() -> None:
+    """An offer beside a request for peers that are under exchange already is taken."""
     terms = under_way(3, replaced(0))
     decision = decided(view_of(3), terms, asked=replaced(0), prepared=Prepared(peers(7)))
     assert (decision.view.ids, decision.terms) == ((1, 2, 7), terms_of(3))
@@ -107,7 +109,7 @@ def test_a_size_from_outside_ends_the_exchange_and_the_growth() -> None:
     assert (shrunk.view.ids, shrunk.terms.leaving, shrunk.prepare) == ((0, 1), (), 2)
 
 
-def test_peers_that_are_let_go_or_replaced_from_outside_take_the_place_of_other_exchanges() -> None:
+def test_peers_let_go_or_replaced_from_outside_supersede_other_exchanges() -> None:
     terms = under_way(4, replaced(0))
     evicted = decided(view_of(4), terms, outside=leaving(3))
     assert (evicted.view.ids, evicted.terms.leaving) == ((0, 1, 2), ())
@@ -140,9 +142,10 @@ def test_a_notice_to_a_peer_that_has_left_leaves_all_that_is_under_way() -> None
         (0, (0, 1, 2), 5),
     ],
 )
-def test_of_a_wave_that_is_too_small_the_exchange_is_served_first_and_the_size_is_refused(
+def test_a_wave_that_is_too_small_serves_the_exchange_before_the_size(
     ready: int, ids: tuple[int, ...], refused: int
 ) -> None:
+    """A wave that is too small serves the exchange first, and the size is refused."""
     terms = under_way(3, size_request(5), replaced(0))
     offer = Prepared(peers(7, 8, 9)[:ready], missing=(7, 8, 9)[ready:], reason="no host has a free slot")
     decision = decided(view_of(3), terms, prepared=offer)
@@ -164,7 +167,7 @@ NOBODY = Prepared(missing=(7,), reason="no host has a free slot")
 REFUSED = Terms(96, 32.0, replacement_refused=True)
 
 
-def test_an_exchange_for_which_nobody_comes_is_remembered_and_one_that_was_served_is_not() -> None:
+def test_an_exchange_without_joiners_is_remembered_and_a_served_one_is_not() -> None:
     terms = under_way(3, replaced(0))
     assert decided(view_of(3), terms, prepared=NOBODY) == Decision(view_of(3), REFUSED, prepare=3)
     assert not decided(view_of(3), terms, prepared=Prepared(peers(7))).terms.replacement_refused
@@ -175,7 +178,7 @@ def test_an_exchange_for_which_nobody_comes_is_remembered_and_one_that_was_serve
     assert (grown.terms.refused_size, grown.terms.replacement_refused) == (4, False)
 
 
-def test_a_refused_exchange_is_forgotten_when_the_view_changes_or_joiners_are_dismissed() -> None:
+def test_a_refused_exchange_is_forgotten_after_a_new_view_or_a_dismissal() -> None:
     assert decided(view_of(3), REFUSED) == Decision(view_of(3), REFUSED), "a checkpoint changes nothing"
     assert not decided(view_of(3), REFUSED, asked=size_request(2)).terms.replacement_refused
     assert not decided(view_of(3), REFUSED, asked=leaving(1)).terms.replacement_refused
@@ -260,9 +263,7 @@ class Job:
 
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 6))
-def test_whatever_is_asked_for_the_job_comes_to_rest_where_it_was_asked_to_or_says_so(
-    data: st.DataObject, minimum: int, size: int
-) -> None:
+def test_the_job_comes_to_rest_where_it_was_asked_to_or_says_so(data: st.DataObject, minimum: int, size: int) -> None:
     job = Job(view_of(max(size, minimum)), terms_of(max(size, minimum)), Limits(minimum, 6))
     job.meant = job.view.size
     for _ in range(data.draw(st.integers(1, 8))):

@@ -118,7 +118,8 @@ def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Ke
     assert gone == Decision(View(7, peers(50)), terms_of(1, keep=keep))
 
 
-def test_of_several_that_are_all_replaced_the_lowest_rank_stays_until_the_next_barrier() -> None:
+def test_the_lowest_of_several_replaced_ranks_stays_until_the_next_barrier() -> None:
+    """If several peers are all replaced, the lowest rank stays until the next barrier."""
     joined = swapped(3)
     assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
     assert decided(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
@@ -136,7 +137,8 @@ def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
     assert noticed == Decision(View(7, peers(50, 51)), terms_of(2))
 
 
-def test_who_was_about_to_leave_stays_on_when_the_one_in_its_place_is_lost_and_goes_when_another_has_come() -> None:
+def test_a_departing_peer_stays_if_the_one_in_its_place_is_lost() -> None:
+    """A peer that was about to leave stays when the one in its place is lost, and leaves when another has come."""
     alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
     assert decided(alone, terms, LIMITS).view == alone
     joined = decided(alone, terms, LIMITS, prepared=Prepared(peers(51)))
@@ -244,7 +246,8 @@ def test_the_batch_that_stays_is_that_of_the_size() -> None:
     assert (decision.view.ids, decision.terms) == ((1, 2), Terms(128, 64.0, keep="global_batch_size"))
 
 
-def test_the_batch_stays_while_others_come_for_one_that_was_taken_away_also_beside_a_size() -> None:
+def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> None:
+    """The batch stays while others come for a peer that was taken away, also beside a size."""
     decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(5, leaving(1, when="noticed", size=4)))
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
     joined = decided(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))

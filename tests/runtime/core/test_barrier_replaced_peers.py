@@ -98,7 +98,8 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
     assert counts(joined(lost, ready=1)) == [2]
 
 
-def test_a_peer_that_its_platform_takes_away_is_not_replaced_but_makes_the_job_smaller() -> None:
+def test_a_peer_that_its_platform_takes_away_makes_the_job_smaller() -> None:
+    """A peer that its platform takes away is not replaced but makes the job smaller."""
     noticed = held(start(3), RescaleRequest(3, "local_batch_size", "notice", 10, leave=Leave((1,), "noticed")))
     back = joined(noticed, ready=1)
     assert (noticed.view.ids, back.view.ids, counts(noticed, back)) == ((0, 2), (0, 2, 50), [0, 0])

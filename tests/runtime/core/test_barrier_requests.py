@@ -73,9 +73,10 @@ anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | nam
 
 
 @given(st.integers(1, 6), anything, st.none() | st.builds(size, st.integers(1, 6), rule=st.just("resize")))
-def test_whatever_is_asked_together_is_taken_or_superseded_and_leaves_a_job_with_work(
+def test_requests_made_together_are_taken_or_superseded_and_leave_work(
     peers_now: int, rules: list[RescaleRequest], outside: RescaleRequest | None
 ) -> None:
+    """Requests that are made together are taken or superseded, and leave a job with work."""
     merged = merge(rules, outside)
     parts = [*merged.taken]
     given_ones = [*rules, *([outside] if outside else [])]

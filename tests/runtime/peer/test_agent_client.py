@@ -152,7 +152,8 @@ def test_records_arrive_in_order_whatever_their_stream() -> None:
     assert {stream for stream, _ in heard} == {"metrics", "event"}
 
 
-def test_what_is_not_finite_is_named_however_deep_it_lies_and_null_is_what_is_not_known() -> None:
+def test_a_number_that_is_not_finite_is_named_at_any_depth() -> None:
+    """A number that is not finite is named however deep it lies, and null is a number that is not known."""
     fields = {"loss": math.nan, "saw": {"noise": math.inf, "sizes": (1.5, -math.inf)}, "step": 3, "rule": "nan"}
     names = {"loss": "NaN", "saw": {"noise": "Infinity", "sizes": [1.5, "-Infinity"]}, "step": 3, "rule": "nan"}
     fields["speed"] = names["speed"] = None

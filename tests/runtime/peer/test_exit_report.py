@@ -21,7 +21,8 @@ def raised(error: ValueError) -> ValueError:
         return caught
 
 
-def test_an_exception_is_told_with_its_class_its_first_line_and_the_line_of_the_program() -> None:
+def test_an_exception_is_reported_with_its_class_and_the_programs_line() -> None:
+    """An exception is reported with its class, its first line and the line of the program."""
     line = raised.__code__.co_firstlineno + 3
     found = exit_of(raised(ValueError("too wide\nby far")), step=5)
     assert found == Exit(
@@ -72,9 +73,8 @@ HELD_UP = """if True:
 
 @pytest.mark.slow  # two processes that load gRPC
 @pytest.mark.parametrize(("how", "by_main"), [("at once", "True"), ("held up", "False")])
-def test_others_are_let_go_by_the_main_thread_and_by_another_one_where_threads_hold_that_up(
-    how: str, by_main: str
-) -> None:
+def test_peers_are_let_go_by_the_main_thread_unless_threads_hold_that_up(how: str, by_main: str) -> None:
+    """The others are let go by the main thread, and by another one if threads hold that up."""
     line = [sys.executable, "-c", HELD_UP, how]
     ended = subprocess.run(line, capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, ended.stdout.split()) == (1, [by_main]), ended.stderr

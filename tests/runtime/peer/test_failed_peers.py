@@ -14,7 +14,8 @@ def said(failure: PeerFailure | None) -> tuple[str, tuple[int, ...], tuple[int, 
     return str(failure), failure.ranks, failure.peers, failure.view
 
 
-def test_who_was_given_up_and_lives_is_held_against_a_view_only_when_the_attachment_had_its_time() -> None:
+def test_a_given_up_peer_that_lives_counts_after_the_attachment_had_its_time() -> None:
+    """A peer that was given up and lives is held against a view only when the attachment had its time."""
     now = [10.0]
     failed_peers = FailedPeers(clock=lambda: now[0])
     assert failed_peers.lasting_failure_in(VIEW) is None

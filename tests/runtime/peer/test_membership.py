@@ -179,7 +179,8 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
         assert found[1]["shadows"] == {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
 
 
-def test_what_the_leader_was_told_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
+def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
+    """A request that the leader received from outside comes before the rules and is no dissent."""
     rule, told = (
         RescaleRequest(1, "local_batch_size", "rule", 7),
         RescaleRequest(2, "local_batch_size", "kungfu resize 2", 7),
@@ -204,7 +205,8 @@ def test_the_last_barrier_only_compares() -> None:
         assert all(isinstance(outcome, KungfuError) for outcome in running.all_do(part))
 
 
-def test_a_peer_that_withdraws_in_one_thread_and_closes_in_another_unplugs_once_at_a_time() -> None:
+def test_a_peer_that_withdraws_and_closes_in_two_threads_unplugs_once_at_a_time() -> None:
+    """A peer that withdraws in one thread and closes in another unplugs once at a time."""
     with job(b"state") as running:
         (member,) = running.members
         leaving, closed, overlapped = threading.Event(), threading.Event(), list[bool]()

@@ -44,7 +44,8 @@ def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to()
         assert running.agent.in_force[-1] == results[0].after.view
 
 
-def test_who_waits_to_be_admitted_reports_again_when_somebody_else_turns_out_to_stand_still() -> None:
+def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> None:
+    """A survivor that waits to be admitted reports again when another peer turns out to stand still."""
     with job(b"state", b"state", b"state") as running:
         one = running.members[1]
         loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)

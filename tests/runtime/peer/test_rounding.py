@@ -93,7 +93,8 @@ def test_what_differs_by_more_or_is_whole_ends_the_job_on_all(
         assert events(running) == []
 
 
-def test_peers_of_a_new_view_even_out_what_differed_in_slices_that_no_barrier_had_compared() -> None:
+def test_peers_of_a_new_view_even_out_differences_in_uncompared_slices() -> None:
+    """Peers of a new view even out what differed in slices that no barrier had compared."""
     with job(numbers(), numbers()) as running:
         waiting = running.all_do(barrier(3))[0].after.terms
         running.members[1].state.variables[2][-1] += np.float32(0.01)

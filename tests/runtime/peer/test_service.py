@@ -175,7 +175,8 @@ def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> No
     assert (posts, leader.take_external_request()) == ([], None)
 
 
-def test_what_is_told_again_is_done_once_and_an_older_offer_never_comes_behind_a_newer_one() -> None:
+def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer() -> None:
+    """A call that is repeated is done once, and an older offer never comes behind a newer one."""
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
     resize = from_external_request(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))

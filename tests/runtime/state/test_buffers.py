@@ -75,7 +75,8 @@ def test_the_checksum_is_the_one_that_is_written_down(content: bytes) -> None:
     assert digest(content) == _twin(content)
 
 
-def test_the_checksum_of_a_variable_of_several_blocks_by_several_threads_is_that_of_one() -> None:
+def test_the_checksum_of_several_blocks_by_several_threads_is_that_of_one() -> None:
+    """The checksum of a variable of several blocks by several threads is that of one."""
     content = np.random.default_rng(5).bytes((1 << 20) + 77)
     assert digest(content) == _twin(content)
     many = [np.random.default_rng(seed).bytes(7 << 20) for seed in range(4)]

@@ -83,7 +83,8 @@ def test_an_entry_is_forgotten_after_a_time_and_begins_anew() -> None:
     np.testing.assert_equal([one[1] for one in shown], [4, 4, 4, math.nan, 6])
 
 
-def test_all_entries_are_struck_where_it_is_asked_and_the_sample_of_that_step_is_the_first() -> None:
+def test_all_entries_are_struck_on_request_and_the_step_gives_the_first_sample() -> None:
+    """All entries are struck where it is asked, and the sample of that step is the first."""
     arrays = {"mean_loss": [4.0, 5.0, 50.0, 5.0], "size": [1, 2, 2, 2], "view": [1, 2, 2, 2]}
     assert [one[0] for one in told(1, strike_above=10, **arrays)] == [1, 1, 0, 0]
     assert [one[0] for one in told(2, strike_above=10, **arrays)] == [0, 1, 1, 2]

@@ -180,7 +180,8 @@ def test_what_cannot_be_done_is_left_out_with_its_reason(tmp_path: Path, text: s
     assert why in done.why
 
 
-def test_after_the_end_of_the_job_and_after_a_loss_without_recovery_nothing_more_is_done(tmp_path: Path) -> None:
+def test_nothing_is_injected_after_the_end_or_a_loss_without_recovery(tmp_path: Path) -> None:
+    """After the end of the job, and after a loss without recovery, nothing more is done."""
     with job(tmp_path, 2) as (written, children):
         first = written.inject("now kill rank 1; once settled kill rank 0; now checkpoint")
         assert children[0].poll() is None

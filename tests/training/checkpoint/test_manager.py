@@ -184,7 +184,8 @@ def test_other_data_are_refused_since_the_position_means_nothing_there(written):
         walked(run, samples=30)
 
 
-def test_all_that_a_checkpoint_says_of_its_data_holds_and_what_it_does_not_say_may_be_anything():
+def test_a_checkpoint_binds_what_it_says_of_its_data_and_nothing_else():
+    """All that a checkpoint says of its data holds, and what it does not say may be anything."""
     run = regular_run()
     manager = run.training._runner.barrier.between_steps.checkpoints
     manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0), data={"samples": 20, "seed": 4, "targets": 5})
@@ -229,7 +230,7 @@ def regrouped(lost: int) -> BarrierResult:
     [(0, False, True), (0, True, False), (2, False, False)],
     ids=["rank 0 before it wrote", "rank 0 after that", "another peer"],
 )
-def test_a_checkpoint_that_a_lost_rank_0_had_not_brought_to_disk_is_written_by_the_next(tmp_path, lost, written, again):
+def test_a_checkpoint_that_a_lost_rank_0_had_not_written_is_written_by_the_next(tmp_path, lost, written, again):
     run = regular_run()
     walked(run, until=2)
     between_steps = run.training._runner.barrier.between_steps
@@ -253,7 +254,8 @@ def test_no_fewer_than_one_checkpoint_is_kept(keep):
         linear_run().training.checkpoint("anywhere", keep=keep)
 
 
-def test_a_peer_that_takes_the_state_over_has_all_of_it_when_its_registered_values_have_come():
+def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
+    """A peer that takes the state over has all of it when its registered values have come."""
     run, heard, held = regular_run(), [], {"counter": 0}
     run.training.register("counter", lambda: held["counter"], lambda value: held.update(counter=value))
     run.training.on_rescale(lambda change: heard.append(change.change))

@@ -43,10 +43,13 @@ steps = st.lists(
 
 @settings(deadline=None)  # TensorFlow, on a machine that others use
 @given(st.integers(1, 90), steps, st.none() | st.integers(1, 9))
-def test_every_sample_is_trained_on_once_an_epoch_over_joins_leaves_batches_and_recoveries(
+def test_every_sample_is_trained_on_once_an_epoch(
     samples: int, history: list[tuple[int, int, str]], most: int | None
 ) -> None:
-    """Each step has a view and a batch of its own; one that failed is done again by whoever is left."""
+    """Every sample is trained on once an epoch, over joins, leaves, batches and recoveries.
+
+    Each step has a view and a batch of its own; one that failed is done again by whoever is left.
+    """
     plan = plan_of(samples, epochs=2, max_local_batch_size=most)
     position, trained, version = Position(0, 0), np.zeros([2, samples], int), 0
     while position.epoch < plan.epochs:
@@ -115,7 +118,7 @@ def test_a_stamp_tells_the_piece() -> None:
     assert plan.stamp(plan.micro_batch(step_slice, micro=1)) == Stamp(2, 30, 5, micro=1, micros=3, empty=False)
 
 
-def test_where_remainders_are_dropped_an_epoch_ends_before_a_step_that_would_be_smaller() -> None:
+def test_an_epoch_with_dropped_remainders_ends_before_a_smaller_step() -> None:
     plan = plan_of(10, batch_size=4, remainder="drop", epochs=9)
     step_slice = StepSlice(Position(0, 0), 1, 1, 0, 4)
     second = plan.sampler.after(step_slice)

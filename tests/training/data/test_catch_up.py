@@ -126,7 +126,8 @@ def test_a_peer_that_reads_is_waited_for_by_one_message_after_the_other(capsys):
     assert capsys.readouterr().err.count(said) == 1
 
 
-def test_peers_that_have_read_all_send_one_message_and_one_that_is_lost_while_it_reads_is_noticed():
+def test_peers_that_have_read_all_send_one_message():
+    """Peers that have read all send one message, and one that is lost while it reads is noticed."""
     sent: list[list[int]] = []
 
     def total(tensors: Any) -> Any:

@@ -48,7 +48,8 @@ def test_each_row_comes_once_an_epoch_over_joins_leaves_batches_and_steps_done_a
         state = after
 
 
-def test_a_peer_goes_on_with_its_partition_a_joiner_takes_the_next_and_a_leavers_rest_comes_first() -> None:
+def test_a_joiner_takes_the_next_partition_and_a_leavers_rest_comes_first() -> None:
+    """A peer continues with its partition, a joiner takes the next, and a leaver's rest comes first."""
     partitions = Partitions.shuffled([10, 10, 10, 10, 10], None)
     start = Assignment.at_start(0, [7, 8])
     of_members, after = partitions.step(start, 8)
@@ -63,14 +64,16 @@ def test_a_peer_goes_on_with_its_partition_a_joiner_takes_the_next_and_a_leavers
     assert after.position == Position(0, 26)
 
 
-def test_whoever_reads_to_its_place_already_is_given_that_part_again_when_another_peer_is_lost() -> None:
+def test_a_peer_that_reads_to_its_place_is_given_that_part_again_after_a_loss() -> None:
+    """A peer that reads to its place already is given that part again when another peer is lost."""
     partitions = Partitions.shuffled([10] * 6, None)
     _, after = partitions.step(Assignment.at_start(0, [7, 8, 9]), 12)
     left = after.among([8, 9]).among([9])
     assert left.returned == (Part(0, 4, 10), Part(1, 4, 10)), "in the order in which they were returned"
 
 
-def test_it_is_known_before_a_step_that_a_peer_goes_on_in_the_middle_of_another_ones_partition() -> None:
+def test_a_step_that_begins_within_another_peers_partition_is_known_before() -> None:
+    """It is known before a step that a peer continues in the middle of another one's partition."""
     partitions = Partitions.shuffled([10, 10, 4], None)
 
     def begins_within(before: Assignment, batch: int) -> tuple[bool, Assignment]:

@@ -32,7 +32,8 @@ def step_of(peers: dict[int, PartitionSampler], position: Position, *, version: 
     return taken
 
 
-def test_each_sample_comes_once_an_epoch_and_a_joiner_goes_on_from_the_variable_of_another():
+def test_each_sample_comes_once_an_epoch_also_with_joiners():
+    """Each sample comes once an epoch, and a joiner continues from the variable of another peer."""
     everyone = {number: peer() for number in range(4)}
     views = [([0, 1], 4), ([0, 1], 5), ([0, 1, 2], 6), ([2, 1], 3), ([1, 3], 4)]
     position, seen, version, members = Position(0, 0), [], 0, []
@@ -96,7 +97,8 @@ def test_one_peer_alone_reads_one_partition_after_the_other():
     assert one.order(0).tolist() != one.order(1).tolist()
 
 
-def test_a_run_that_is_resumed_goes_on_from_the_variable_and_what_explains_nothing_is_an_error():
+def test_a_resumed_run_continues_from_the_variable():
+    """A run that is resumed continues from the variable, and what explains nothing is an error."""
     one, other = peer(), peer()
     slice_ = StepSlice(Position(0, 0), 1, 1, 0, 6)
     one.reach(slice_, [0])

@@ -110,7 +110,8 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
     return met
 
 
-def test_a_peer_that_takes_over_a_file_reads_to_its_place_while_the_others_meet_again_and_again(monkeypatch):
+def test_a_peer_that_takes_over_a_file_reads_while_the_others_meet_again(monkeypatch):
+    """A peer that takes over a file reads to its place while the others meet again and again."""
     monkeypatch.setattr("kungfu.training.data.catch_up._TOLD_EVERY_S", 0.05)
     job = Job()
 

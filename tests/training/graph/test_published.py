@@ -98,7 +98,9 @@ def test_each_dtype_is_published(dtype: str, value: Any, shown: float) -> None:
     assert called(training, step, points(2)) == [shown]
 
 
-def test_a_float_is_averaged_over_micro_batches_by_samples_and_of_the_others_the_last_counts() -> None:
+def test_a_float_is_averaged_over_micro_batches_and_of_others_the_last_counts() -> None:
+    """A float is averaged over micro-batches by samples, and of the others the last counts."""
+
     def body(training: Any, x: Any) -> None:
         training.publish("score", tf.reduce_mean(x[:, 0]))
         training.publish("count", tf.shape(x)[0])
@@ -114,7 +116,9 @@ def test_a_float_is_averaged_over_micro_batches_by_samples_and_of_the_others_the
     assert training.traces() == 1
 
 
-def test_of_a_share_whose_last_micro_batches_are_empty_the_last_one_with_samples_counts() -> None:
+def test_the_last_micro_batch_with_samples_counts() -> None:
+    """If the last micro-batches of a share are empty, the last one with samples counts."""
+
     def body(training: Any, x: Any) -> None:
         training.publish("score", tf.reduce_mean(x[:, 0]))
         training.publish("count", tf.shape(x)[0])

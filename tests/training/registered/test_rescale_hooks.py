@@ -77,7 +77,7 @@ def test_what_cannot_be_called_is_refused():
         linear_run().training.on_rescale(3)
 
 
-def test_a_hook_may_be_given_as_a_decorator_and_hears_nothing_of_a_run_that_never_changes():
+def test_a_hook_may_be_a_decorator_and_hears_nothing_of_an_unchanged_run():
     run, heard = linear_run(), []
 
     @run.training.on_rescale

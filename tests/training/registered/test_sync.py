@@ -89,7 +89,8 @@ def stayed(mean: Sequence[float] = (1.0, 2.0), own: str = "a") -> Program:
     return program
 
 
-def test_a_joiner_takes_what_is_shared_and_the_mean_of_those_who_hold_the_state_and_keeps_its_own():
+def test_a_joiner_takes_shared_values_and_means_and_keeps_its_own():
+    """A joiner takes what is shared and the mean of those that hold the state, and keeps its own."""
     first, second = stayed(), stayed(mean=(3.0, 2.0), own="b")
     joiner = Program(counter=0, mean=(np.nan, 8.0), own="c", teacher=0.0)
     holders = (0, 1)

@@ -178,7 +178,8 @@ def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
 LOST = BarrierResult(FOUR, TWO, recovery=LossRecovery({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
 
 
-def test_a_recovery_is_told_behind_the_next_step_with_the_noticing_and_the_regrouping_apart():
+def test_a_recovery_is_reported_behind_the_next_step_with_its_parts():
+    """A recovery is reported behind the next step, with the noticing and the regrouping apart."""
     told, recorded, _ = event_log()
     told.recovered(LOST, step=60, redone=1, stop=stops(0.75))
     assert events(recorded) == []
@@ -202,7 +203,8 @@ def test_a_recovery_behind_the_last_step_is_told_without_a_next_one():
     assert (event["stop_s"], event["parts"]) == (5.25, {"regroup_s": 0.2})
 
 
-def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_next_one_comes():
+def test_a_change_of_membership_without_a_step_is_reported_with_the_next_one():
+    """A change of the membership that no step came after is reported when the next one comes."""
     told, recorded, _ = event_log()
     told.passed(grown(), step=60, stop_s=0.25)
     told.stepped(FIGURES.copy)
@@ -218,7 +220,8 @@ def test_a_change_of_the_membership_that_no_step_came_after_is_told_when_the_nex
 SLOW = RescaleRequest(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
 
 
-def test_each_rule_of_a_request_is_told_with_what_was_made_of_it_and_the_change_names_all():
+def test_each_rule_of_a_request_is_reported_with_its_outcome():
+    """Each rule of a request is reported with what was made of it, and the change names all."""
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
     told.passed(BarrierResult(TWO, preparing, (GROW, SLOW)), step=51, stop_s=0.1)
@@ -262,7 +265,8 @@ def test_what_goes_on_is_not_told_as_superseded():
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
 
-def test_a_replacement_that_is_asked_for_while_the_job_grows_is_told_with_the_growth_when_both_have_come():
+def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
+    """A replacement that is asked for while the job grows is reported with the growth when both have come."""
     told, recorded, _ = event_log()
     growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
     told.passed(BarrierResult(TWO, growing, (GROW,)), step=51, stop_s=0.1)
@@ -300,7 +304,8 @@ def test_an_exchange_that_a_loss_ended_is_told():
     assert found == [("slow", "the loss of peers")]
 
 
-def test_a_change_in_whose_first_step_another_one_comes_is_told_by_the_one_who_led_then():
+def test_a_change_with_another_in_its_first_step_is_reported_by_its_leader():
+    """A change in whose first step another one comes is reported by the peer that led then."""
     told, recorded, _ = event_log()
     told.passed(grown(), step=60, stop_s=0.1)
     told.stepped(FIGURES.copy)
@@ -319,14 +324,15 @@ def measured(losses, *, first=41):
     return [(one["event"], one["step"], one.get("value", one.get("since"))) for one in events(recorded)]
 
 
-def test_a_loss_that_is_no_number_is_told_with_the_step_where_it_began_and_where_it_ended():
+def test_a_loss_that_is_no_number_is_reported_where_it_began_and_ended():
     nan, inf = float("nan"), float("inf")
     assert measured([0.5, 0.25]) == []
     assert measured([0.5, inf, inf, nan]) == [("not finite", 42, inf)]
     assert measured([inf, nan, 0.5, 0.25]) == [("not finite", 41, inf), ("finite again", 43, 41)]
 
 
-def test_a_loss_that_is_no_number_by_turns_is_told_once_in_a_hundred_steps_and_one_that_stays_so_for_sure():
+def test_a_loss_that_is_no_number_by_turns_is_reported_once_in_a_hundred_steps():
+    """A loss that is no number by turns is reported once in a hundred steps, and one that stays so for sure."""
     by_turns = measured([float("inf"), 0.5] * 500, first=1)
     assert len(by_turns) == 20
     assert by_turns[:3] == [("not finite", 1, float("inf")), ("finite again", 2, 1), ("not finite", 103, float("inf"))]

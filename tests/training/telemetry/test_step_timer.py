@@ -86,7 +86,8 @@ def lost(run: Run, *, noticed_s: float, regrouped_s: float) -> float:
     return run.step_timer.recovered()
 
 
-def test_a_loss_stops_training_from_the_end_of_a_step_to_the_end_of_the_next_one_less_a_step() -> None:
+def test_a_loss_stops_training_to_the_end_of_the_next_step_less_a_step() -> None:
+    """A loss stops training from the end of a step to the end of the next one, less a step."""
     run = Run(Deadlines())
     run.steps(9.0, 1.0, 2.0, 2.0, 3.0)
     assert lost(run, noticed_s=11.5, regrouped_s=0.25) == 11.75
@@ -133,7 +134,8 @@ def test_two_losses_without_a_step_between_them_count_all_seconds_once() -> None
     assert run.step_timer.summary()["stop_s"]["count"] == 2
 
 
-def test_a_loss_before_the_first_step_counts_from_the_entry_and_one_behind_the_last_is_counted_too() -> None:
+def test_a_loss_before_the_first_step_counts_from_the_entry() -> None:
+    """A loss before the first step counts from the entry, and one behind the last is counted too."""
     run = Run(Deadlines())
     run.now += 40.0
     run.step_timer.entered()

@@ -63,7 +63,8 @@ class Program:
 WAYS = 8  # the last one is a layer of the model, whose seed attach plants
 
 
-def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own_which_follow_from_the_seeds():
+def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
+    """Each peer and each resumed run draws numbers of its own, which follow from the seeds."""
     runs = [Program().of_peer(0), Program().of_peer(1), Program().of_peer(0, after=5), Program(seed=8).of_peer(0)]
     for way in range(WAYS):
         random_streams = [run[way] for run in runs]

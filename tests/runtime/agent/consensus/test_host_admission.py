@@ -30,7 +30,8 @@ def test_the_first_host_founds_the_job_where_no_agent_runs_on_the_others_yet() -
     )
 
 
-def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others_and_comes_back_into_theirs() -> None:
+def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None:
+    """The first host founds no job while it cannot reach the others, and comes back into theirs."""
     found: queue.SimpleQueue[Admitted | None] = queue.SimpleQueue()
     with agents(2) as (hosts, (_, other)), link(hosts[1].address, host="127.0.0.2") as net:
         other.consensus.become_leader("job", 2)

@@ -32,7 +32,8 @@ def sent_s(log: RequestLog) -> float:
     return time.process_time() - began
 
 
-def test_ids_of_requests_that_ended_long_ago_take_less_than_those_that_are_remembered() -> None:
+def test_ids_of_requests_that_ended_long_ago_take_less_than_remembered_ones() -> None:
+    """Ids of requests that ended long ago take less than those that are remembered."""
     log = RequestLog()
     for number in range(REMEMBERED + 1):
         log = asked(log, str(number))
@@ -44,7 +45,8 @@ def test_ids_of_requests_that_ended_long_ago_take_less_than_those_that_are_remem
     assert min(sent_s(full) for _ in range(3)) < 2 * remembered_s
 
 
-def test_a_log_that_has_grown_is_encoded_as_a_new_one_is_but_only_what_is_new_takes_time() -> None:
+def test_only_the_new_part_of_a_grown_log_takes_time_to_encode() -> None:
+    """A log that has grown is encoded as a new one is, but only its new part takes time."""
     log = RequestLog()
     for number in range(REMEMBERED):
         log = asked(log, str(number))

@@ -247,7 +247,8 @@ def records(number: int, size_bytes: int) -> pb.Records:
     return pb.Records(peer=3, number=number, records=[pb.Record(trace="x" * size_bytes)])
 
 
-def test_records_that_have_no_room_go_out_with_the_next_message_and_the_end_of_the_job_after_the_last_of_them() -> None:
+def test_records_that_have_no_room_go_out_with_the_next_message() -> None:
+    """Records that have no room go out with the next message, and the end of the job after the last of them."""
     message = pb.ReplicateRequest(
         state=b"s", version=4, starts=[pb.PeerStart(peer=7)], kills=[2], end=pb.JobEnd(code=3), leaves=True,
         reports=[records(number, 100) for number in range(5)],

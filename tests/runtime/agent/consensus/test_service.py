@@ -33,7 +33,8 @@ def follower(put: Any, flushed: Any = lambda: True) -> tuple[ConsensusState, Hos
     return consensus, HostService(consensus, hosts, SETTINGS, put=put, started=list, flushed=flushed)
 
 
-def test_an_agent_that_learns_by_the_question_of_another_one_that_the_leader_is_lost_sees_to_it_once() -> None:
+def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -> None:
+    """An agent that learns by the vote request of another one that the leader is lost handles it once."""
     seen: list[object] = []
     consensus, service = follower(seen.append)
     for _ in range(2):
@@ -53,9 +54,8 @@ class RefusedError(Exception):
     """The call was not answered."""
 
 
-def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told_to_the_next_one(
-    tmp_path: Path,
-) -> None:
+def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_path: Path) -> None:
+    """An event that this agent did not handle before it ended is not answered but reported to the next one."""
     put: list[object] = []
     consensus, service = follower(put.append, lambda: False)
     assert consensus.become_leader("job", 2)
@@ -77,7 +77,8 @@ def test_what_this_agent_did_not_see_to_before_it_ended_is_not_answered_but_told
     assert len(put) == 5
 
 
-def test_an_event_of_another_host_that_this_version_does_not_know_is_refused_and_not_taken_for_another() -> None:
+def test_an_unknown_event_of_another_host_is_refused() -> None:
+    """An event of another host that this version does not know is refused and not taken for another."""
     put: list[object] = []
     consensus, service = follower(put.append)
     assert consensus.become_leader("job", 2)

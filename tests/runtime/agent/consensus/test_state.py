@@ -56,7 +56,8 @@ def test_a_message_that_arrives_late_a_second_time_changes_nothing() -> None:
     assert [version for version, _ in consensus.log.uncommitted] == [1, 2]
 
 
-def test_a_message_that_was_overtaken_on_another_connection_says_nothing_of_the_leader() -> None:
+def test_an_overtaken_message_says_nothing_of_the_leader() -> None:
+    """A message that was overtaken on another connection says nothing of the leader."""
     now = [100.0]
     consensus = ConsensusState(1, clock=lambda: now[0])
     for number in (1, 2):

@@ -204,7 +204,7 @@ def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_
         assert events[-1] == LeaderUnreachable(lead.view)
 
 
-def test_who_survived_and_is_to_be_admitted_to_a_view_that_is_over_by_now_is_not_disturbed() -> None:
+def test_a_survivor_to_be_admitted_to_a_view_that_is_over_is_not_disturbed() -> None:
     with job("hears", *["answer is lost"] * 99, heartbeat_s=SOON_S) as (agent, listener):
         agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
         assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)

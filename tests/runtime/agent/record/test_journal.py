@@ -127,7 +127,8 @@ def events_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def test_a_full_disk_is_told_once_and_the_record_says_what_it_lacks_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_once_and_the_record_says_what_it_lacks(tmp_path: Path) -> None:
+    """A full disk is reported once, and the record says what it lacks when there is room."""
     journal, clock, told = opened(tmp_path)
     journal.write(VIEW)
     with full_disk():

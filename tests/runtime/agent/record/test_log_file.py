@@ -22,7 +22,8 @@ class Clock:
         return self.now
 
 
-def test_lines_that_find_no_room_are_counted_and_the_file_goes_on_behind_a_whole_line(tmp_path: Path) -> None:
+def test_lines_that_find_no_room_are_counted_and_the_file_continues(tmp_path: Path) -> None:
+    """Lines that find no room are counted, and the file continues behind a whole line."""
     clock = Clock()
     file = LogFile(tmp_path / "log", clock=clock)
     assert file.write(b"one\ntwo\n") is None
@@ -38,7 +39,8 @@ def test_lines_that_find_no_room_are_counted_and_the_file_goes_on_behind_a_whole
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nsix\n"
 
 
-def test_a_disk_that_failed_is_tried_again_once_a_second_and_also_when_the_clock_was_put_back(tmp_path: Path) -> None:
+def test_a_disk_that_failed_is_tried_again_once_a_second(tmp_path: Path) -> None:
+    """A disk that failed is tried again once a second, and also when the clock was put back."""
     clock = Clock()
     file = LogFile(tmp_path / "log", clock=clock)
     with full_disk():

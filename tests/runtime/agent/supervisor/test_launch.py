@@ -238,9 +238,8 @@ LEAVING_SESSION = """if True:
 """
 
 
-def test_all_that_a_peer_started_ends_with_a_killed_agent_in_whatever_session_it_is_and_so_do_its_files(
-    tmp_path: Path,
-) -> None:
+def test_all_that_a_peer_started_ends_with_a_killed_agent(tmp_path: Path) -> None:
+    """All that a peer started ends with a killed agent, in whatever session it is, and so do its files."""
     agent = """if True:
         import os, sys
         from kungfu.runtime.agent.supervisor.launch import start
@@ -271,9 +270,8 @@ def test_all_that_a_peer_started_ends_with_a_killed_agent_in_whatever_session_it
 
 
 @pytest.mark.parametrize("how", ["killed", "fails"])
-def test_what_has_left_the_session_of_a_peer_ends_with_it_where_it_is_killed_or_buried(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_process_that_left_the_session_of_a_peer_ends_with_it(tmp_path: Path, how: str) -> None:
+    """A process that has left the session of a peer ends with it if the peer is killed, or reaped after its end."""
     last = "    signal.pause()" if how == "killed" else "    sys.exit(3)"
     lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
     with started(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as process:

@@ -18,7 +18,8 @@ signal.pause()
 """
 
 
-def test_a_joiner_is_on_its_way_until_its_process_has_ended_and_a_first_peer_never_is(tmp_path: Path) -> None:
+def test_a_joiner_is_on_its_way_until_its_process_ends_and_a_first_peer_never(tmp_path: Path) -> None:
+    """A joiner is on its way until its process has ended, and a first peer never is."""
     with supervisor(tmp_path, PROGRAM, slots=3, environment={}) as (peers, heard):
         page = peers.joiners
         assert page is not None

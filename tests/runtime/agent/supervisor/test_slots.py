@@ -59,7 +59,8 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
     assert given({"CUDA_VISIBLE_DEVICES": ""}, peers=2, gpus=2) == ["", ""]
 
 
-def test_where_there_are_fewer_devices_than_slots_they_go_round_and_no_peer_takes_all_the_memory() -> None:
+def test_slots_beyond_the_devices_share_them_and_their_memory() -> None:
+    """If there are fewer devices than slots, the devices go round, and no peer takes all the memory."""
     assert given({"CUDA_VISIBLE_DEVICES": "4,5"}, peers=5) == ["4", "5", "4", "5", "4"]
     shared = peer_environment({"CUDA_VISIBLE_DEVICES": "4"}, place=0, peers=2, gpus=0)
     alone = peer_environment({"CUDA_VISIBLE_DEVICES": "4,5"}, place=0, peers=2, gpus=0)
@@ -69,7 +70,9 @@ def test_where_there_are_fewer_devices_than_slots_they_go_round_and_no_peer_take
     assert peer_environment(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
 
 
-def test_a_seat_that_was_left_not_long_ago_comes_last_and_is_taken_where_there_is_no_other() -> None:
+def test_a_slot_that_was_left_recently_comes_last() -> None:
+    """A slot that was left recently comes last, and is taken if there is no other."""
+
     def slot(taken: dict[int, int], now: float) -> int:
         return choose_slot(taken, slots=3, leaving=(), vacated={0: 100.0, 1: 50.0}, now=now)
 
@@ -160,7 +163,8 @@ def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
     assert not files[0].parent.exists()
 
 
-def test_the_device_of_a_peer_that_ended_is_avoided_for_a_while_when_there_is_another(tmp_path: Path) -> None:
+def test_the_device_of_a_peer_that_ended_is_avoided_for_a_while(tmp_path: Path) -> None:
+    """The device of a peer that ended is avoided for a while when there is another."""
     now = [0.0]
     with seated(tmp_path, slots=3, clock=lambda: now[0]) as start:
         assert [start(peer) for peer in range(2)] == ["GPU-0", "GPU-1"]

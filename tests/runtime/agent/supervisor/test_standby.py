@@ -77,7 +77,8 @@ def kept(peers: ProcessSupervisor, *, ready: int) -> None:
     until(are_ready)
 
 
-def test_a_process_on_standby_becomes_a_peer_with_its_environment_and_another_one_follows(tmp_path: Path) -> None:
+def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path) -> None:
+    """A process on standby becomes a peer with its environment, and another one follows."""
     with supervisor(tmp_path, standby=2, CUDA_VISIBLE_DEVICES="0,1,2,3") as given:
         peers = given.peers
         kept(peers, ready=2)
@@ -128,7 +129,8 @@ def test_while_peers_join_none_is_started_and_after_first_peers_at_once(tmp_path
         kept(peers, ready=1)
 
 
-def test_one_that_still_loads_can_be_taken_and_then_it_is_the_peer_that_is_on_its_way(tmp_path: Path) -> None:
+def test_a_process_on_standby_that_still_loads_can_be_taken(tmp_path: Path) -> None:
+    """A process on standby that still loads can be taken, and then it is the peer that is on its way."""
     gate = tmp_path / "loads"
     waits = f"import pathlib, time\nwhile not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.01)"
     with supervisor(tmp_path, standby=1, keras=waits) as given:
@@ -173,7 +175,7 @@ def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: P
         assert printed(given)["loaded"] == []
 
 
-def test_one_that_was_killed_while_it_waited_is_replaced_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
+def test_a_process_killed_on_standby_is_replaced_and_none_outlives_the_supervisor(tmp_path: Path) -> None:
     with supervisor(tmp_path, standby=1) as given:
         kept(given.peers, ready=1)
         (first,) = given.peers._standby._waiting

@@ -200,7 +200,8 @@ def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int, cluster
 
 
 @pytest.mark.slow
-def test_norms_have_the_bits_of_the_oracle_and_travel_where_something_stands_for_them(cluster: Cluster) -> None:
+def test_norms_have_the_bits_of_the_oracle_and_travel_in_their_placeholders(cluster: Cluster) -> None:
+    """Norms have the bits of the oracle, and travel where something stands for them."""
     answers = cluster.history["3 norms"]
     assert [answer["norms"][0] for answer in answers[:2]] == [answer["oracle"][0] for answer in answers[:2]]
     assert math.isnan(answers[2]["norms"][0]), "it has no samples"
@@ -294,7 +295,7 @@ def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(clust
 
 
 @pytest.mark.slow
-def test_a_peer_that_does_not_come_to_the_view_is_named_and_the_op_stays_the_identity() -> None:
+def test_a_peer_that_does_not_come_is_named_and_the_op_stays_the_identity() -> None:
     attachment = HorovodAttachment()
     store = attachment.prepare(2)
     started = time.monotonic()

@@ -21,7 +21,8 @@ def test_every_loopback_address_is_the_loopback_interfaces() -> None:
     assert engine.interface_of("127.0.0.2") == engine.interface_of("localhost") == engine.interface_of("127.0.0.1")
 
 
-def test_a_machine_whose_name_is_a_loopback_address_is_refused_where_others_would_look_for_it_there() -> None:
+def test_a_machine_named_like_a_loopback_address_is_refused_between_hosts() -> None:
+    """A machine whose name is a loopback address is refused if others would look for it there."""
     between = topology_of(0, addresses=["192.0.2.1:1", "192.0.2.2:1"])
     with pytest.raises(UsageError, match=r"localhost, stands for a loopback address .* '192\.0\.2\.1 localhost'"):
         engine.check_reach(between, name="localhost")

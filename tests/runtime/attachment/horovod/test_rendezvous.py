@@ -60,7 +60,8 @@ def test_a_store_that_leaves_calls_unanswered_for_a_while_is_asked_again() -> No
         store.close()
 
 
-def test_a_store_that_answers_nobody_up_to_the_deadline_makes_rank_0_late_and_not_lost() -> None:
+def test_a_store_that_does_not_answer_makes_rank_0_late_and_not_lost() -> None:
+    """A store that answers no peer up to the deadline makes rank 0 late and not lost."""
     with taking_calls() as silent, pytest.raises(DeadlineExceeded, match="for rank 0 of 3 to come to view 3") as caught:
         wait_for_all(replace(ROSTER, rank=1, store=silent), deadline=time.monotonic() + 0.3)
     assert caught.value.waiting_for == (0,)

@@ -71,9 +71,8 @@ def test_a_stopped_detector_gives_nothing_up() -> None:
     assert reasons == []
 
 
-def test_late_peers_are_noted_before_the_wait_is_given_up_and_only_by_the_lowest_that_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_late_peers_are_noted_in_time_by_the_lowest_rank_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Late peers are noted before the wait is given up, and only by the lowest rank that waits."""
     monkeypatch.setattr(*LOOKING_OFTEN)
     deadline, notes = [60.0], {0: Queue(), 2: Queue()}
     with ExitStack() as ending:

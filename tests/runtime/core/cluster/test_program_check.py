@@ -79,7 +79,8 @@ def test_a_joiner_of_the_same_program_is_offered() -> None:
     assert [type(one) for one in commands] == [OfferJoiners]
 
 
-def test_a_joiner_that_differs_is_compared_with_those_who_train_and_offered_to_nobody() -> None:
+def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() -> None:
+    """A joiner that differs is compared with the peers that train, and is not offered."""
     cluster, commands = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []

@@ -93,7 +93,8 @@ def test_it_does_so_though_the_others_have_a_view_without_it_by_then() -> None:
     assert (failed.code, failed.chosen) == (3, True)
 
 
-def test_it_does_so_though_it_takes_longer_to_end_than_the_others_to_train_to_the_end() -> None:
+def test_a_program_that_chooses_its_exit_code_may_take_longer_to_end() -> None:
+    """A chosen exit code ends the job, though the program takes longer to end than the others to train to the end."""
     cluster, commands = after(training(2), ProgramExiting(1, ENDED), missing(0, 1))
     cluster, _ = after(
         cluster, ViewStarted(view_led(commands)), TrainingFinished(0, leaving=False), ProgramExiting(0, ENDED)
@@ -178,14 +179,14 @@ def test_the_same_exception_in_the_replacement_ends_the_job_with_1() -> None:
     assert after(cluster, ProgramExiting(other, replace(RAISED, step=9)))[1] == [Fail(other, how, code=1)]
 
 
-def test_the_same_exception_in_a_replacement_that_has_not_trained_yet_ends_the_job_too() -> None:
+def test_the_same_exception_in_an_untrained_replacement_ends_the_job_too() -> None:
     cluster, commands = after(training(2), ProgramExiting(1, RAISED), ProcessEnded(1, 1), missing(0, 1))
     cluster, _ = after(cluster, ViewStarted(view_led(commands)))
     (failed,) = after(cluster, ProgramExiting(2, replace(RAISED, step=0)))[1]
     assert (failed.peer, failed.code) == (2, 1)
 
 
-def test_the_same_exception_in_a_second_peer_ends_the_job_though_both_raise_at_the_same_time() -> None:
+def test_the_same_exception_in_two_peers_at_the_same_time_ends_the_job() -> None:
     _, commands = after(training(3), ProgramExiting(1, RAISED), ProgramExiting(2, RAISED))
     assert [type(command) for command in commands] == [AnnounceFailure, Fail]
     assert commands[1].code == 1
@@ -256,7 +257,8 @@ def test_who_left_its_loop_is_waited_for_as_long_as_the_others_do_not_miss_it() 
     assert after(cluster, Tick(), now=1e4)[1] == []
 
 
-def test_who_left_its_loop_is_lost_when_the_others_miss_it_and_is_not_killed_before_its_grace() -> None:
+def test_a_peer_that_left_its_loop_is_lost_when_the_others_miss_it() -> None:
+    """A peer that left its loop is lost when the others miss it, and is not killed before its grace."""
     cluster, _ = after(training(2), ProgramExiting(1, LOOP), missing(0, 1), now=10.0)
     assert after(cluster, Tick(), now=12.0)[1] == []
     cluster, commands = after(cluster, Tick(), now=12.1)
@@ -272,7 +274,7 @@ def test_who_left_its_loop_and_reports_with_the_others_is_one_of_them() -> None:
     assert view_led(commands).ids == (0, 1)
 
 
-def test_a_program_that_has_ended_is_killed_when_its_process_stays_longer_than_the_grace() -> None:
+def test_a_program_that_has_ended_is_killed_if_its_process_outstays_the_grace() -> None:
     cluster, commands = after(training(2), ProgramExiting(1, RAISED), missing(0, 1), now=1.0)
     cluster, _ = after(cluster, ViewStarted(view_led(commands)), now=2.0)
     assert after(cluster, Tick(), now=31.0)[1] == []

@@ -86,15 +86,15 @@ def test_the_state_is_that_of_the_survivor_who_has_come_furthest() -> None:
     ("stages", "source"), [((3, 4), 1), ((3, 3), 0), ((2, 2), 0), ((3, 0), 0), ((0, 1), 1), ((1, 2), 1)],
     ids=["one has come through it", "nobody has", "both have", "one had none", "one is in the barrier", "one begun"],
 )  # fmt: skip
-def test_between_two_steps_the_state_is_one_survivors_for_what_each_did_there_may_differ(
-    stages: tuple[int, int], source: int
-) -> None:
+def test_between_two_steps_the_state_is_one_survivors(stages: tuple[int, int], source: int) -> None:
+    """Between two steps the state is one survivor's, for what each did there may differ."""
     reports = (lost(peer, stage=stage, digest=peer) for peer, stage in enumerate(stages, start=1))
     _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), *reports)
     assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (source,), 3, {0: "killed by SIGKILL"})
 
 
-def test_between_two_steps_all_who_hold_the_very_same_can_give_it_so_that_one_more_may_be_lost() -> None:
+def test_between_two_steps_all_that_hold_the_same_state_can_give_it() -> None:
+    """Between two steps all that hold the very same state can give it, so that one more may be lost."""
     reports = (lost(peer, stage=3, digest=digest) for peer, digest in ((1, 5), (2, 6), (3, 5)))
     _, commands = after(training(0, 1, 2, 3), ProcessEnded(0, -9), *reports)
     assert commands[-1] == AdmitSurvivors(view_of(1, 2, 3, version=3), (0, 2), 4, {0: "killed by SIGKILL"})
@@ -154,7 +154,8 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     assert commands[-1].view.ids == (2,)
 
 
-def test_one_that_lives_and_does_not_answer_when_it_is_to_lead_is_ended_and_another_one_leads() -> None:
+def test_a_peer_that_does_not_answer_when_it_is_to_lead_is_ended() -> None:
+    """A peer that lives and does not answer when it is to lead is ended, and another one leads."""
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
     cluster, commands = after(cluster, LeaderUnreachable(lead.view), LeaderUnreachable(lead.view), Tick())
     (kill,) = commands
@@ -318,7 +319,8 @@ def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
     )
 
 
-def test_who_did_not_hear_the_leaders_last_word_ends_alone_whatever_the_job_needs_to_train() -> None:
+def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
+    """A peer that did not hear the leader's last word ends alone, whatever the job needs to train."""
     rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
     cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
@@ -370,7 +372,8 @@ def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: t
     assert after(cluster, PeersLost(2, LossReport(2, 0, False, DIED, suspects))) == (cluster, [])
 
 
-def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended_and_offered_no_more() -> None:
+def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
+    """A joiner that holds a view up until its deadline is ended and offered no more."""
     cluster, _ = after(training(0, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
     late = LossReport(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))

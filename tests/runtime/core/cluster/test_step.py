@@ -99,7 +99,8 @@ def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> Non
     assert step(cluster, Tick(), 100.1)[1] == [Fail(1, why, late=True)]
 
 
-def test_who_says_that_it_reads_data_to_where_the_others_are_is_on_its_way_as_long_as_it_says_so() -> None:
+def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
+    """A peer that says that it reads data to where the others are is on its way as long as it says so."""
     cluster = after(start_job(2, rules=RULES, now=0.0)[0], ready(0), attached(1))[0]
     for now in (60.0, 120.0, 180.0):
         cluster, commands = after(cluster, attached(1), Tick(), now=now)
@@ -271,7 +272,8 @@ def test_the_end_of_the_very_last_process_is_the_end_whoever_it_was() -> None:
 
 
 @pytest.mark.parametrize("left", [1, 2])
-def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_failed(left: int) -> None:
+def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: int) -> None:
+    """When all peers that trained were let go and none came to an end, the job has failed."""
     cluster, _ = after(growing(left, left + 1), ready(left))
     for id_ in range(left):
         cluster, _ = after(cluster, TrainingFinished(id_, leaving=True), ProcessEnded(id_, 0))
@@ -281,7 +283,8 @@ def test_when_all_who_trained_were_let_go_and_nobody_came_to_an_end_the_job_has_
     assert "without a peer that came to the end of its program" in failed.reason
 
 
-def test_who_waits_is_offered_to_the_one_who_leads_after_a_leader_that_left_by_decision() -> None:
+def test_a_waiting_joiner_is_offered_to_the_next_leader() -> None:
+    """A waiting joiner is offered to the peer that leads after a leader that left by decision."""
     cluster, _ = after(growing(2, 3), ready(2))
     _, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     (offer,) = commands

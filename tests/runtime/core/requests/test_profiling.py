@@ -9,7 +9,8 @@ from kungfu.runtime.core.requests import Point, Profile, TimedStep
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, start_survey, with_measured
 
 
-def test_throughput_is_all_samples_over_all_seconds_without_the_first_steps_of_the_size() -> None:
+def test_throughput_leaves_out_the_first_steps_of_the_size() -> None:
+    """Throughput is all samples over all seconds, without the first steps of the size."""
     survey = start_survey(Profile(2, 3, 2), initial_size=1)
     cold = [TimedStep(3, 10, 100.0)] * WARM_UP_STEPS
     survey = with_measured(survey, [*cold, TimedStep(3, 30, 1.0), TimedStep(3, 10, 1.0)])
@@ -32,9 +33,10 @@ def test_steps_of_other_sizes_and_steps_without_a_time_do_not_count() -> None:
     steps=st.integers(1, 5),
     others=st.lists(st.integers(1, 9), max_size=20),
 )
-def test_every_size_is_measured_once_from_the_largest_down_and_then_the_way_leads_home(
+def test_every_size_is_measured_once_from_the_largest_down(
     minimum: int, more: int, initial_size: int, steps: int, others: list[int]
 ) -> None:
+    """Every size is measured once, from the largest down, and then the job returns to its initial size."""
     survey = start_survey(Profile(minimum, minimum + more, steps), initial_size=initial_size)
     while not survey.is_measured:
         goal = survey.goal

@@ -126,7 +126,8 @@ def test_a_view_that_is_not_as_asked_for_may_have_a_new_leader_who_is_told_too()
     assert job.state("r") == "carried out"
 
 
-def test_what_is_so_already_is_carried_out_and_the_leader_still_hears_that_it_shall_stay_so() -> None:
+def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> None:
+    """A request for the present size is carried out, and the leader still hears that the size should stay."""
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
     assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
