@@ -51,8 +51,7 @@ class StepTrace:
             try:
                 returned = function(*args, **kwargs)
             finally:
-                self.is_under_way = False
-                self._around.close()
+                self._leave()
             self._end()
             return returned
 
@@ -160,6 +159,11 @@ class StepTrace:
         if self.around is not None:
             with self.ours():
                 self._around.enter_context(self.around())
+
+    @tf.autograph.experimental.do_not_convert  # of an exit stack, which would take longer than the user's function
+    def _leave(self) -> None:
+        self.is_under_way = False
+        self._around.close()
 
     @tf.autograph.experimental.do_not_convert
     def _end(self) -> None:
