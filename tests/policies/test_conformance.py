@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -95,12 +96,18 @@ UNASKED = {"schedule", "at_most", "at_least", "first", "shadow", "every_action"}
 PLANS = {name: compile_policies([made], budget=Budget(3, 6, 2)) for name, made in CONFORMING.items()}
 
 
+@functools.cache
+def cluster_of(name: str, clusters: Callable[..., Cluster]) -> Cluster:
+    """Three peers of a policy, traced once; a test gives them the states that it begins with."""
+    return clusters(PLANS[name], size=3)
+
+
 @pytest.mark.parametrize("name", CONFORMING)
 @pytest.mark.parametrize("clusters", [eager_cluster, pytest.param(traced_cluster, marks=pytest.mark.slow)])
 def test_a_policy_means_the_same_eagerly_traced_and_in_numpy(name: str, clusters: Callable[..., Cluster]) -> None:
     """A policy means the same eagerly, traced and in NumPy, across two, three and one peers."""
     plan, rng, number = PLANS[name], np.random.default_rng(3), 0
-    replay, cluster = Replay(plan, size=2), clusters(plan, size=3)
+    replay, cluster = Replay(plan, size=2), cluster_of(name, clusters)
     for size in (2, 3, 1):
         replay.rescale(size)
         cluster.restore(replay)
@@ -130,7 +137,8 @@ def test_its_program_resets_on_a_rescale_what_the_replay_resets(name: str) -> No
 @pytest.mark.parametrize("name", CONFORMING)
 def test_alone_it_does_not_crash_and_asks_for_no_size_it_has_no_ground_for(name: str) -> None:
     plan, rng = PLANS[name], np.random.default_rng(7)
-    cluster = traced_cluster(plan, size=1)
+    cluster = cluster_of(name, traced_cluster)
+    cluster.restore(Replay(plan, size=1))
     for number in range(1, 7):
         local, agreed = invented(rng, number=number, size=1)
         (outcome,) = step(cluster, local, agreed)

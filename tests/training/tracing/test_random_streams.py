@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from typing import Any
 
@@ -60,12 +61,18 @@ class Program:
         return [list(ways) for ways in zip(*drawn, strict=True)]
 
 
+@functools.cache
+def drawn(peer: int, *, after: int = 0, seed: int = 7) -> list[list[Any]]:
+    """What the steps of a peer of this program draw."""
+    return Program(seed=seed).of_peer(peer, after=after)
+
+
 WAYS = 8  # the last one is a layer of the model, whose seed attach plants
 
 
 def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
     """Each peer and each resumed run draws numbers of its own, which follow from the seeds."""
-    runs = [Program().of_peer(0), Program().of_peer(1), Program().of_peer(0, after=5), Program(seed=8).of_peer(0)]
+    runs = [drawn(0), drawn(1), drawn(0, after=5), drawn(0, seed=8)]
     for way in range(WAYS):
         random_streams = [run[way] for run in runs]
         assert all(first != second for first, second in random_streams), f"way {way} goes on from step to step"
@@ -75,7 +82,7 @@ def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
 
 
 def test_generators_that_a_program_has_frozen_are_found():
-    expected, program = Program().of_peer(0), Program()
+    expected, program = drawn(0), Program()
     gc.freeze()
     try:
         assert program.of_peer(0)[:WAYS] == expected[:WAYS]
@@ -117,7 +124,7 @@ def test_registered_generators_are_left_alone_where_shared_and_planted_where_own
 
 
 def test_a_program_that_runs_alone_draws_what_it_would_without_kungfu():
-    def drawn(around):
+    def of_two_steps(around):
         program = Program()
         run = around(program)
         return [[np.asarray(one).tolist() for one in run(tf.constant(points(2)))] for _ in range(2)]
@@ -133,4 +140,4 @@ def test_a_program_that_runs_alone_draws_what_it_would_without_kungfu():
 
         return step
 
-    assert drawn(attached) == drawn(lambda program: tf.function(program.draw))
+    assert of_two_steps(attached) == of_two_steps(lambda program: tf.function(program.draw))
