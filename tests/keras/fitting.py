@@ -60,8 +60,9 @@ def arguments(**given: Any) -> dict[str, Any]:
     return {name: one.default for name, one in signature.parameters.items() if name != "self"} | given
 
 
-def plainly(model: Any, *args: Any, **given: Any) -> Any:
-    """The same by Keras alone."""
+def plainly(model: Any, *args: Any, op_by_op: bool = True, **given: Any) -> Any:
+    """The same by Keras alone; ``op_by_op``, since tracing would take most of the time, if kungfu is not attached."""
+    model.run_eagerly = op_by_op and not hasattr(model.fit, "attached")
     return model.fit(*args, **{"verbose": 0, "shuffle": False, **given})
 
 

@@ -59,7 +59,7 @@ def pair() -> Any:
 def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
     with float64():
         plain, model, watched = pair(), pair(), pair()
-        plainly(plain, X, Y, batch_size=16, epochs=2)
+        plainly(plain, X, Y, batch_size=16, epochs=2, op_by_op=False)
         in_job(model, X, Y, batch_size=16, epochs=2)
         seen: list[float] = []
         looking = kf.policy(
