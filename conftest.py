@@ -7,6 +7,7 @@ The gate draws the same examples each time, so that it says something about the 
 import gc
 import os
 import threading
+import time
 
 import pytest
 from hypothesis import settings
@@ -35,15 +36,21 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
+_COLLECT_EVERY_S = 20.0
+_collected = [time.monotonic()]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """After the last test of a module no agent of its tests may have a message under way: it would disturb others."""
     if nextitem is not None and nextitem.path == item.path:
         return
-    # What a module leaves stays, too.
-    gc.collect()
-    gc.freeze()
-    for thread in threading.enumerate():
-        if thread.name == "kungfu-peer-client":
-            thread.join(30.0)
-            assert not thread.is_alive(), f"a test of {item.path.name} has not closed its agent"
+    clients = [thread for thread in threading.enumerate() if thread.name == "kungfu-peer-client"]
+    if clients or time.monotonic() - _collected[0] > _COLLECT_EVERY_S:
+        # What modules leave stays, too.
+        gc.collect()
+        gc.freeze()
+        _collected[0] = time.monotonic()
+    for thread in clients:
+        thread.join(30.0)
+        assert not thread.is_alive(), f"a test of {item.path.name} has not closed its agent"

@@ -7,6 +7,7 @@ beside packages, needs a row here; a row names only rows that stand below it, so
 from __future__ import annotations
 
 import ast
+import functools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -153,7 +154,8 @@ def imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{one.name}" for one in node.names)
 
 
-def graph() -> dict[str, set[str]]:
+@functools.cache  # it reads all sources
+def graph() -> Mapping[str, set[str]]:
     """Every module and the modules that it imports."""
     known = modules()
     found = {
