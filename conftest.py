@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What has been imported stays: each full collection, of which Keras asks for many, would go through all of it."""
+    """Full collections, of which Keras asks for many, pass over what has been imported: it stays."""
     gc.collect()
     gc.freeze()
     # A graph is hundreds of thousands of objects that stay: looking through them again and again takes a tenth of it.

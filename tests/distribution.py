@@ -74,15 +74,17 @@ def distributions(folder: Path) -> tuple[Path, Path]:
 
 
 def works(environment: Path, folder: Path) -> None:
-    """Imports, asks for help, trains with a peer, and takes the first steps, by the programs of this environment."""
+    """Imports, asks for help, trains with one peer, and takes the first steps, by the programs of this environment."""
     programs = environment / "bin"
     home = run(programs / "python", "-c", "import kungfu; print(kungfu.__file__)", folder=folder).strip()
     assert Path(home).is_relative_to(environment)
     assert "usage: kungfu-run" in run(programs / "kungfu-run", "--help", folder=folder)
     (folder / "train.py").write_text(TRAIN)
-    shown = run(programs / "kungfu-run", "-np", 1, programs / "python", "train.py", folder=folder)
-    assert "trained 6 steps" in shown, shown
-    assert str(environment) in shown
+    job = [programs / "kungfu-run", "-np", 1, programs / "python", "train.py"]
+    for command in ([programs / "python", "train.py"], job):
+        shown = run(*command, folder=folder)
+        assert "trained 6 steps" in shown, shown
+        assert str(environment) in shown
     project = folder / "first steps"
     project.mkdir()
     take_first_steps(project, programs=programs)

@@ -38,8 +38,7 @@ class Cluster:
     def restore(self, replay: Replay) -> None:
         """Gives the peers of the view the states that the replay holds for them."""
         for rank, program in enumerate(self.programs[: replay.size]):
-            for one, value in zip(program.variables, replayed_states(replay, rank=rank), strict=True):
-                one.variable.assign(value)
+            restore(program, replay, rank=rank)
 
 
 class Meeting:
@@ -104,13 +103,14 @@ def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outc
     concluding = list(zip(cluster.conclude[:size], own, strict=True))
     # Peers that wait for no message of each other need no threads, which would fight for Python's lock.
     if not any(one.message for one in cluster.programs[0].plan.after):
-        return [_outcome(peer(one)) for peer, one in concluding]
+        return [outcome_of(peer(one)) for peer, one in concluding]
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(peer, one) for peer, one in concluding]
-        return [_outcome(one.result(DEADLINE_S)) for one in futures]
+        return [outcome_of(one.result(DEADLINE_S)) for one in futures]
 
 
-def _outcome(parts: Any) -> Outcome:
+def outcome_of(parts: Any) -> Outcome:
+    """The outcome of a step, in NumPy."""
     return Outcome(*(part.numpy() for part in parts))
 
 
@@ -194,6 +194,12 @@ def assert_same(outcomes: Sequence[Outcome], expected: Outcome) -> None:
 def states(program: Program) -> list[Any]:
     """What the folds of one peer hold."""
     return [one.variable.numpy() for one in program.variables]
+
+
+def restore(program: Program, replay: Replay, *, rank: int) -> None:
+    """Gives the folds of a peer's program what they hold in the replay."""
+    for one, value in zip(program.variables, replayed_states(replay, rank=rank), strict=True):
+        one.variable.assign(value)
 
 
 def replayed_states(replay: Replay, *, rank: int) -> list[Any]:

@@ -15,7 +15,7 @@ import tensorflow as tf
 from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.replay import Replay
-from tests.compiler.cluster import replayed_states
+from tests.compiler.cluster import outcome_of, replayed_states, restore
 from tests.compiler.witness import Log
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
@@ -35,8 +35,7 @@ class Peer:
     def take(self, replay: Replay, *, rank: int) -> None:
         """Becomes the peer of that rank in the replayed cluster, with its states."""
         self.rank = rank
-        for one, value in zip(self.program.variables, replayed_states(replay, rank=rank), strict=True):
-            one.variable.assign(value)
+        restore(self.program, replay, rank=rank)
 
     def assert_like(self, expected: Outcome, replay: Replay) -> None:
         """What it sent and what it holds is what the replay has for this peer."""
@@ -88,4 +87,4 @@ def traced(step: Callable[..., Any]) -> Callable[..., Any]:
 def run(peer: Peer, sources: Mapping[str, Any]) -> Outcome:
     """One step of one peer."""
     peer.sent.clear()
-    return Outcome(*(part.numpy() for part in peer.step(sources)))
+    return outcome_of(peer.step(sources))

@@ -12,9 +12,7 @@ Tests of attachments, of a start, of signals and of exit codes execute their pee
 from __future__ import annotations
 
 import atexit
-import ctypes
 import functools
-import importlib.util
 import json
 import os
 import runpy
@@ -28,8 +26,10 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
+
+from kungfu.cli.run import main as kungfu_run
+from kungfu.runtime.agent.supervisor import launch, script_runner, subreaper
 
 ADDRESS_KEY = "KUNGFU_TEST_FORK_SERVER"
 ROOT = Path(__file__).parents[2]
@@ -39,8 +39,6 @@ ONE_THREAD_EACH = {
     "TF_NUM_INTEROP_THREADS": "2",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-SUPERVISOR = ROOT / "kungfu" / "runtime" / "agent" / "supervisor"
-PR_SET_PDEATHSIG = 1
 LARGEST = 1 << 17  # of a request, in bytes
 
 
@@ -72,11 +70,8 @@ class ForkedChild:
 
 def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> Any:
     """As ``launch.spawn``, by the server."""
-    from kungfu.runtime.agent.supervisor.launch import PeerProcess
-    from kungfu.runtime.agent.supervisor.script_runner import guarded
-
-    words = guarded(command)
-    assert words[1] == str(SUPERVISOR / "script_runner.py"), f"{words} is no script"
+    words = script_runner.guarded(command)
+    assert words[1] == script_runner.__file__, f"{words} is no script"
     control, theirs = socket.socketpair()
     output, printed = os.pipe()
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -85,30 +80,17 @@ def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, st
     with theirs:
         socket.send_fds(line, [json.dumps(request).encode()], [theirs.fileno(), printed])
     os.close(printed)
-    return PeerProcess(ForkedChild(line, open(output, "rb")), control)  # type: ignore[arg-type]
+    return launch.PeerProcess(ForkedChild(line, open(output, "rb")), control)  # type: ignore[arg-type]
 
 
 def run() -> NoReturn:
     """kungfu-run with forked peers."""
-    from kungfu.cli.run import main
-    from kungfu.runtime.agent.supervisor import launch
-
     launch.spawn = spawn
-    sys.exit(main())
+    sys.exit(kungfu_run())
 
 
 class _BecomesPeer(BaseException):
     """Unwinds a forked process from what the server has called, so that it ends as an interpreter does."""
-
-
-def _loaded(name: str) -> ModuleType:
-    """A module of the supervisor, without the package: the runner looks whether the script has loaded it."""
-    spec = importlib.util.spec_from_file_location(name, SUPERVISOR / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def serve(address: str) -> dict[str, Any]:
@@ -162,7 +144,7 @@ def _tell(line: socket.socket, number: int) -> None:
         line.send(b"%d" % number)
 
 
-def _become_subreaper(request: dict[str, Any], subreaper: ModuleType) -> None:
+def _become_subreaper(request: dict[str, Any]) -> None:
     """Does what the agent's start of a subreaper does, and its work; raises in the process of the peer."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
@@ -176,17 +158,14 @@ def _become_subreaper(request: dict[str, Any], subreaper: ModuleType) -> None:
 
     def become_peer(command: list[str], parent: int) -> None:
         """As ``subreaper._exec``, but for the execution."""
-        os.setsid()
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        subreaper._begin_session()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
         os.close(request["control"])
         if os.getppid() != parent:
             os._exit(1)
         raise _BecomesPeer
 
-    subreaper._exec = become_peer  # type: ignore[attr-defined]
+    subreaper._exec = become_peer
     subreaper.main(request["control"], request["folder"], request["words"])
 
 
@@ -206,9 +185,7 @@ def _below_this_file(trace: Any) -> Any:
 
 def main() -> None:
     """The server, and in a forked process what the process is for."""
-    runner, subreaper = _loaded("script_runner"), _loaded("subreaper")
-    sys.meta_path.insert(0, runner._TrainerFinder())
-    import grpc  # noqa: F401
+    sys.meta_path.insert(0, script_runner._TrainerFinder())  # before Keras is loaded
     import keras  # noqa: F401
     import numpy as np
     import sklearn.datasets  # noqa: F401 - the data of the examples
@@ -220,13 +197,13 @@ def main() -> None:
     print("loaded", flush=True)
     request = serve(sys.argv[1])
     with suppress(_BecomesPeer):
-        _become_subreaper(request, subreaper)
+        _become_subreaper(request)
     np.random.seed()  # numbers that nobody has seeded differ between peers
     tempfile.tempdir = None
     _customize(os.environ.get("PYTHONPATH", ""))
-    sys.argv, show = request["words"][1:], runner._show
-    runner._show = lambda kind, error, trace: show(kind, error, _below_this_file(trace))
-    runner.main()
+    sys.argv, show = request["words"][1:], script_runner._show
+    script_runner._show = lambda kind, error, trace: show(kind, error, _below_this_file(trace))
+    script_runner.main()
 
 
 @functools.cache

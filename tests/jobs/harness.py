@@ -164,8 +164,7 @@ def started(
     executed: bool = False,
 ) -> Iterator[Job]:
     """A running job on one host; nothing of it may be left afterwards."""
-    given = {"arguments": arguments, "environment": environment, "executed": executed}
-    job = launched(tmp_path, *options, program=program, **given)
+    job = launched(tmp_path, *options, program=program, arguments=arguments, environment=environment, executed=executed)
     with cleared([job]):
         yield job
 

@@ -20,10 +20,9 @@ from kungfu.tune import (
     successive_halving,
 )
 from kungfu.tune.cloud import Packing
-from tests.soak import RANDOM_EXAMPLES
 
-MANY = settings(max_examples=RANDOM_EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""Many random instances, on a machine that may be busy."""
+MANY = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""Five hundred random instances, on a machine that may be busy."""
 
 CERTAIN = st.just(0.0)
 SPREADS = (0.5, 3.0, 40.0)

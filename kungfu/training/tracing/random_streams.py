@@ -108,20 +108,20 @@ def _states_of_generators(handles: Iterable[Any]) -> set[int]:
         return set()
     tensorflows, of_keras = _subclasses(tf.random.Generator), _subclasses(keras.random.SeedGenerator)
     both = tensorflows | of_keras
-    # A graph knows handles, and not whose they are. There are millions of objects: one look-up for each.
-    generators = [one for one in _all_objects() if type(one) in both]
+    # A graph knows handles, and not whose they are.
+    generators = _instances(tensorflows | of_keras)
     return candidates & {id((one.state if type(one) in tensorflows else one.state.value).handle) for one in generators}
 
 
-def _all_objects() -> list[Any]:
-    """All that the collector knows, what a program has frozen included."""
+def _instances(classes: set[type]) -> list[Any]:
+    """The collector's objects of those very classes, of which each refers to its own; frozen ones included."""
     is_frozen = gc.get_freeze_count() > 0
     if is_frozen:
         gc.unfreeze()
-    found = gc.get_objects()
+    found = gc.get_referrers(*classes)
     if is_frozen:
         gc.freeze()
-    return found
+    return [one for one in found if type(one) in classes]
 
 
 def _subclasses(kind: type) -> set[type]:

@@ -1,4 +1,4 @@
-"""What Python learns while TensorFlow traces the user's function, which it may do twice: the last time counts."""
+"""The last trace of the user's function by TensorFlow, which may trace it twice, as Python saw it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class StepTrace:
 
     @property
     def is_last_average(self) -> bool:
-        """Whether the average that is being built is the last one that the program has declared."""
+        """True if the average that is being built is the last one that the program has declared."""
         return self.averages == self.declared_averages
 
     def refuse_averages(self) -> None:

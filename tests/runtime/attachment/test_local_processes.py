@@ -132,6 +132,7 @@ def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path
     if report.get("alive") != []:
         with processes(2) as others:
             report = stopped(others, tmp_path / "8", heartbeat_s=(heartbeat_s := 8.0))
+            assert others[0].end() == 0
     assert report, "who holds Python's lock for long is waited for"
     assert (report["alive"], report["silent"]) == ([], [1])
     assert (report["left"], report["closed"]) == ([1], []), "who has left still sees it, until it closes"

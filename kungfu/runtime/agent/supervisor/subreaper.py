@@ -101,13 +101,18 @@ class _Subreaper:
                 os.kill(self.peer, number)  # it has not made its group yet
 
 
+def _begin_session() -> None:
+    """Gives the forked child its own session and the default signals, and has the kernel kill it with its parent."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def _exec(command: list[str], parent: int) -> None:
     """Executes the user's command in the forked child; the kernel kills it when its parent exits."""
     try:
-        os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
+        _begin_session()
         # Else the parent has died before the signal of its death was set.
         if os.getppid() == parent:
             os.execvp(command[0], command)
