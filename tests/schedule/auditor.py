@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kungfu.schedule import ClusterJob, ClusterPolicy, Pauses, SimulationResult, State, simulate
-from kungfu.schedule.curve import rate_at
+from kungfu.schedule.state import JobProgress
+from tests.schedule.instances import rate_of
 
 
 @dataclass
@@ -28,12 +29,12 @@ class Audit:
 
     def see(self, state: State) -> None:
         """Credit the time since the last state, then note what changed."""
-        for index, job in enumerate(self.jobs):
-            elapsed = state.now_s - self.now
+        elapsed = state.now_s - self.now
+        for index, (job, after) in enumerate(zip(self.jobs, state.progress.gpus.tolist(), strict=True)):
             trained = max(0.0, state.now_s - max(self.now, self.paused_until[index]))
             self.gpu_seconds[index] += self.held[index] * elapsed
-            self.work[index] += rate_at(job.curve, gpus=self.held[index]) * trained * (1 - self.pauses.overhead)
-            self._note(index, int(state.progress.gpus[index]), now=state.now_s)
+            self.work[index] += rate_of(job.curve, gpus=self.held[index]) * trained * (1 - self.pauses.overhead)
+            self._note(index, after, now=state.now_s)
         self.now = state.now_s
 
     def _note(self, index: int, after: int, *, now: float) -> None:
@@ -61,8 +62,10 @@ def seen(
     states: list[State] = []
 
     def keep(state: State) -> None:
-        copies = {name: vector.copy() for name, vector in vars(state.progress).items()}
-        states.append(State(**{**vars(state), "progress": type(state.progress)(**copies)}))
+        copied = JobProgress(*(vector.copy() for vector in vars(state.progress).values()))
+        states.append(
+            State(state.now_s, state.gpus, state.workload, copied, state.running, state.pending, state.arrived)
+        )
 
     simulate(jobs, gpus=gpus, policy=policy, pauses=pauses, watch=keep)
     return states

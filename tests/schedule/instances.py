@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from kungfu.schedule import LINEAR, ClusterJob, Curve
+from kungfu.schedule.curve import rate_at
 
 CURVES = (
     LINEAR,
@@ -29,6 +31,10 @@ class Instance:
 
     gpus: int
     jobs: tuple[ClusterJob, ...]
+
+
+rate_of = cache(rate_at)
+"""The rate of a curve on so many GPUs, remembered: there are few curves, and the slow oracles ask again and again."""
 
 
 _CODES = st.integers(0, 16 * 8 * 20 * len(CURVES) * 4 * 9 - 1)

@@ -31,7 +31,8 @@ def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) 
 @pytest.mark.slow
 @MANY
 @given(planned(simulators=certain()))
-def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
+def test_every_task_is_there_once_and_nothing_waits_for_the_last_meeting_alone(case: Case) -> None:
+    """Every task of the plan is there once, and the last meeting is the only one that nothing waits for."""
     simulator, plan = case
     nodes = build_graph(simulator, plan=plan)
     instances = (0, *sample(simulator, plan=plan).instances)
@@ -42,12 +43,6 @@ def test_every_task_of_the_plan_is_there_once(case: Case) -> None:
     assert counts["TRAIN"] == sum(stage.trials for stage in simulator.experiment.stages)
     assert counts["SYNC"] == simulator.experiment.num_stages()
 
-
-@pytest.mark.slow
-@MANY
-@given(planned(simulators=certain()))
-def test_the_last_meeting_is_the_only_task_that_nothing_waits_for(case: Case) -> None:
-    nodes = build_graph(case[0], plan=case[1])
     waited_for = {before for node in nodes for before in node.after}
     assert set(range(len(nodes))) - waited_for == {len(nodes) - 1}
     assert nodes[-1].kind == "SYNC"

@@ -40,11 +40,12 @@ def test_a_queued_trial_follows_on_the_gpu_of_the_one_before() -> None:
 @pytest.mark.slow
 @MANY
 @given(planned(simulators=st.one_of(certain(), uncertain())))
-def test_all_boxes_of_a_stage_lie_within_what_is_held_in_the_same_run(
+def test_no_two_boxes_overlap_and_each_lies_within_what_its_stage_holds_in_its_run(
     case: tuple[Simulator, tuple[int, ...]],
 ) -> None:
     simulator, plan = case
-    remaining = list(boxes(simulator, plan=plan))
+    found = boxes(simulator, plan=plan)
+    remaining = list(found)
     for held in first_run_stage_usage(simulator, plan=plan):
         mine, remaining = remaining[: held.trials], remaining[held.trials :]
         assert min(box.start_s for box in mine) >= held.ready_s - 1e-6
@@ -52,13 +53,6 @@ def test_all_boxes_of_a_stage_lie_within_what_is_held_in_the_same_run(
         assert max(box.first_gpu + box.gpus for box in mine) <= held.gpus
     assert remaining == []
 
-
-@pytest.mark.slow
-@MANY
-@given(planned(simulators=st.one_of(certain(), uncertain())))
-def test_no_two_boxes_overlap_and_none_leaves_its_stage(case: tuple[Simulator, tuple[int, ...]]) -> None:
-    simulator, plan = case
-    found = boxes(simulator, plan=plan)
     assert len(found) == sum(stage.trials for stage in simulator.experiment.stages)
     assert max(box.end_s for box in found) <= sample(simulator, plan=plan).ends[-1, 0] + 1e-6
     assert all(box.first_gpu + box.gpus <= max(plan) for box in found)

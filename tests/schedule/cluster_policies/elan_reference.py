@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from kungfu.schedule import ClusterJob, Pauses
-from kungfu.schedule.curve import rate_at
+from tests.schedule.instances import rate_of
 
 RunningJobs = list[tuple[ClusterJob, float]]
 """Jobs in order of arrival, and the work that each has left."""
@@ -38,7 +38,7 @@ def elan_reference(
     while todo or running:
         then = min([*(one.ends for one in running), *(job.submit_s for job in todo[:1])])
         for one in running:
-            rate = rate_at(one.job.curve, gpus=one.gpus) * (1 - pauses.overhead)
+            rate = rate_of(one.job.curve, gpus=one.gpus) * (1 - pauses.overhead)
             one.left = max(0.0, one.left - rate * max(0.0, then - max(now, one.resumes)))
         now = then
         for one in [one for one in running if one.ends <= now]:
@@ -56,7 +56,7 @@ def elan_reference(
 
 
 def _work(job: ClusterJob) -> float:
-    return job.duration_s * rate_at(job.curve, gpus=job.gpus)
+    return job.duration_s * rate_of(job.curve, gpus=job.gpus)
 
 
 def _admitted(running: list[Running], *, waiting: list[ClusterJob], gpus: int, depth: int) -> list[ClusterJob]:
@@ -109,7 +109,7 @@ def _opening(running: RunningJobs, *, wanted: int, gpus: int) -> tuple[float, Ru
     free = 0
     while running and free < wanted:
         held = _shares(running, gpus=gpus)
-        rates = [rate_at(job.curve, gpus=n) for (job, _), n in zip(running, held, strict=True)]
+        rates = [rate_of(job.curve, gpus=n) for (job, _), n in zip(running, held, strict=True)]
         step = min(left / rate for (_, left), rate in zip(running, rates, strict=True))
         stays = [left / rate > step + 1e-12 for (_, left), rate in zip(running, rates, strict=True)]
         now += step
@@ -124,7 +124,7 @@ def _shares(running: RunningJobs, *, gpus: int) -> list[int]:
     held = [job.min_gpus for job, _ in running]
     while sum(held) < gpus:
         gains = [
-            left / rate_at(job.curve, gpus=n) - left / rate_at(job.curve, gpus=n + 1)
+            left / rate_of(job.curve, gpus=n) - left / rate_of(job.curve, gpus=n + 1)
             if n < (job.max_gpus or gpus)
             else 0
             for (job, left), n in zip(running, held, strict=True)
@@ -142,5 +142,5 @@ def _share(running: list[Running], *, gpus: int, now: float, pauses: Pauses) -> 
             pause = pauses.out_s if after > one.gpus else pauses.in_s
             one.resumes = max(one.resumes, now + pause) if one.gpus else now
             one.gpus = after
-            rate = rate_at(one.job.curve, gpus=after) * (1 - pauses.overhead)
+            rate = rate_of(one.job.curve, gpus=after) * (1 - pauses.overhead)
             one.ends = one.resumes + one.left / rate

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from kungfu.schedule import ClusterJob, Pauses
-from kungfu.schedule.curve import rate_at
+from tests.schedule.instances import rate_of
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class CatalogueEntry:
 
     def __init__(self, job: ClusterJob) -> None:
         self.job, self.gpus, self.queue = job, 0, 0
-        self.left = job.duration_s * rate_at(job.curve, gpus=job.gpus)
+        self.left = job.duration_s * rate_of(job.curve, gpus=job.gpus)
         self.executed = self.service = self.waited = self.resumes = 0.0
         self.ends = math.inf
 
     def rate(self, gpus: int, *, overhead: float) -> float:
-        return rate_at(self.job.curve, gpus=gpus) * (1 - overhead)
+        return rate_of(self.job.curve, gpus=gpus) * (1 - overhead)
 
     def gain(self, gpus: int) -> float:
-        now = rate_at(self.job.curve, gpus=gpus)
-        return (rate_at(self.job.curve, gpus=gpus + 1) - now) / now
+        now = rate_of(self.job.curve, gpus=gpus)
+        return (rate_of(self.job.curve, gpus=gpus + 1) - now) / now
 
 
 def elastic_reference(jobs: tuple[ClusterJob, ...], *, gpus: int, rules: Rules) -> dict[str, float]:

@@ -65,17 +65,16 @@ sizes = st.lists(st.integers(1, 6), max_size=12)
 
 @thorough
 @given(wanted=sizes, free=st.integers(0, 20))
-def test_first_fit_serves_exactly_whom_the_plain_loop_serves(wanted: list[int], free: int) -> None:
+def test_first_fit_serves_whom_the_plain_loop_does_and_the_prefix_ends_where_it_must(
+    wanted: list[int], free: int
+) -> None:
+    """First fit serves exactly whom the plain loop serves, and the prefix ends at the first that does not fit."""
     left, served = free, []
     for size in wanted:
         served.append(size <= left)
         left -= size if size <= left else 0
     assert first_fit_mask(np.array(wanted, dtype=np.int64), free=free).tolist() == served
 
-
-@thorough
-@given(wanted=sizes, free=st.integers(0, 20))
-def test_the_prefix_ends_at_the_first_that_does_not_fit(wanted: list[int], free: int) -> None:
     count = prefix_that_fits(np.array(wanted, dtype=np.int64), free=free)
     assert sum(wanted[:count]) <= free
     assert count == len(wanted) or sum(wanted[: count + 1]) > free
@@ -114,7 +113,8 @@ def test_the_shadow_counts_all_who_end_at_that_time() -> None:
 @pytest.mark.slow
 @thorough
 @given(instance=instances())
-def test_the_head_never_starts_after_any_shadow_time_it_was_promised(instance: Instance) -> None:
+def test_the_head_starts_as_promised_and_nobody_waits_who_would_not_delay_it(instance: Instance) -> None:
+    """The head never starts after any shadow time it was promised, and all start who do not delay it."""
     promised: dict[int, float] = {}
     for state in seen(instance.jobs, gpus=instance.gpus, policy=easy_backfill()):
         for job in state.running.tolist():
@@ -126,21 +126,10 @@ def test_the_head_never_starts_after_any_shadow_time_it_was_promised(instance: I
             assert wanted > free
             limit = shadow_time(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
             promised[head] = min(promised.get(head, np.inf), limit.time_s)
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_nobody_is_left_behind_who_could_start_without_delaying_the_head(instance: Instance) -> None:
-    for state in seen(instance.jobs, gpus=instance.gpus, policy=easy_backfill()):
-        if len(state.pending) > 1:
-            work, free = state.workload, int(state.gpus - state.progress.gpus.sum())
-            sizes = state.progress.gpus[state.running]
-            wanted = int(work.gpus[state.pending[0]])
-            limit = shadow_time(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
             for job in state.pending[1:]:
-                ends_in_time = state.now_s + work.duration_s[job] <= limit.time_s
-                assert work.gpus[job] > free or not (ends_in_time or work.gpus[job] <= limit.spare)
+                size = state.workload.gpus[job]
+                ends_in_time = state.now_s + state.workload.duration_s[job] <= limit.time_s
+                assert size > free or not (ends_in_time or size <= limit.spare)
 
 
 def _planned_by_counting(jobs: tuple[ClusterJob, ...], *, gpus: int) -> list[float]:
