@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,10 @@ class Cluster:
     conclude: list[Callable[..., Any]]
     inboxes: list[tf.Variable]
     meeting: Meeting
+
+    def each(self) -> Iterator[tuple[Program, tf.Variable]]:
+        """Each peer's program and inbox."""
+        return zip(self.programs, self.inboxes, strict=True)
 
     def restore(self, replay: Replay) -> None:
         """Gives the peers of the view the states that the replay holds for them."""
@@ -74,8 +78,37 @@ def eager_cluster(plan: Plan, *, size: int) -> Cluster:
 
 
 def traced_cluster(plan: Plan, *, size: int) -> Cluster:
-    """A cluster whose programs run as graphs."""
-    return _cluster(plan, size=size, wrapped=tf.function)
+    """A cluster whose programs run as graphs.
+
+    Where no peer waits for another one, all run the trace of the first, each with its own variables in it.
+    """
+    cluster = _cluster(plan, size=size, wrapped=partial(tf.function, autograph=False))
+    if any(one.message for one in plan.after):
+        return cluster
+    owned = [[*(one.variable for one in program.variables), inbox] for program, inbox in cluster.each()]
+    shared = [
+        [_with_variables(run[0], of=owned[0], instead=own) for own in owned]
+        for run in (cluster.piggybacked, cluster.conclude)
+    ]
+    return replace(cluster, piggybacked=shared[0], conclude=shared[1])
+
+
+def _with_variables(
+    traced: Any, *, of: Sequence[tf.Variable], instead: Sequence[tf.Variable]
+) -> Callable[[Mapping[str, Any]], Any]:
+    """The traced function of one peer, with other variables ``instead`` of those ``of`` this peer."""
+    others = {id(one.handle): other.handle for one, other in zip(of, instead, strict=True)}
+
+    def run(sources: Mapping[str, Any]) -> Any:
+        concrete = traced.get_concrete_function(sources)
+        captured = concrete.captured_inputs
+        concrete.set_external_captures([others.get(id(one), one) for one in captured])
+        try:
+            return concrete(sources)
+        finally:
+            concrete.set_external_captures(captured)
+
+    return run
 
 
 def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster:
@@ -93,8 +126,9 @@ def _cluster(plan: Plan, *, size: int, wrapped: Callable[[Any], Any]) -> Cluster
 
 def step(cluster: Cluster, local: Local, agreed: Mapping[str, Any]) -> list[Outcome]:
     """One step of the peers that ``local`` tells of; gives their outcomes in rank order."""
-    own = [as_tensors(one, rank=rank, agreed=agreed, local=local) for rank, one in enumerate(local)]
-    size = len(own)
+    size = len(local)
+    shared = constants({**derived(local), **agreed, "size": size})
+    own = [{**shared, **constants({**one, "rank": rank})} for rank, one in enumerate(local)]
     piggybacked = [peer(one) for peer, one in zip(cluster.piggybacked[:size], own, strict=True)]
     summed = reduce(np.add, [one.numpy() for one in piggybacked])
     for inbox in cluster.inboxes[:size]:
@@ -116,7 +150,11 @@ def outcome_of(parts: Any) -> Outcome:
 
 def as_tensors(own: Mapping[str, Any], *, rank: int, agreed: Mapping[str, Any], local: Local) -> dict[str, Any]:
     """What the step offers to one peer's program."""
-    offered = {**derived(local), **agreed, **own, "rank": rank, "size": len(local)}
+    return constants({**derived(local), **agreed, **own, "rank": rank, "size": len(local)})
+
+
+def constants(offered: Mapping[str, Any]) -> dict[str, Any]:
+    """The sources as tensors."""
     return {
         name: [tf.constant(leaf, tf.float32) for leaf in value]
         if isinstance(value, list)

@@ -92,8 +92,9 @@ def assert_histories_agree(
         local, agreed = offered(rng, number=number, size=size, grid=grid)
         log.begin()
         expected = replay.step(local, agreed)
+        sources = as_tensors(local[rank], rank=rank, agreed=agreed, local=local)
         for peer in peers:
-            outcome = run(peer, as_tensors(local[peer.rank], rank=peer.rank, agreed=agreed, local=local))
+            outcome = run(peer, sources)
             if log.fragile:
                 peer.take(replay, rank=peer.rank)
             else:
