@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import kungfu
+from tests.lean_start import environment
 from tools.docs_site import command_line, doctest_blocks, flowchart
 from tools.docs_site.pages import ROOT
 
@@ -68,7 +69,8 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_outside(tmp_path: Pat
     """The site is built strictly, has every public name and loads nothing from outside."""
     site = tmp_path / "site"
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", site]
-    ran = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    told = environment()
+    ran = subprocess.run(build, cwd=ROOT, env=told, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, f"a page, a link or a docstring is wrong:\n{ran.stdout}{ran.stderr}"
     pages = {path: Loads(path) for path in site.rglob("*.html")}
     assert len(pages) > 40

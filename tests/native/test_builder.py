@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ import tensorflow as tf
 from kungfu import native
 from kungfu.errors import InternalError, UsageError
 from kungfu.native.builder import locked
+from tests.lean_start import environment
 
 STAND_IN = """#!/bin/sh
 echo "$@" >> "{log}"
@@ -193,11 +193,10 @@ def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_command_prints_where_the_library_is_or_what_is_wrong_with_it(tmp_path: Path) -> None:
     other = made_for_another_tensorflow(tmp_path)
-    root = str(Path(native.__file__).parents[1])
     fitting, wrong = (
         subprocess.Popen(
             [sys.executable, "-m", "kungfu.native"],
-            env=os.environ | {"KUNGFU_NATIVE_LIBRARY": str(library), "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": root},
+            env=environment("keras") | {"KUNGFU_NATIVE_LIBRARY": str(library)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -107,7 +107,6 @@ def _states_of_generators(handles: Iterable[Any]) -> set[int]:
     if not candidates:
         return set()
     tensorflows, of_keras = _subclasses(tf.random.Generator), _subclasses(keras.random.SeedGenerator)
-    both = tensorflows | of_keras
     # A graph knows handles, and not whose they are.
     generators = _instances(tensorflows | of_keras)
     return candidates & {id((one.state if type(one) in tensorflows else one.state.value).handle) for one in generators}

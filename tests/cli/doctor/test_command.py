@@ -6,12 +6,30 @@ import json
 
 import pytest
 
+from kungfu.cli.doctor.probe import Probe, probe
 from kungfu.cli.main import main
+from tests.lean_start import environment
 
 
 @pytest.mark.slow
-def test_here_nothing_is_in_the_way_of_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+def test_here_nothing_is_in_the_way_of_a_job_and_tensorflow_and_the_op_load(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probes: list[Probe] = []
+
+    def observed(*, deadline_s: float) -> Probe:
+        probes.append(probe(deadline_s=deadline_s))
+        return probes[-1]
+
+    monkeypatch.setattr("kungfu.cli.doctor.command.probe", observed)
+    for name, value in environment("matplotlib", "sklearn").items():
+        monkeypatch.setenv(name, value)
     assert main(["doctor", "-np", "1", "--json"]) == 0
+    (tried,) = probes
+    assert tried.missing == ""
+    assert tried.known["tensorflow"]["version"].startswith("2.")
+    assert tried.known["native op"]["path"].endswith(".so")
+    assert tried.known["horovod"].keys() in ({"version"}, {"error"})
     found = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in found][:3] == ["kungfu", "libraries", "TensorFlow"]
     assert all(one.keys() == {"check", "found", "severity", "advice", "host"} for one in found)

@@ -78,12 +78,3 @@ def runs(process: int) -> bool:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-@pytest.mark.slow
-def test_here_tensorflow_and_the_op_load() -> None:
-    found = probe(deadline_s=240.0)
-    assert found.missing == ""
-    assert found.known["tensorflow"]["version"].startswith("2.")
-    assert found.known["native op"]["path"].endswith(".so")
-    assert found.known["horovod"].keys() in ({"version"}, {"error"})

@@ -18,6 +18,9 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from kungfu.signal.operation.numpy_kernels import sum_of_squares
+from tests.lean_start import environment
+
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 180.0
@@ -39,6 +42,12 @@ def draw(peer: int, view: int) -> list[np.ndarray]:
     return values
 
 
+def draw_many() -> np.ndarray:
+    """Numbers for several threads at once, of very different magnitudes."""
+    rng, count = np.random.default_rng(7), 1_000_003
+    return (rng.standard_normal(count) * 10.0 ** rng.uniform(-44.0, 3.0, count)).astype(np.float32)
+
+
 def left_fold(values: list[np.ndarray]) -> np.ndarray:
     total = values[0]
     for value in values[1:]:
@@ -49,11 +58,10 @@ def left_fold(values: list[np.ndarray]) -> np.ndarray:
 class Peer:
     """A process that runs this file, and in it the programs that it is told."""
 
-    def __init__(self) -> None:
-        threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        environment = os.environ | threads | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    def __init__(self, *, threads: int = 1) -> None:
+        told = environment("keras") | {"TF_NUM_INTRAOP_THREADS": str(threads), "TF_NUM_INTEROP_THREADS": "2"}
         pipe, line = subprocess.PIPE, [sys.executable, __file__]
-        self.process = subprocess.Popen(line, env=environment, text=True, stdin=pipe, stdout=pipe)
+        self.process = subprocess.Popen(line, env=told, text=True, stdin=pipe, stdout=pipe)
 
     def run(self, program: str, *words: object) -> None:
         assert self.process.stdin is not None
@@ -74,9 +82,9 @@ class Peer:
 
 
 @contextmanager
-def processes(size: int) -> Iterator[list[Peer]]:
-    """Whatever still runs afterwards is killed."""
-    peers = [Peer() for _ in range(size)]
+def processes(*threads: int) -> Iterator[list[Peer]]:
+    """Processes with these numbers of threads; whatever still runs afterwards is killed."""
+    peers = [Peer(threads=number) for number in threads]
     try:
         yield peers
     finally:
@@ -89,7 +97,7 @@ def processes(size: int) -> Iterator[list[Peer]]:
 @pytest.fixture(scope="module")
 def peers() -> Iterator[list[Peer]]:
     """Four processes for all tests of this file, of which some may have been killed before."""
-    with processes(4) as started:
+    with processes(1, 3, 1, 1) as started:
         yield started
         assert {one.end() for one in started if one.process.poll() is None and one not in BLOCKED} == {0}
 
@@ -108,6 +116,12 @@ def test_sums_are_the_left_fold_under_one_trace_while_views_change(tmp_path: Pat
         for peer in members:
             assert (tmp_path / f"{view}-{peer}").read_bytes() == expected, f"view {view}, peer {peer}"
     assert left_behind(str(tmp_path)) == []
+
+
+def test_the_number_of_threads_changes_no_bit_of_a_norm(peers: list[Peer]) -> None:
+    for number, peer in enumerate(peers[:2]):  # of one thread and of three
+        peer.run("norm", number)
+    assert [peer.printed() for peer in peers[:2]] == [float(sum_of_squares(draw_many())).hex()] * 2
 
 
 def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path, peers: list[Peer]) -> None:
@@ -130,7 +144,7 @@ def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path
     report = stopped([peers[0], peers[3]], tmp_path / "1", heartbeat_s=(heartbeat_s := 1.0))
     # On a busy machine a whole process may stand still for as long as the heartbeat may: then with a longer one.
     if report.get("alive") != []:
-        with processes(2) as others:
+        with processes(1, 1) as others:
             report = stopped(others, tmp_path / "8", heartbeat_s=(heartbeat_s := 8.0))
             assert others[0].end() == 0
     assert report, "who holds Python's lock for long is waited for"
@@ -171,7 +185,7 @@ def follow_views(peer: int, folder: str) -> None:
 
     attachment, order = LocalAttachment(), tf.Variable(0)
 
-    @tf.function
+    @tf.function(autograph=False)
     def step(values: list[tf.Tensor]) -> list[tf.Tensor]:
         return attachment.all_reduce(values, prescale=1.0, order=order, tag="gradients")
 
@@ -193,7 +207,9 @@ def lose_a_peer(peer: int, folder: str) -> None:
     from kungfu.runtime.attachment.local import LocalAttachment
 
     attachment, order, report = LocalAttachment(), tf.Variable(0), {"errors": [], "texts": [], "noticed": 0.0}
-    step = tf.function(lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients"))
+    step = tf.function(
+        lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients"), autograph=False
+    )
     open_view(attachment, peer, size=3, folder=folder, view=0)
     step(1.0)
     print("ready", flush=True)
@@ -223,7 +239,9 @@ def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
         tf.Variable(0),
         {"errors": [], "texts": []},
     )
-    step = tf.function(lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients")[0])
+    step = tf.function(
+        lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients")[0], autograph=False
+    )
     open_view(attachment, peer, size=2, folder=folder, view=0)
     if peer == 1:
         ctypes.PyDLL(None).usleep(
@@ -248,6 +266,15 @@ def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
     print(json.dumps(report), flush=True)
 
 
+def take_a_norm(peer: int) -> None:
+    """Prints the squared norm of many numbers, to its last bit."""
+    import tensorflow as tf
+
+    from kungfu.runtime.attachment.norms import norm_squared
+
+    print(float(norm_squared([tf.constant(draw_many())])).hex(), flush=True)
+
+
 def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> None:
     shared = {"job": job(folder), "deadline_s": DEADLINE_S, "secret": b"secret", "addresses": [""] * size}
     attachment.open(rank=rank, size=size, view=view, **shared)
@@ -255,6 +282,7 @@ def open_view(attachment, rank: int, *, size: int, folder: str, view: int) -> No
 
 PROGRAMS: dict[str, Callable[..., None]] = {
     "views": follow_views,
+    "norm": take_a_norm,
     "killed": lose_a_peer,
     "stopped": stand_still,
 }

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -236,28 +232,3 @@ def test_a_message_that_fails_gives_no_norms() -> None:
     with open_peers(2) as run:
         for _, own, together in run(lambda rank, peer: with_norms(peer, [np.ones(4), [0.0]])):
             assert (own, together) == (4.0, 16.0), "nothing is left of the sums of the message that failed"
-
-
-def test_the_number_of_threads_changes_no_bit() -> None:
-    """This file is also the program that takes the norm."""
-    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(Path(__file__).parents[3])}
-    running = [
-        subprocess.Popen(
-            [sys.executable, __file__],
-            env=environment | {"TF_NUM_INTRAOP_THREADS": str(threads)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for threads in (1, 3)
-    ]
-    try:
-        printed = [one.communicate(timeout=600.0)[0] for one in running]
-    finally:
-        for one in running:
-            one.kill()
-    values = drawn(7, 1_000_003)
-    assert printed == [f"{total([values]).hex()}\n"] * 2
-
-
-if __name__ == "__main__":
-    print(float(norm_squared([tf.constant(drawn(7, 1_000_003))])).hex())

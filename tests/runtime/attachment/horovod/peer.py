@@ -47,23 +47,23 @@ def mixture(me: Any) -> list[Any]:
     ]
 
 
-@tf.function
+@tf.function(autograph=False)
 def traced_mixture(prescale: Any) -> list[Any]:
     TRACES.append("mixture")
     return reduce(mixture(ME.read_value()), prescale=prescale, tag="mixture")
 
 
-@tf.function
+@tf.function(autograph=False)
 def constants() -> list[Any]:
     """Nothing that goes in depends on a variable, and the two messages look alike."""
     TRACES.append("constants")
     return [*reduce([tf.constant([1.0, 2.0])], tag="constants"), *reduce([tf.constant([1.0, 2.0])], tag="constants")]
 
 
-@tf.function
+@tf.function(autograph=False)
 def gated() -> list[Any]:
     """Messages in a flat part, two gates and an inner function; none of them uses another's result."""
-    inner = tf.function(lambda: reduce([tf.constant(4.0)], tag="inner")[0])
+    inner = tf.function(lambda: reduce([tf.constant(4.0)], tag="inner")[0], autograph=False)
     gate = OPEN_GATES.read_value()
     slow = tf.eye(300)  # the first message is ready last, so that only the order that we ask for can be what we see
     for _ in range(5):
@@ -74,12 +74,12 @@ def gated() -> list[Any]:
     return [flat, one, two, inner(), tf.cast(ORDER.read_value(), tf.float32)]
 
 
-@tf.function
+@tf.function(autograph=False)
 def normal(seed: Any) -> Any:
     return reduce([tf.random.stateless_normal([100_003], seed)], tag="normal")[0]
 
 
-@tf.function
+@tf.function(autograph=False)
 def with_norms(seed: Any, prescale: Any) -> Any:
     """Two tensors and what rides on them: the norm where it stands for itself, and beside it a number."""
     own = [tf.random.stateless_normal([40_001], seed), tf.random.stateless_normal([7, 3], seed)]
