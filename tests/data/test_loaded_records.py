@@ -69,7 +69,7 @@ def test_the_loop_takes_readers_too_and_has_the_same_samples_in_the_same_order()
 
 @pytest.mark.slow
 def test_fit_trains_on_them_as_on_arrays():
-    assert_fits_as_arrays(kf.data.records(list(range(SAMPLES)), load, readers=4), X, Y)
+    assert_fits_as_arrays(kf.data.records(list(range(SAMPLES)), load, readers=4))
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_loop_walks_them_each_once_an_epoch():
 
 @pytest.mark.slow
 def test_fit_trains_on_them_as_on_arrays():
-    assert_fits_as_arrays(kf.data.mapped(SAMPLES, of_number), X, Y)
+    assert_fits_as_arrays(kf.data.mapped(SAMPLES, of_number))
 
 
 @pytest.mark.parametrize(

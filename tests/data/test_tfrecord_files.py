@@ -79,9 +79,9 @@ def test_fit_has_the_same_numbers_in_a_job_and_alone(files):
     records = kf.data.tfrecords(files, parse)
     with float64():
         mine, alone, unshuffled, plain = (compiled(network(), metrics=["mae"]) for _ in range(4))
-        in_job(mine, records, batch_size=16, epochs=3, shuffle=True, validation_data=records.dataset(32))
+        in_job(mine, records, batch_size=16, epochs=2, shuffle=True, validation_data=records.dataset(32))
         kf.keras.attach(alone)
-        alone.fit(records, batch_size=16, epochs=3, verbose=0, validation_data=records.dataset(32))
+        alone.fit(records, batch_size=16, epochs=2, verbose=0, validation_data=records.dataset(32))
         assert_same(mine, alone)
         in_job(unshuffled, records, batch_size=16, epochs=2)
         plainly(plain, X, Y, batch_size=16, epochs=2)

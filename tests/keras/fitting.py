@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import keras
@@ -66,14 +67,23 @@ def plainly(model: Any, *args: Any, op_by_op: bool = True, **given: Any) -> Any:
     return model.fit(*args, **{"verbose": 0, "shuffle": False, **given})
 
 
-def assert_fits_as_arrays(samples: Any, x: np.ndarray, y: np.ndarray) -> None:
-    """``fit`` of samples by index, in a job and alone, comes to what that of their arrays does, validation included."""
+@cache
+def _fitted_as_arrays() -> Any:
     with float64():
-        mine, alone, plain = (compiled(network(), metrics=["mae"]) for _ in range(3))
-        in_job(mine, samples, batch_size=16, epochs=2, validation_data=samples.dataset(32))
+        (x, y), plain = points(), compiled(network(), metrics=["mae"])
         plainly(plain, x, y, batch_size=16, epochs=2, validation_data=(x, y), validation_batch_size=32)
+    return plain
+
+
+def assert_fits_as_arrays(samples: Any) -> None:
+    """``fit`` of `points` by index, in a job and alone, comes to what that of their arrays does, with validation."""
+    plain = _fitted_as_arrays()
+    with float64():
+        mine, alone = (compiled(network(), metrics=["mae"]) for _ in range(2))
+        in_job(mine, samples, batch_size=16, epochs=2, validation_data=samples.dataset(32))
         assert_same(mine, plain)
         kf.keras.attach(alone)
+        alone.run_eagerly = True  # by Keras' own step
         alone.fit(samples, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=samples.dataset(32))
         assert_same(alone, plain)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import keras
@@ -64,10 +65,62 @@ def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, op_by_op: b
     return mine
 
 
-@pytest.mark.parametrize("make", [network, Subclassed, Regularised])
+class Told(keras.callbacks.Callback):
+    """Looks at the logs of each execution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.ended = [], []
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        self.begun.append(batch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.ended.append((batch, dict(logs)))
+
+
+class Keeping(keras.callbacks.Callback):
+    """Keeps the logs of each step, and does not look at them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.kept.append(logs)
+
+
+USUAL = {"batch_size": 7, "epochs": 2}  # the last batch of an epoch is of one sample
+
+
+@cache
+def plain_network() -> tuple[Any, Told]:
+    """The usual fit of the network by Keras, with which fits of several tests are compared."""
+    with float64():
+        plain, told = compiled(network(), metrics=["mae"]), Told()
+        plainly(plain, *points(), callbacks=[told], **USUAL)
+    return plain, told
+
+
+@cache
+def network_in_job() -> tuple[Any, Keeping]:
+    """The usual fit of the network in a job."""
+    with float64():
+        mine, keeping = compiled(network(), metrics=["mae"]), Keeping()
+        in_job(mine, *points(), callbacks=[keeping], **USUAL)
+    return mine, keeping
+
+
+def test_a_network_is_trained_as_by_keras():
+    (mine, _), (plain, _) = network_in_job(), plain_network()
+    assert_same(mine, plain)
+    assert mine.fit.attached.training.traces() == 1
+
+
+@pytest.mark.parametrize("make", [Subclassed, Regularised])
 def test_models_of_every_kind_are_trained_as_by_keras(make):
     x, y = points()
-    assert_as_keras(make, x, y, batch_size=12, epochs=3, compile_with=lambda: {"metrics": ["mae"]})
+    assert_as_keras(make, x, y, batch_size=12, epochs=2, compile_with=lambda: {"metrics": ["mae"]})
 
 
 def test_layers_with_statistics_and_random_numbers_are_trained_as_by_keras():
@@ -121,17 +174,18 @@ def test_weights_of_classes_and_metrics_of_totals_and_tables(rows):
 def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
     x, y = points()
     mine = assert_as_keras(
-        network, x, y, validation_split=0.3, validation_freq=2, batch_size=8, epochs=5, initial_epoch=1
+        network, x, y, validation_split=0.3, validation_freq=2, batch_size=12, epochs=5, initial_epoch=1
     )
     assert mine.history.epoch == [1, 2, 3, 4]
     assert len(mine.history.history["val_loss"]) == 2
 
 
 def test_forward_and_backward_pass_are_compiled_where_the_model_says_so():
-    x, y = points()
-    assert_as_keras(
-        network, x, y, batch_size=16, epochs=2, compile_with=lambda: {"jit_compile": True, "metrics": ["mae"]}
-    )
+    with float64():
+        mine = compiled(network(), jit_compile=True, metrics=["mae"])
+        in_job(mine, *points(), **USUAL)
+        assert_same(mine, plain_network()[0])
+        assert mine.fit.attached.training.traces() == 1
 
 
 def test_in_half_precision_the_loss_is_scaled_as_by_keras():
@@ -168,16 +222,15 @@ def test_shuffling_is_in_an_order_of_the_jobs_own_with_each_sample_once():
 @pytest.mark.parametrize("ends", ["with the data", "after some steps"])
 def test_a_dataset_is_trained_on_as_by_keras(ends):
     x, y = points()
-    given = {"epochs": 3} if ends == "with the data" else {"epochs": 4, "steps_per_epoch": 2}
-
-    def data() -> Any:
-        whole = tf.data.Dataset.from_tensor_slices(({"x": x, "unused": x}, y)).map(lambda a, b: (a["x"], b)).batch(10)
-        return whole if ends == "with the data" else whole.repeat()
-
+    rows = tf.data.Dataset.from_tensor_slices(({"x": x, "unused": x}, y)).map(lambda a, b: (a["x"], b))
     with float64():
         mine, plain = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
-        in_job(mine, data(), **given)
-        plainly(plain, data(), **given)
+        if ends == "with the data":
+            in_job(mine, rows.batch(USUAL["batch_size"]), epochs=USUAL["epochs"])
+            plain, _ = plain_network()  # of arrays, which make the same batches
+        else:
+            for fit, model in ((in_job, mine), (plainly, plain)):
+                fit(model, rows.batch(10).repeat(), epochs=4, steps_per_epoch=2)
         assert_same(mine, plain)
 
 
@@ -186,7 +239,7 @@ def test_a_dataset_with_weights_of_classes_and_of_samples():
     loss, classes = "sparse_categorical_crossentropy", {"class_weight": {0: 1.0, 1: 3.0, 2: 1.0}}
     with float64():
         for pieces, given in (((x, y), classes), ((x, y, np.linspace(0, 1, SAMPLES)), {})):
-            data = tf.data.Dataset.from_tensor_slices(pieces).batch(16)
+            data = tf.data.Dataset.from_tensor_slices(pieces).batch(25)
             mine, plain = (compiled(network(outputs=3, activation="softmax"), loss) for _ in range(2))
             in_job(mine, data, epochs=2, **given)
             plainly(plain, data, epochs=2, **given)
@@ -234,13 +287,14 @@ def test_callbacks_of_keras_do_what_they_do_under_keras(tmp_path):
         ]
 
     with float64():
-        mine, plain = compiled(network()), compiled(network())
+        mine, plain = (compiled(network(), optimizer=keras.optimizers.Adam(0.05)) for _ in range(2))
         given = {"batch_size": 12, "epochs": 30, "validation_data": (x[:9], y[:9])}
         in_job(mine, x, y, callbacks=callbacks("mine"), **given)
         plainly(plain, x, y, callbacks=callbacks("plain"), **given)
         assert_same(mine, plain)
         assert len(mine.history.epoch) < 30
         assert mine.stop_training
+        assert len(set(mine.history.history["learning_rate"])) == 2
         for model, name in ((mine, "mine"), (plain, "plain")):
             model.load_weights(tmp_path / f"{name}.weights.h5")
         np.testing.assert_allclose(mine.predict(x, verbose=0), plain.predict(x, verbose=0), rtol=1e-9)
@@ -267,7 +321,7 @@ def test_an_interrupted_fit_continues_from_its_backup_as_by_keras(tmp_path):
     with float64():
         models = []
         for fit, name in ((in_job, "mine"), (plainly, "plain")):
-            given = {"batch_size": 16, "epochs": 4, "shuffle": False}
+            given = {"batch_size": 30, "epochs": 4, "shuffle": False}
             given |= {"policies": [watch()]} if fit is in_job else {}
             backup = keras.callbacks.BackupAndRestore(tmp_path / name)
             with pytest.raises(ZeroDivisionError):
@@ -342,25 +396,10 @@ def test_no_epochs_at_all_leave_the_model_as_it_is():
 
 @pytest.mark.parametrize("per_execution", [1, 3])
 def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(per_execution):
-    x, y = points()
-
-    class Told(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.begun, self.ended = [], []
-
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self.begun.append(batch)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.ended.append((batch, dict(logs)))
-
     with float64():
-        each, told = Told(), Told()
-        plain, mine = compiled(network(), metrics=["mae"]), compiled(network(), metrics=["mae"])
+        (plain, each), mine, told = plain_network(), compiled(network(), metrics=["mae"]), Told()
         mine.steps_per_execution = per_execution
-        plainly(plain, x, y, batch_size=7, epochs=2, callbacks=[each])
-        in_job(mine, x, y, batch_size=7, epochs=2, callbacks=[told])
+        in_job(mine, *points(), callbacks=[told], **USUAL)
         assert_same(mine, plain)
     ends = [at for at, (batch, _) in enumerate(each.ended) if batch in (2, 5, 7)] if per_execution > 1 else range(16)
     assert told.begun == [batch for batch in each.begun if batch % per_execution == 0]
@@ -370,21 +409,10 @@ def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(pe
 
 
 def test_logs_are_computed_when_a_callback_looks_and_are_those_of_their_step():
-    x, y = points()
-
-    class Keeping(keras.callbacks.Callback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.kept: list[Any] = []
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            self.kept.append(logs)
-
-    keeping = Keeping()
-    history = in_job(compiled(network(), metrics=["mae"]), x, y, batch_size=10, callbacks=[keeping])
+    mine, keeping = network_in_job()
     first, *_, last = keeping.kept
     assert all(isinstance(one, dict) for one in keeping.kept)
-    assert last.get("loss") == pytest.approx(history.history["loss"][0])
+    assert last.get("loss") == pytest.approx(mine.history.history["loss"][-1])
     assert {**first} == dict(first)
     assert len(first) == 2
     assert first["loss"] != last["loss"]

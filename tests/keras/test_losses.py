@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import keras
@@ -36,34 +38,21 @@ def given(loss: Any) -> Any:
     return lambda y, predicted, weights=None: model.compute_loss(y=y, y_pred=predicted, sample_weight=weights)
 
 
-def whole(loss: Any, slices: Sequence[int], y: Any, predicted: Any, weights: Any, mask: Any) -> Any:
-    """The mean of the slices' losses, weighted by samples; an empty slice stands for another peer's sample."""
-    loops = [OnePeer(count) for count in slices]
-    starts = np.cumsum([0, *slices])
+@dataclass(frozen=True)
+class Case:
+    """A loss, a batch for it, and what it comes to on the whole of it."""
 
-    def of(loop: OnePeer, first: int, count: int) -> Any:
-        rows = slice(first, first + count) if count else slice(0, 1)
-        part = tf.constant(predicted[rows])
-        if mask is not None:
-            part._keras_mask = tf.constant(mask[rows])
-        loop.added = []
-        with WholeBatchLosses(loop).scaled():
-            return loss(tf.constant(y[rows]), part, None if weights is None else tf.constant(weights[rows]))
-
-    told = list(zip(loops, starts[:-1].tolist(), slices, strict=True))
-    for one in told:
-        of(*one)
-    sums = [sum(values) for values in zip(*(loop.added for loop in loops), strict=True)]
-    for loop in loops:
-        loop.sums = sums
-    return sum(float(of(*one)) * one[2] for one in told) / sum(slices)
+    loss: Any
+    y: Any
+    predicted: Any
+    weights: Any
+    mask: Any
+    expected: float
 
 
-@pytest.mark.parametrize("slices", SLICES)
-@pytest.mark.parametrize("masked", [None, "some", "all", "none of a slice"])
-@pytest.mark.parametrize("weighted", [None, "samples", "positions", "zeros"])
-@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight", "sum"])
-def test_the_mean_of_the_slices_is_the_loss_of_the_whole_batch(reduction, weighted, masked, slices):
+@cache
+def case(reduction: str, weighted: str | None, masked: str | None) -> Case:
+    """The mean squared error, reduced so, of a batch with such weights and such a mask; in float64."""
     draw = np.random.default_rng(0)
     y, predicted = draw.normal(size=(2, SAMPLES, WORDS, 2))
     weights = {
@@ -81,11 +70,43 @@ def test_the_mean_of_the_slices_is_the_loss_of_the_whole_batch(reduction, weight
     everything = tf.constant(predicted)
     if mask is not None:
         everything._keras_mask = tf.constant(mask)
+    loss = given(keras.losses.MeanSquaredError(reduction))
+    return Case(loss, y, predicted, weights, mask, float(loss(tf.constant(y), everything, weights)))
+
+
+def whole(loss: Any, slices: Sequence[int], y: Any, predicted: Any, weights: Any, mask: Any) -> Any:
+    """The mean of the slices' losses, weighted by samples; an empty slice stands for another peer's sample."""
+    loops = [OnePeer(count) for count in slices]
+    starts = np.cumsum([0, *slices])
+
+    def of(loop: OnePeer, first: int, count: int) -> Any:
+        rows = slice(first, first + count) if count else slice(0, 1)
+        part = tf.constant(predicted[rows])
+        if mask is not None:
+            part._keras_mask = tf.constant(mask[rows])
+        loop.added = []
+        with WholeBatchLosses(loop).scaled():
+            return loss(tf.constant(y[rows]), part, None if weights is None else tf.constant(weights[rows]))
+
+    told = list(zip(loops, starts[:-1].tolist(), slices, strict=True))
+    losses = [of(*one) for one in told]
+    sums = [sum(values) for values in zip(*(loop.added for loop in loops), strict=True)]
+    if sums:  # else they are what they are without the others
+        for loop in loops:
+            loop.sums = sums
+        losses = [of(*one) for one in told]
+    return sum(float(loss) * count for loss, count in zip(losses, slices, strict=True)) / sum(slices)
+
+
+@pytest.mark.parametrize("slices", SLICES)
+@pytest.mark.parametrize("masked", [None, "some", "all", "none of a slice"])
+@pytest.mark.parametrize("weighted", [None, "samples", "positions", "zeros"])
+@pytest.mark.parametrize("reduction", ["sum_over_batch_size", "mean", "mean_with_sample_weight", "sum"])
+def test_the_mean_of_the_slices_is_the_loss_of_the_whole_batch(reduction, weighted, masked, slices):
     with float64():
-        loss = given(keras.losses.MeanSquaredError(reduction))
-        expected = float(loss(tf.constant(y), everything, weights))
-        found = whole(loss, slices, y, predicted, weights, mask)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+        one = case(reduction, weighted, masked)
+        found = whole(one.loss, slices, one.y, one.predicted, one.weights, one.mask)
+    np.testing.assert_allclose(found, one.expected, rtol=1e-12, atol=1e-15)
 
 
 def test_a_mean_over_samples_and_a_loss_not_given_to_compile_send_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -52,14 +53,20 @@ def fits(fit: Any, **given: Any) -> tuple[Any, list[dict[str, list[float]]]]:
     return model, histories
 
 
-def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras(monkeypatch) -> None:
-    """Fits of a model that is compiled anew are as by Keras, and the steps are counted on."""
-    with float64():
+@cache
+def trained_before() -> tuple[JobConnection, Any, list[dict[str, list[float]]]]:
+    """A job that has done its fits, with which that by Keras and peers that come late are compared; in float64."""
+    with pytest.MonkeyPatch.context() as monkeypatch, float64():
         connection = connected(monkeypatch)
-        mine, histories = fits(in_job)
-        assert connection.phase == 2
-        assert mine.fit.attached.handle.step_number == 16
-        monkeypatch.undo()
+        return connection, *fits(in_job)
+
+
+def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras() -> None:
+    """Fits of a model that is compiled anew are as by Keras, and the steps are counted on."""
+    connection, mine, histories = trained_before()
+    assert connection.phase == 2
+    assert mine.fit.attached.handle.step_number == 16
+    with float64():
         plain, expected = fits(plainly)
     for one, other in zip(histories, expected, strict=True):
         np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-8)
@@ -68,11 +75,11 @@ def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras(monkeypatch) -> N
 
 
 def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatch) -> None:
-    first = connected(monkeypatch)
-    trained, histories = fits(in_job)
+    first, trained, histories = trained_before()
     late = connected(monkeypatch)
     late.membership = Late(first, over=2)
-    passed, its = fits(in_job)
+    with float64():
+        passed, its = fits(in_job)
     assert its == histories
     for one, other in zip(passed.weights, trained.weights, strict=True):
         np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
@@ -91,27 +98,29 @@ def test_a_peer_that_comes_late_receives_the_result_of_evaluate(monkeypatch):
         given = [(x, y, told), (x[:20], y[:20], told), (data, None, {"verbose": 0, "return_dict": True}), *more]
         return [model.evaluate(x, y, **told) for x, y, told in given]
 
-    first = connected(monkeypatch)
-    trained, _ = fits(in_job)
+    first, trained, _ = trained_before()
     found = scores(trained)
     plain = keras.Model.evaluate(trained, *points(), batch_size=16, verbose=0)
     assert found[0] == pytest.approx(plain, rel=1e-6)
     told = trained.fit.attached.evaluations.told()
     assert [one[0][0] for one in told] == [4, 2, 4], "batches"
-    told[1][1]["loss"] = 42.0  # which no peer computes
+    monkeypatch.setitem(told[1][1], "loss", 42.0)  # which no peer computes
     connected(monkeypatch).membership = Late(first, over=2)
-    passed, _ = fits(in_job)
-    x, y = points()
-    its = scores(passed, (x[:30], y[:30], {"verbose": 0}))
+    with float64():
+        passed, _ = fits(in_job)
+        x, y = points()
+        its = scores(passed, (x[:30], y[:30], {"verbose": 0}))
     assert its[:3] == [found[0], 42.0, found[2]]
     assert its[3] == pytest.approx(keras.Model.evaluate(trained, x[:30], y[:30], verbose=0), rel=1e-6)
 
 
 def test_a_fit_that_is_called_otherwise_on_a_peer_that_comes_late_is_refused(monkeypatch) -> None:
-    first = connected(monkeypatch)
-    fits(in_job)
+    first, *_ = trained_before()
     connected(monkeypatch).membership = Late(first, over=2)
-    with pytest.raises(UsageError, match="has batches of 10 on this peer, and batches of 16 on those that have done"):
+    with (
+        float64(),
+        pytest.raises(UsageError, match="has batches of 10 on this peer, and batches of 16 on those that have done"),
+    ):
         fits(in_job, batch_size=10)
 
 

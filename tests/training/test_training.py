@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,14 @@ from tests.training.linear import linear_model, linear_run, points
 def attached():
     model = linear_model()
     return model, kf.attach(model, keras.optimizers.SGD(1.0))
+
+
+@cache
+def stepping():
+    """A run that has done a step, and is told of more that it refuses."""
+    run = linear_run()
+    run.step(points(4))
+    return run
 
 
 @pytest.mark.parametrize("times", [0, 2])
@@ -46,8 +56,7 @@ def test_a_step_must_average_exactly_once(times):
     ids=["type", "shape", "rank", "structure", "ragged"],
 )
 def test_a_batch_of_another_kind_than_the_first_is_told_without_the_tensors(batch, message):
-    run = linear_run()
-    run.step(points(4))
+    run = stepping()
     with pytest.raises(UsageError, match=message) as refused:
         run.step(batch)
     assert len(str(refused.value)) < 400
@@ -106,8 +115,7 @@ def test_a_step_whose_first_trace_makes_a_variable_averages_once():
 
 
 def test_a_second_step_function_is_refused():
-    run = linear_run()
-    run.step(points(2))
+    run = stepping()
     with pytest.raises(UsageError, match="one step"):
         run.training.step(lambda x: None)
 
@@ -133,8 +141,7 @@ def test_a_step_after_the_end_is_refused():
 
 
 def test_alone_the_rank_is_0_the_size_1_and_nobody_has_left():
-    run = linear_run()
-    run.step(points(2))
+    run = stepping()
     assert (run.training.rank, run.training.size, run.training.left) == (0, 1, False)
 
 

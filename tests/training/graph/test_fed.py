@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,15 @@ def test_a_message_that_fails_has_carried_nothing_and_updated_nothing(tag: str) 
     assert run.weights.any()
 
 
+@cache
+def stepping() -> Run:
+    """A run that goes on from test to test; each feeds a number of its own, or another one before."""
+    return linear_run(policies=[frugal()])
+
+
 def test_another_thread_may_feed() -> None:
-    run = linear_run(policies=[frugal()])
-    run.step(points(2))
+    run = stepping()
+    assert stepped(run, 1.0) == [1.0]
     feeder = threading.Thread(target=run.training.feed, args=("price", 7.0))
     feeder.start()
     feeder.join(60)
@@ -125,8 +132,8 @@ def test_another_thread_may_feed() -> None:
 
 
 def test_a_peer_without_samples_sends_what_it_was_fed() -> None:
-    run = linear_run(policies=[frugal()])
-    run.step(points(2))
+    run = stepping()
+    assert stepped(run, 1.0) == [1.0]
     run.training.feed("price", 7.0)
     run.step(points(0))
     assert price(run) == 7.0
@@ -134,8 +141,7 @@ def test_a_peer_without_samples_sends_what_it_was_fed() -> None:
 
 @pytest.mark.parametrize("value", [3, np.float64(3), np.int32(3), np.asarray(3.0), tf.constant(3)])
 def test_every_kind_of_number_is_taken(value: Any) -> None:
-    run = linear_run(policies=[frugal()])
-    assert stepped(run, value) == [3.0]
+    assert stepped(stepping(), 1.0, value) == [1.0, 3.0]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -np.inf, 1e39, 10**400])

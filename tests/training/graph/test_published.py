@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import keras
@@ -92,10 +93,25 @@ def test_a_branch_that_is_not_taken_publishes_what_is_not_known() -> None:
     np.testing.assert_array_equal(seen, [1.0, np.nan, 1.0])
 
 
-@pytest.mark.parametrize(("dtype", "value", "shown"), [("int64", 7, 7.0), ("bool", True, 1.0), ("float32", 0.5, 0.5)])
-def test_each_dtype_is_published(dtype: str, value: Any, shown: float) -> None:
-    training, step = run([watching(dtype=dtype)], lambda training, x: training.publish("score", value))
-    assert called(training, step, points(2)) == [shown]
+EACH = {"int64": (7, 7.0), "bool": (True, 1.0), "float32": (0.5, 0.5), "half": (tf.constant(0.25, tf.float16), 0.25)}
+
+
+@cache
+def published_of_each() -> dict[str, float]:
+    """What a policy saw of a number of each dtype, which are published in one step."""
+
+    def body(training: Any, x: Any) -> None:
+        for name, (value, _) in EACH.items():
+            training.publish(name, value)
+
+    training, step = run([watching(dtype="float32" if name == "half" else name, name=name) for name in EACH], body)
+    step(points(2))
+    return {name: told(training, name) for name in EACH}
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
+def test_each_dtype_is_published(dtype: str) -> None:
+    assert published_of_each()[dtype] == EACH[dtype][1]
 
 
 def test_a_float_is_averaged_over_micro_batches_and_of_others_the_last_counts() -> None:
@@ -225,8 +241,7 @@ def test_another_dtype_is_refused_with_both(dtype: str, value: Any) -> None:
 
 
 def test_a_float_of_another_width_is_taken() -> None:
-    training, step = run([watching()], lambda training, x: training.publish("score", tf.constant(0.5, tf.float16)))
-    assert called(training, step, points(2)) == [0.5]
+    assert published_of_each()["half"] == EACH["half"][1]
 
 
 def test_outside_of_a_step_it_is_refused_with_what_to_write() -> None:

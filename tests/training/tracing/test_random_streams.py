@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -15,6 +16,8 @@ from kungfu.training.graph.step import WHOLE, as_tensors
 from kungfu.training.tracing.random_streams import ExemptStates, RandomStreams
 from kungfu.training.tracing.trace import StepTrace
 from tests.training.linear import linear_model, points
+
+STEPS = 2
 
 
 class Program:
@@ -42,7 +45,7 @@ class Program:
         ]
         return [tf.reshape(one, [-1]) for one in drawn]
 
-    def of_peer(self, peer: int, *, after: int = 0, steps: int = 2) -> list[list[Any]]:
+    def of_peer(self, peer: int, *, after: int = 0, steps: int = STEPS) -> list[list[Any]]:
         """What the steps of a peer draw, in order, by the way of drawing."""
         training = kf.attach(self.model, keras.optimizers.SGD(1.0))
         loop = training._runner
@@ -60,47 +63,55 @@ class Program:
         drawn = [[one.numpy().tolist() for one in compiled(WHOLE, tensors)[0]] for _ in range(steps)]
         return [list(ways) for ways in zip(*drawn, strict=True)]
 
+    def between_steps(self) -> list[Any]:
+        """What the program draws next, outside of its step."""
+        drawn = [self.generator.normal([2]), keras.random.uniform([2], seed=self.seeds), tf.random.uniform([2])]
+        return [one.numpy().tolist() for one in [*drawn, keras.random.uniform([2])]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a peer draws in its first steps, by the way of drawing, and after the last of its steps."""
+
+    ways: list[list[Any]]
+    between: list[Any]
+
 
 @functools.cache
-def drawn(peer: int, *, after: int = 0, seed: int = 7) -> list[list[Any]]:
-    """What the steps of a peer of this program draw."""
-    return Program(seed=seed).of_peer(peer, after=after)
+def drawn(peer: int, *, after: int = 0, seed: int = 7) -> Drawn:
+    """What a peer of this program draws; each peer of another number takes another number of steps."""
+    program = Program(seed=seed)
+    ways = program.of_peer(peer, after=after, steps=STEPS + peer)
+    return Drawn([steps[:STEPS] for steps in ways], program.between_steps())
 
 
 WAYS = 8  # the last one is a layer of the model, whose seed attach plants
 
 
 def test_each_peer_and_each_resumed_run_draws_numbers_of_its_own():
-    """Each peer and each resumed run draws numbers of its own, which follow from the seeds."""
-    runs = [drawn(0), drawn(1), drawn(0, after=5), drawn(0, seed=8)]
+    """Each peer and each resumed run draws numbers of its own."""
+    runs = [drawn(0).ways, drawn(1).ways, drawn(0, after=5).ways, drawn(0, seed=8).ways]
     for way in range(WAYS):
         random_streams = [run[way] for run in runs]
         assert all(first != second for first, second in random_streams), f"way {way} goes on from step to step"
         different = {repr(one) for one in (random_streams if way not in (4, 5, 6) else random_streams[:3])}
         assert len(different) == (4 if way not in (4, 5, 6) else 3), f"way {way}: generators have seeds of their own"
-    assert Program().of_peer(1)[:WAYS] == runs[1][:WAYS]
 
 
-def test_generators_that_a_program_has_frozen_are_found():
-    expected, program = drawn(0), Program()
+def test_what_is_drawn_follows_from_the_seeds_also_where_generators_are_frozen():
+    """A second run of a peer draws the same; that its generators are frozen for the collector hides none of them."""
+    expected, program = drawn(1).ways, Program()
     gc.freeze()
     try:
-        assert program.of_peer(0)[:WAYS] == expected[:WAYS]
+        assert program.of_peer(1)[:WAYS] == expected[:WAYS]
     finally:
         gc.unfreeze()
 
 
 def test_what_is_drawn_between_steps_stays_what_it_was_and_equal_on_all_peers():
-    def between(steps: int, peer: int) -> list[Any]:
-        program = Program()
-        if steps:
-            program.of_peer(peer, steps=steps)
-        drawn = [program.generator.normal([2]), keras.random.uniform([2], seed=program.seeds), tf.random.uniform([2])]
-        return [one.numpy().tolist() for one in [*drawn, keras.random.uniform([2])]]
-
-    first, second = between(3, 0), between(1, 1)
+    first, second = drawn(0).between, drawn(1).between
     assert first == second
-    untouched = between(0, 0)
+    untouched = Program().between_steps()
     assert [first[place] for place in (0, 1, 3)] == [untouched[place] for place in (0, 1, 3)]
 
 
