@@ -90,6 +90,11 @@ def cache_folder() -> Path:
     return _places().cache
 
 
+def is_loaded() -> bool:
+    """True once `load` has loaded the library into this process: before, none of its groups can be open."""
+    return bool(_loaded)
+
+
 def load() -> NativeLibrary:
     """The library of this process, built if no cached one fits; later calls give the same.
 

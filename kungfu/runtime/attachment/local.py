@@ -232,6 +232,9 @@ class LocalAttachment:
 
     def close(self) -> None:
         """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
+        # At the exit of a program whose library did not compile, say: to compile it again would hide why it ends.
+        if not native.is_loaded():
+            return
         native.load().functions.kungfu_group_close(self._group)
 
     def _connect(self, me: Credentials, mesh: Mesh, *, deadline_s: float, deadline: float) -> None:

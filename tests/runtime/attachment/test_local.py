@@ -156,6 +156,12 @@ def test_a_closed_attachment_and_one_of_size_one_only_prescale() -> None:
     peer.close()
 
 
+def test_one_that_was_never_open_is_closed_without_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kungfu.native.builder._loaded", [])
+    monkeypatch.setenv("KUNGFU_NATIVE_LIBRARY", "there is none")
+    LocalAttachment(group=77).close()
+
+
 def test_what_was_reduced_stays_as_it_was() -> None:
     variable = tf.Variable([1.0, 2.0])
 
