@@ -99,6 +99,10 @@ def make_parser() -> argparse.ArgumentParser:
         help="what peers tell of their steps reaches DIR this often, events at once (2)",
     )  # fmt: skip
     parser.add_argument(
+        "--compare-every", type=int, default=100, metavar="STEPS",
+        help="compare a checksum of the peers' weights, optimizers and shared values this often (100)",
+    )  # fmt: skip
+    parser.add_argument(
         "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
     )
     parser.add_argument(
@@ -147,6 +151,8 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         raise UsageError(f"--trace-limit {given.trace_limit:g}: must be from 0 (no trace) to 1000000 MB")
     if not 0.05 <= given.report_every <= 3600:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
+    if not 1 <= given.compare_every <= 1_000_000:
+        raise UsageError(f"--compare-every {given.compare_every}: must be from 1 to 1000000 steps")
     _check_policy(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
     watched = exports.read_exports(given, hosting=hosting)
@@ -165,6 +171,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         recording="steps" if given.trace_limit else "nothing",
         checkpoints=replace(checkpoints, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
         report_s=given.report_every,
+        compare_every=given.compare_every,
     )
     budgets = Budgets(given.failures, given.preemptions)
     limit_bytes = round(given.trace_limit * 1e6)

@@ -84,6 +84,7 @@ class Settings:
         recording: What goes into the trace.
         checkpoints: Where they go, and from which one to resume.
         report_s: How often the peer reports its steps, in seconds.
+        compare_every: Steps from one comparison of what all peers must hold alike to the next.
         joiner_page: The path of the ``JoinerPage`` of its host; empty where there is none.
     """
 
@@ -98,6 +99,7 @@ class Settings:
     recording: Literal["steps", "nothing"] = "steps"
     checkpoints: CheckpointSettings = CheckpointSettings()
     report_s: float = 2.0
+    compare_every: int = 100
     joiner_page: str = ""
 
     @property

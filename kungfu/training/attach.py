@@ -128,7 +128,7 @@ def attach_built(
     signals = optimizer_signals(optimizers[0])
     averaging = Averaging(graph_state, program, attachment, connection.limits, connection.peer, *signals)
     recorder = _recorder(settings, averaging, membership, phase=max(1, connection.phase))
-    runner = StepRunner(barrier, recorder, connection.exits)
+    runner = StepRunner(barrier, recorder, connection.exits, compare_every=settings.compare_every if settings else 0)
     number = connection.runs
     runner.is_newest = lambda: connection.runs == number
     alive = weakref.ref(runner)  # it holds the model

@@ -40,6 +40,7 @@ from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.state_checksum import checksum_of
 from kungfu.training.graph.training_state import TrainingState, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.program_description import machine_in_words
@@ -157,6 +158,7 @@ class Barrier:
             shadows=(*self.shadows,),
             adjust=lambda before, decision: self.adjusted_terms(before, decision, requests.settings),
             speeds=self._speeds() if self.rank == 0 else {},
+            compared="all" if graph_state.posts.checksum.is_unlike() else "part",
         )
         self.shadows.clear()
         self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
@@ -242,6 +244,11 @@ class Barrier:
         """Rank 0 was lost, which may not have carried out the end of training: the one after it asks for it again."""
         if self.stop_reason is not None and self.rank == 0:
             self.context.graph_state.posts.others.ask()
+
+    def offer_checksum(self) -> None:
+        """Between two steps: a checksum of all that is equal on all peers rides on the message of the next one."""
+        self.between_steps.registry.collect()
+        self.context.graph_state.posts.checksum.offer(checksum_of(self.between_steps.shared()))
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers.

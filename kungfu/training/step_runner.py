@@ -70,12 +70,19 @@ class StepRunner:
         barrier: Holds this peer's place in the job.
         recorder: Writes the trace, where it is asked for.
         exits: Reports how the program ends, where it has an agent.
+        compare_every: Steps from one checksum of the state on the message to the next; 0 for none, as in a program that
+            runs alone.
     """
 
     def __init__(
-        self, barrier: Barrier, recorder: TraceRecorder | None = None, exits: ExitReport | None = None
+        self,
+        barrier: Barrier,
+        recorder: TraceRecorder | None = None,
+        exits: ExitReport | None = None,
+        *,
+        compare_every: int = 0,
     ) -> None:
-        self.barrier, self._exits = barrier, exits
+        self.barrier, self._exits, self._compare_every = barrier, exits, compare_every
         context = barrier.context
         self.step_log = StepLog(context.plan, context.graph_state, context.membership, barrier.event_log, recorder)
         self.recovery = Recovery(barrier)
@@ -95,6 +102,7 @@ class StepRunner:
         self._stale, self._finished, self._looped = 0, False, False
         self.place = DataPlace(context.membership, context.graph_state)
         self._joiners = 0  # on this host, as the graph has it
+        self._compares = False  # in the step at hand
         self.is_newest: Callable[[], bool] = lambda: True  # else another phase has begun, with another view
 
     @property
@@ -285,12 +293,13 @@ class StepRunner:
             self._recover(lost)
             return SKIPPED
         # The batch was cut for another view or position, or a barrier within a loop in the graph has failed.
-        stamp = self.stamps.of(tensors)
-        if self.recovery.barrier_failure is not None or is_stale(stamp, self.position()):
+        stamp, here = self.stamps.of(tensors), self.position()
+        if self.recovery.barrier_failure is not None or is_stale(stamp, here):
             return self._skipped()
         self._position = None  # until the step has come to its end
         try:
             self.barrier.complete_pending()
+            self._offer_checksum(here)
             self._note_joiners()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
         except TypeError:  # as TensorFlow says, with the whole tensors, that they are not what was traced
@@ -318,6 +327,16 @@ class StepRunner:
         if joiners != self._joiners:
             self._joiners = joiners
             write_variable(self.graph_state.view.host_joiners, joiners)
+
+    def _offer_checksum(self, here: StepPosition) -> None:
+        """Every so many steps a checksum of what all peers must hold alike rides on the message."""
+        compares = self._compare_every > 0 and here.size > 1 and here.step % self._compare_every == 0
+        # Of a share in micro-batches only the last one sends the message: what the first one offered is still there.
+        if compares and not here.micro:
+            self.barrier.offer_checksum()
+        elif self._compares and not compares:
+            self.graph_state.posts.checksum.offer(None)
+        self._compares = compares
 
     def meet(self, together: Callable[[PeerGroup], None]) -> bool:
         """Does between two steps what all peers of the view do at the same position.

@@ -62,6 +62,7 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
         (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
         (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
+        (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),
     ],
     ids=[
         "no-peers",
@@ -74,6 +75,7 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
         "no-checkpoint",
         "keep-none",
         "report-never",
+        "compare-never",
     ],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(

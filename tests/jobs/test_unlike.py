@@ -23,6 +23,17 @@ def test_peers_whose_policies_differ_by_the_order_of_a_sum_do_not_train(tmp_path
     assert ended.metrics == []
 
 
+@pytest.mark.parametrize("how", ["rate", "noise"])
+def test_a_change_on_one_peer_between_two_steps_ends_the_job_at_the_next_comparison(tmp_path, how):
+    ended = ran(tmp_path, "-np", 2, "--compare-every", 6, program="unlike.py", arguments=[how])
+    assert ended.code == 2, ended.output
+    assert "model/sequential/dense/kernel of rank 1 is not that of rank 0, by up to " in ended.output
+    assert ("; optimizer/sgd/learning_rate too;" in ended.output) == (how == "rate")
+    assert "a callback or the program has changed it on one peer only" in ended.output
+    done = (ended.folder / "peers" / "peer-0.log").read_text().count("step done")
+    assert done == 6, "the checksum of the states before step 7 rides on its message"
+
+
 @SOAK
 def test_a_joiner_whose_policy_was_edited_is_refused_once_and_the_others_train_on(tmp_path):
     file = tmp_path / "enough"

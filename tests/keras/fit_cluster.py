@@ -233,7 +233,9 @@ class _Loop:
 
     def position(self) -> StepPosition:
         place, cluster = self.place, self.cluster
-        return StepPosition(place["epoch"], place["offset"], 0, self.views, len(cluster.ids), self.rank, 1)
+        return StepPosition(
+            self.step_number, place["epoch"], place["offset"], 0, self.views, len(cluster.ids), self.rank, 1
+        )
 
     def total(self, tensors: Sequence[Any]) -> list[Any]:
         return self.cluster.total(self.peer, tensors)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
@@ -41,7 +42,7 @@ from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInst
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState
+from kungfu.runtime.state import Compared, ReplicatedState
 
 __all__ = ["Membership"]
 
@@ -220,6 +221,7 @@ class Membership:
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
         speeds: Mapping[int, float] = NO_SPEEDS,
+        compared: Compared = "part",
     ) -> BarrierResult:
         """Holds the barrier that the peers of this view agreed on.
 
@@ -231,6 +233,7 @@ class Membership:
             shadows: What rules in the shadow would have asked for since the last barrier.
             adjust: Makes the leader's terms of what is decided about the membership.
             speeds: Of peers by id, as fractions of the median peer's, where they are measured; the leader's count.
+            compared: All of the state, or its part whose turn it is; the same on all peers.
 
         Returns:
             The result, with the requests that the leader carried out, on every peer.
@@ -238,12 +241,12 @@ class Membership:
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
             PeerFailure: A peer is gone.
-            InternalError: The shared state differs.
+            UsageError: The shared state differs.
         """
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = self._clock(), dict[str, float]()
-        arrival, names = self._next_arrival(before, state, requests.rescale, shadows)
+        arrival, names, digest = self._next_arrival(before, state, requests.rescale, shadows, compared)
         parts["barrier/digest"] = self._clock() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         made: Decision | None = None
@@ -256,7 +259,7 @@ class Membership:
             )
             return made
 
-        verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, state=state)
+        verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
         # The leader's own requests have whole numbers with all their digits, which messages do not.
         taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
         superseded, slow = (made.superseded, made.slow) if made else ((), {})
@@ -271,9 +274,9 @@ class Membership:
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
         before = replace(self._member(), terms=terms)
-        arrival, names = self._next_arrival(before, state, (), shadows)
+        arrival, names, digest = self._next_arrival(before, state, (), shadows, "part")
         self._barrier_protocol.hold(
-            before.view, arrival, lambda: Decision(before.view, terms), names=names, state=state
+            before.view, arrival, lambda: Decision(before.view, terms), names=names, digest=digest, state=state
         )
 
     def mark_state_complete(self) -> None:
@@ -320,15 +323,17 @@ class Membership:
         state: ReplicatedState,
         requests: Sequence[RescaleRequest],
         shadows: Sequence[ShadowAsk],
-    ) -> tuple[pb.BarrierArrival, tuple[str, ...]]:
-        """What this peer brings to its next barrier, and the names of what it holds."""
+        compared: Compared,
+    ) -> tuple[pb.BarrierArrival, tuple[str, ...], Callable[[], dict[str, int]]]:
+        """What this peer brings to its next barrier, the names of what it holds, and how that is compared anew."""
         number, self._barriers = self._barriers, self._barriers + 1
         text = " and ".join(map(_request_text, merge(requests).taken))
         version, rank = before.view.version, before.rank or 0
-        digest = state.sampled_digest(turn_of(version, number))
-        arrival = pb.BarrierArrival(version=version, number=number, rank=rank, requested=text, digests=digest.values())
+        digest = state.digest if compared == "all" else partial(state.sampled_digest, turn_of(version, number))
+        found = digest()
+        arrival = pb.BarrierArrival(version=version, number=number, rank=rank, requested=text, digests=found.values())
         arrival.shadows.extend(map(from_shadow, shadows))
-        return arrival, tuple(digest)
+        return arrival, tuple(found), digest
 
     def _member(self) -> PeerState:
         if self._peer_state is None or self._peer_state.rank is None:

@@ -14,7 +14,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordEntry
 from kungfu.runtime.peer.past_phases import PastPhases
-from kungfu.runtime.state import ReplicatedState
+from kungfu.runtime.state import Compared, ReplicatedState
 
 __all__ = ["StandaloneMembership"]
 
@@ -67,6 +67,7 @@ class StandaloneMembership:
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
         speeds: Mapping[int, float] = NO_SPEEDS,
+        compared: Compared = "part",
     ) -> BarrierResult:
         view = self._peer_state.view
         after = PeerState(view, 0, adjust(view, Decision(view, terms)))

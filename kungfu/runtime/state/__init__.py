@@ -3,6 +3,7 @@
 from kungfu.runtime.state.buffers import Buffers, digests
 from kungfu.runtime.state.compare import (
     ROUNDING,
+    Compared,
     VariableGap,
     differing_variables,
     first_difference,
@@ -18,6 +19,7 @@ from kungfu.runtime.state.transfer_context import TransferContext
 __all__ = [
     "ROUNDING",
     "Buffers",
+    "Compared",
     "ReplicatedState",
     "StateServer",
     "TransferContext",

@@ -1,6 +1,7 @@
 """Comparing the states of peers: which variables differ, by their checksums, and by how much, by their values.
 
-After a rescale all bytes of each variable are compared, at every other barrier a sample of them.
+After a rescale all bytes of each variable are compared, and where a checksum of all showed between two steps that some
+differ; at every other barrier a sample of them.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["ROUNDING", "VariableGap", "differing_variables", "first_difference", "gap_of", "sampled"]
+__all__ = ["ROUNDING", "Compared", "VariableGap", "differing_variables", "first_difference", "gap_of", "sampled"]
+
+Compared = Literal["all", "part"]
 
 _SLICES = 32
 _SMALL_BYTES = 1 << 16  # a variable of up to so many is compared whole

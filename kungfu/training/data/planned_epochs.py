@@ -40,7 +40,7 @@ class PlannedEpochs:
             ``epoch``, from 1, and ``epochs``, as the program counts them; ``samples_left``; ``steps_left``, as long as
             the batch stays; and ``fit``.
 
-        >>> after = StepPosition(epoch=1, offset=64, micro=0, version=1, size=2, rank=0, global_batch_size=32)
+        >>> after = StepPosition(step=0, epoch=1, offset=64, micro=0, version=1, size=2, rank=0, global_batch_size=32)
         >>> PlannedEpochs(samples=100, epochs=3).progress(after, epoch=1)
         {'epoch': 2, 'epochs': 3, 'samples_left': 136, 'steps_left': 6}
         """

@@ -20,6 +20,7 @@ from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.derived_sources import GivenNumbers
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS
 from kungfu.training.graph.totals import SentTotals
 
 __all__ = ["Averaging", "GradientMessage", "optimizer_signals", "send", "send_gradients"]
@@ -103,14 +104,20 @@ def send(
     header = tf.stack([samples, tf.where(samples > 0, loss * samples, 0.0), changes + others, changes])
     # What does not ride on the message is sent before it: if the message fails, nothing has been assigned.
     added = SentTotals.sent(averaging.attachment, totals, order=graph_state.order, samples=samples)
+    checksum = graph_state.posts.checksum
+    riding = [header, checksum.numbers.read_value(), program.piggybacked(sources), added.floats]
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
-        [*_counted(gradients, samples), tf.concat([header, program.piggybacked(sources), added.floats], axis=0)],
+        [*_counted(gradients, samples), tf.concat(riding, axis=0)],
         wanted=norms.wanted,
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
         tag="gradients",
     )
     extras, summed = added.received(extras)
+    header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
+    # Peers whose states differ hold a barrier, as if one of them had asked for it.
+    unlike = _float(checksum.compared(checksums, size))
+    extras = tf.concat([header + unlike * tf.constant([0.0, 0.0, 1.0, 0.0]), rest], axis=0)
     # After the message: the means, the agreed signals, and the policies that follow from them.
     *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 from kungfu.compiler import Outcome
 from kungfu.runtime.api import Position, Terms, advanced
 from kungfu.training.graph.own_sources import FedValues, PublishedValues
+from kungfu.training.graph.state_checksum import StateChecksum
 from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
@@ -175,14 +176,16 @@ class BarrierPosts:
     Args:
         changes: Those that change the membership, or may: of rules that rescale, evict or replace, and from outside.
         others: Those that do not: of rules that change a setting, of hooks, and for a checkpoint.
-        everywhere: The sum of both over the peers that the last message brought.
+        everywhere: The sum of both over the peers that the last message brought, and 1 where their states differ.
         halted: Whether a barrier failed, or ended training: a loop in the graph runs no more steps then.
+        checksum: Of the state; where those of the peers differ, a barrier is held too.
     """
 
     changes: PostCount
     others: PostCount
     everywhere: tf.Variable
     halted: tf.Variable
+    checksum: StateChecksum
 
     @classmethod
     def create(cls) -> BarrierPosts:
@@ -191,6 +194,7 @@ class BarrierPosts:
             others=PostCount.create("others"),
             everywhere=_integer("kungfu/everywhere"),
             halted=_flags("kungfu/halted"),
+            checksum=StateChecksum.create(),
         )
 
     @property
@@ -204,7 +208,7 @@ class BarrierPosts:
 
     def variables(self) -> list[tf.Variable]:
         counters = [getattr(count, one.name) for count in self.counts for one in fields(PostCount)]
-        return [*counters, self.everywhere, self.halted]
+        return [*counters, self.everywhere, self.halted, self.checksum.numbers, self.checksum.differs]
 
 
 @dataclass(frozen=True)

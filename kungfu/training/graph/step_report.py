@@ -20,8 +20,9 @@ __all__ = ["StepPosition", "StepReport", "code_of", "read_position", "read_repor
 
 
 class StepPosition(NamedTuple):
-    """Where a run is after a step: the position, the micro-batches done of the next step, the view, and its batch."""
+    """Where a run is after a step: the steps done, the position, the micro-batches done of the next step, the view."""
 
+    step: int
     epoch: int
     offset: int
     micro: int
@@ -69,4 +70,4 @@ def read_position(graph_state: GraphState) -> StepPosition:
 def _variables(graph_state: GraphState) -> tuple[tf.Variable, ...]:
     progress, view = graph_state.progress, graph_state.view
     in_view = (view.version, view.size, view.rank, view.global_batch_size)
-    return (progress.epoch, progress.offset, graph_state.metrics.micro.done, *in_view)
+    return (progress.step, progress.epoch, progress.offset, graph_state.metrics.micro.done, *in_view)

@@ -1,7 +1,8 @@
 """A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
 
 The first peers differ in ``order``, ``environment``, ``model``; in ``threads`` and ``clipped`` only in how they round.
-In ``joiner`` the second peer differs, which a rule asks for. With a file peers train until it is there.
+In ``joiner`` the second peer differs, which a rule asks for. With a file peers train until it is there. In ``rate`` and
+``noise`` the program changes something between two steps, by a generator without a seed, in a loop and in a callback.
 """
 
 from __future__ import annotations
@@ -55,7 +56,25 @@ def listening(training):
     return kf.control.every(10).call(note, training.step)
 
 
+class Noise(keras.callbacks.Callback):
+    """Adds to the weights after a batch, other numbers on each peer."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        kernel = self.model.layers[0].kernel
+        print("step done")
+        kernel.assign_add(np.random.default_rng().normal(size=kernel.shape).astype(np.float32))
+
+
+def fit_with_noise(model) -> None:
+    model.compile(keras.optimizers.SGD(0.01), "mse")
+    kf.keras.attach(model)
+    x = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    model.fit(x, x[:, :1], batch_size=8, epochs=20, verbose=0, callbacks=[Noise()])
+
+
 def policies() -> list:
+    if HOW == "rate":  # no barrier but that for which the checksum asks
+        return []
     if HOW in ROUNDING:
         return [gns_batch(max_peers=2, min_peers=2), listening()]
     grows = [schedule({4: 2})] if HOW == "joiner" else []
@@ -68,6 +87,9 @@ def main() -> None:
     model = keras.Sequential(
         [keras.Input((width if HOW in ROUNDING else 2,)), keras.layers.Dense(width), keras.layers.Dense(1)]
     )
+    if HOW == "noise":
+        fit_with_noise(model)
+        return
     optimizer = keras.optimizers.SGD(0.01, global_clipnorm=0.1 if HOW == "clipped" else None)
     training = kf.attach(model, optimizer, policies=policies())
 
@@ -80,7 +102,9 @@ def main() -> None:
 
     x = np.random.default_rng(0).normal(size=(40, model.input_shape[1])).astype(np.float32)
     for batch in training.batches(x, batch_size=8, epochs=10**6 if len(sys.argv) > 2 else 8, seed=0):
-        step(batch)
+        if step(batch) is not training.SKIPPED and HOW == "rate":
+            print("step done")
+            optimizer.learning_rate.assign(np.random.default_rng().uniform())
         if len(sys.argv) > 2:
             time.sleep(0.02)
 

@@ -12,8 +12,9 @@ import pytest
 from kungfu.errors import PeerFailure
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.ipc.convert import from_prepared
+from kungfu.runtime.peer.barrier_result import BarrierResult
 from tests.runtime.peer.held import Numbers
-from tests.runtime.peer.running import Job, Member, barrier, errors_of, job, tell
+from tests.runtime.peer.running import TERMS, Job, Member, barrier, errors_of, job, tell
 
 WEIGHTS = np.linspace(-2.0, 2.0, 5, dtype=np.float32)
 TABLE = np.arange(1 << 16, dtype=np.float32)  # 256 KiB: a barrier compares one slice of it
@@ -73,6 +74,17 @@ def test_what_nobody_compares_at_this_barrier_is_found_when_its_turn_comes() -> 
         assert len(events(running)) == 1
 
 
+def test_all_of_the_state_is_compared_where_checksums_have_shown_a_difference() -> None:
+    def hold(member: Member) -> BarrierResult:
+        return member.membership.hold_barrier(member.state, TERMS, compared="all")
+
+    with job(numbers(), numbers()) as running:
+        running.members[1].state.variables[2][-1] += np.float32(0.01)  # in the last slice
+        running.all_do(hold)
+        assert same(running)
+        assert len(events(running)) == 1
+
+
 @pytest.mark.parametrize(
     ("place", "change", "words"),
     [
@@ -89,7 +101,7 @@ def test_what_differs_by_more_or_is_whole_ends_the_job_on_all(
         drifts(running.members[1], place, change)
         outcomes = running.all_do(barrier())
         for error in errors_of(outcomes):
-            assert error.startswith(f"InternalError: the peers of view 1 do not hold the same state: {words}")
+            assert error.startswith(f"UsageError: the peers of view 1 do not hold the same state: {words}")
         assert events(running) == []
 
 

@@ -13,7 +13,7 @@ from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.step_report import StepPosition
 from tests.training.linear import linear_run, points
 
-START = StepPosition(epoch=0, offset=0, micro=0, version=1, size=2, rank=0, global_batch_size=0)
+START = StepPosition(step=0, epoch=0, offset=0, micro=0, version=1, size=2, rank=0, global_batch_size=0)
 
 
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(1, 4), st.booleans())

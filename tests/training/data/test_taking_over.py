@@ -79,7 +79,7 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
     def position() -> StepPosition:
         version, members = view()
         done = state["step"] * BATCH
-        return StepPosition(0, done, 0, version, len(members), members.index(peer), BATCH)
+        return StepPosition(state["step"], 0, done, 0, version, len(members), members.index(peer), BATCH)
 
     def settle() -> bool:
         # As the state is: one that comes is given what the others held at the end of the step before.

@@ -32,7 +32,9 @@ def test_a_step_that_was_refused_tells_it_too_and_one_that_raised_asks_the_varia
     first = next(batches)
     run.step(first)
     assert run.step(first) is kf.Training.SKIPPED
-    assert runner.position() == StepPosition(epoch=0, offset=2, micro=0, version=0, size=1, rank=0, global_batch_size=2)
+    assert runner.position() == StepPosition(
+        step=1, epoch=0, offset=2, micro=0, version=0, size=1, rank=0, global_batch_size=2
+    )
     next(batches)
     with pytest.raises(UsageError, match="another kind of batch"):
         run.step(np.ones((2, 3, 4), np.float32))

@@ -23,7 +23,6 @@ from kungfu.runtime.peer.rendezvous.state_comparison import (
     from_gaps,
     rounding_event,
     transfer_context,
-    turn_of,
     variables_to_reconcile,
 )
 from kungfu.runtime.peer.service import PeerService, barrier_key
@@ -52,6 +51,7 @@ class BarrierProtocol:
         decision: Callable[[], Decision],
         *,
         names: Sequence[str],
+        digest: Callable[[], dict[str, int]],
         state: ReplicatedState,
     ) -> pb.BarrierReply:
         """Holds the barrier with the other peers of ``view``; rank 0 leads.
@@ -61,6 +61,7 @@ class BarrierProtocol:
             arrival: What this peer brings.
             decision: Called on rank 0, once all are there and hold the same state.
             names: Those of the variables of which the arrival has the checksums.
+            digest: Gives these checksums anew.
             state: The replicated state; variables that differ by rounding only are rank 0's before the decision.
 
         Returns:
@@ -69,7 +70,7 @@ class BarrierProtocol:
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
             PeerFailure: A peer is gone.
-            InternalError: The states differ. What the leader raises, all raise.
+            UsageError: The states differ. What the leader raises, all raise.
         """
         verdict = self._hold_round(view, arrival, decision, names)
         if not verdict.differing:
@@ -81,7 +82,7 @@ class BarrierProtocol:
         with reconcile_variables(state, context, verdict.differing, server=server, abandoned=abandoned) as gaps:
             again = pb.BarrierArrival(
                 version=arrival.version, number=arrival.number, rank=arrival.rank, requested=arrival.requested, round=1,
-                digests=state.sampled_digest(turn_of(arrival.version, arrival.number)).values(), gaps=from_gaps(gaps),
+                digests=digest().values(), gaps=from_gaps(gaps),
                 shadows=arrival.shadows,
             )  # fmt: skip
             return self._hold_round(view, again, decision, names)

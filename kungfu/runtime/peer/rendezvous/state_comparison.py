@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kungfu.errors import InternalError
+from kungfu.errors import InternalError, UsageError
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -34,7 +34,8 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateRepo
         view: The view of the ranks.
 
     Raises:
-        InternalError: A variable differs although it was looked at; the error names it.
+        UsageError: A variable differs at a barrier although it was looked at; the error names it.
+        InternalError: It differs between the peers of a view that begins.
     """
     digests = {rank: one.digests for rank, one in reports.items()}
     found = differing_variables(digests)
@@ -50,7 +51,14 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateRepo
     index, rank = min(found), found[min(found)][0]
     gap = next((one for one in reports[rank].gaps if one.index == index), None)
     detail = _gap_text(gap) if gap is not None and gap.difference else ""
-    raise InternalError(f"the peers of view {view.version} do not hold the same state: {said}{detail}")
+    text = f"the peers of view {view.version} do not hold the same state: {said}{detail}{_others(names, list(found))}"
+    # Those who begin a view have just made their states the same, and no program had a hand in it.
+    if isinstance(reports[rank], pb.InstallationReport):
+        raise InternalError(text)
+    raise UsageError(
+        f"{text}; a callback or the program has changed it on one peer only, between two steps perhaps: change on all "
+        "peers alike what they share, from a generator with the same seed for example"
+    )
 
 
 def rounding_event(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> RoundedEvent | None:
@@ -94,6 +102,14 @@ def transfer_context(settings: Settings, view: View, rank: int, what: str) -> Tr
 def _width(gap: pb.VariableGap) -> float:
     """Relative to the largest value."""
     return float(gap.difference / gap.largest) if gap.largest else float(gap.difference > 0)
+
+
+def _others(names: Sequence[str], differing: Sequence[int]) -> str:
+    """The first other variable of each further part of the state: weights follow from a rate that differs, say."""
+    by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
+    first = names[differing[0]] if differing[0] < len(names) else ""
+    others = [name for name in by_part.values() if name != first]
+    return f"; {', '.join(sorted(others))} too" if others else ""
 
 
 def _gap_text(gap: pb.VariableGap) -> str:

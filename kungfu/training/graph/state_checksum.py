@@ -1,0 +1,75 @@
+"""A checksum of what all peers must hold alike, which rides on the message of a step.
+
+Between two steps nothing but the program touches the shared variables: a callback that sets a rate from a generator
+without a seed, say, on each peer to another value. Barriers compare the state, and may be far apart. So every so many
+steps each peer adds a checksum of its shared variables to the message; where these differ, a barrier follows at once.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.runtime.api import digests, memory_of
+from kungfu.training.graph.variable_io import read_variable, write_variable
+
+__all__ = ["CHECKSUM_FLOATS", "StateChecksum", "checksum_of"]
+
+# The checksum has 30 bits, in words of 6: the sum of the squares of so many is exact in float32 up to 4,227 peers.
+_WORDS, _BITS = 5, 6
+CHECKSUM_FLOATS = 2 * _WORDS
+
+
+@dataclass(frozen=True)
+class StateChecksum:
+    """The checksum of this peer, and what the message told of those of all.
+
+    Args:
+        numbers: float32, the words of the checksum and their squares; zeros in a step in which none is compared.
+        differs: int64, 1 where the last message found that the checksums of the peers differ.
+    """
+
+    numbers: tf.Variable
+    differs: tf.Variable
+
+    @classmethod
+    def create(cls) -> StateChecksum:
+        return cls(
+            tf.Variable(tf.zeros([CHECKSUM_FLOATS]), trainable=False, name="kungfu/checksum"),
+            tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/checksum_differs"),
+        )
+
+    def offer(self, checksum: int | None) -> None:
+        """Host: puts a checksum on the message of the next step; ``None`` compares nothing there."""
+        words = [0 if checksum is None else checksum >> _BITS * place & (1 << _BITS) - 1 for place in range(_WORDS)]
+        write_variable(self.numbers, [float(one) for one in (*words, *(word**2 for word in words))])
+
+    def compared(self, sums: Any, size: Any) -> Any:
+        """Graph: 1 where the peers' checksums differ, else 0, int64, from the sums of their numbers over the peers.
+
+        Numbers ``x`` of ``n`` peers are all the same exactly where ``n * sum(x**2) == sum(x)**2``.
+        """
+        words, squares = tf.split(tf.cast(sums, tf.float64), 2)
+        unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, words**2))
+        return self.differs.assign(tf.cast(unlike, tf.int64))
+
+    def is_unlike(self) -> bool:
+        """Host: True where the last message found that the checksums differ."""
+        return bool(read_variable(self.differs))
+
+
+def checksum_of(variables: Sequence[tf.Variable]) -> int:
+    """A checksum of 32 bits of the contents of variables, in their order.
+
+    Cost:
+        One pass over their memory.
+
+    >>> checksum_of([tf.Variable([1.0, 2.0])]) == checksum_of([tf.Variable([2.0, 1.0])])
+    False
+    """
+    return zlib.crc32(np.array(digests(memory_of(variables)), np.uint64).tobytes())
