@@ -172,6 +172,8 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         noticed_by: What showed the loss, where no peer was lost.
         state_of: The peer whose state all others took.
         redone: Steps that are done once more.
+        registered_before: The step before which the registered values were read that the job continues with, where no
+            peer has lived that knows newer ones; else ``None``.
         target: Peers that the job is to have, once replacements are ready.
         global_batch_size: Samples per step from now on.
         stop_s: Seconds from the end of the last step to the end of the next one, less a step.
@@ -196,6 +198,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     regrouped_s: float
     step_s: float
     parts: Mapping[str, float]
+    registered_before: int | None = None
 
 
 class SpanPart(Struct, frozen=True, omit_defaults=True):

@@ -125,6 +125,7 @@ class Barrier:
         step = self.steps()
         self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
         self.between_steps.entered(result, step=step)
+        self._take_registered(step)
         self.ask_for_departures()
         if (self.between_steps.checkpoints.is_wanted or self.stop_reason is not None) and self.rank == 0:
             # The program asked for it before its step was traced, when no step could carry the request.
@@ -244,6 +245,23 @@ class Barrier:
         """Rank 0 was lost, which may not have carried out the end of training: the one after it asks for it again."""
         if self.stop_reason is not None and self.rank == 0:
             self.context.graph_state.posts.others.ask()
+
+    def read_for_joiners(self) -> None:
+        """Between two steps: reads the registered values, which joiners that the next barrier may admit take along."""
+        if self.between_steps.registry.has_agreed_values and (self.terms.target_size or self.terms.leaving):
+            self.between_steps.registry.collect()
+            self.context.state.registered_read(step=self.steps() + 1)
+
+    def _take_registered(self, step: int) -> None:
+        """A joiner has the registered values that came with the state, until those of the next step come."""
+        registry, state = self.between_steps.registry, self.context.state
+        # Those who gave them had read them before the step in whose barrier this peer came in.
+        if not registry.has_agreed_values or state.registered_before() != step or step == 0:
+            return
+        registry.restore()
+        # What a loop gives beside them comes before the next step.
+        if not self.between_steps.has_more:
+            self.context.membership.mark_state_complete()
 
     def offer_checksum(self) -> None:
         """Between two steps: a checksum of all that is equal on all peers rides on the message of the next one."""

@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
-from kungfu.runtime.api import NoticedLoss, StandaloneMembership
+from kungfu.runtime.api import BarrierResult, NoticedLoss, StandaloneMembership
 from kungfu.training.barrier import Barrier
 from kungfu.training.graph.variable_io import write_variable
 
@@ -152,14 +152,28 @@ class Recovery:
         # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
         barrier.shadows.clear()
         result = context.membership.recover(context.state, loss, adjust=barrier.adjusted_terms)
+        registered_before = self._registered_before(result)
         barrier.enter(result, result.after.terms)
         step, self._stage = barrier.steps(), _AFTER_STEP
         barrier.between_steps.entered(result, step=step)
         self._reset_graph()
         write_variable(context.graph_state.times.rescale_seconds, barrier.step_timer.recovered())
         event_log, total_s = barrier.event_log, time.monotonic() - started
-        event_log.recovered(result, step=step, redone=max(0, done - step), stop=barrier.step_timer.stop)
+        event_log.recovered(
+            result,
+            step=step,
+            redone=max(0, done - step),
+            registered_before=registered_before,
+            stop=barrier.step_timer.stop,
+        )
         event_log.spanned("recovery", result, step=step, total_s=total_s)
+
+    def _registered_before(self, result: BarrierResult) -> int | None:
+        """The step before which the registered values were read, where all continue with those of a new joiner."""
+        barrier = self._barrier
+        pending = barrier.between_steps.pending
+        is_new = pending is not None and pending.takes_values and barrier.between_steps.registry.has_agreed_values
+        return barrier.context.state.registered_before() if is_new and result.after.rank in result.sources else None
 
     def _digest(self) -> int:
         """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""

@@ -299,6 +299,7 @@ class StepRunner:
         self._position = None  # until the step has come to its end
         try:
             self.barrier.complete_pending()
+            self.barrier.read_for_joiners()
             self._offer_checksum(here)
             self._note_joiners()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)

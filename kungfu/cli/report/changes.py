@@ -115,6 +115,7 @@ def recovered(event: RecoveredEvent) -> tuple[str, list[str]]:
     return f"step {figure(event.step)}: training goes on with {peers}; {batch}", [
         f"lost: {lost}" if lost else f"nobody was lost: {event.noticed_by}",
         _redone(event),
+        *_registered(event),
         *_stood_still(event),
         *_replacements(event.target - event.after),
     ]
@@ -136,6 +137,15 @@ def _redone(event: RecoveredEvent) -> str:
         steps = counted(event.redone, "step")
         return f"{steps} of rank 0 will be redone: the state is that of peer {figure(event.state_of)}"
     return f"nothing that was done is lost: the state is that of peer {figure(event.state_of)}"
+
+
+def _registered(event: RecoveredEvent) -> list[str]:
+    if event.registered_before is None:
+        return []
+    return [
+        f"registered values are as they were before step {figure(event.registered_before)}: nobody has lived who knows "
+        "what the program did to them after it"
+    ]
 
 
 def _replacements(coming: int) -> list[str]:

@@ -229,10 +229,12 @@ def _rescale(event: RescaleEvent) -> str:
 
 def _recovered(event: RecoveredEvent) -> str:
     redone = f", {counted(event.redone, 'step')} undone" if event.redone else ""
+    before = event.registered_before
+    registered = "" if before is None else f", registered values from before step {figure(before)}"
     return (
         f"step {figure(event.step)}: {figure(event.before)} -> {counted(event.after, 'peer')}, from the state of peer "
-        f"{figure(event.state_of)}{redone}, batch {figure(event.global_batch_size)}; training stood still for "
-        f"{duration(event.stop_s)}"
+        f"{figure(event.state_of)}{redone}{registered}, batch {figure(event.global_batch_size)}; training stood still "
+        f"for {duration(event.stop_s)}"
     )
 
 

@@ -85,6 +85,7 @@ class CheckpointManager:
         if self._state is None:
             trained, classes = self._trained, self._trained.state.classes
             more = self._registry.seal(classes)
+            trained.state.carry([*more.shared.values(), *more.averaged.values()])
             together = StateClasses(
                 {**classes.shared, **more.shared},
                 {**classes.averaged, **more.averaged},

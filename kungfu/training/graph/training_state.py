@@ -77,7 +77,10 @@ def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: 
 
 
 class TrainingState:
-    """The replicated state in memory: the shared variables, then the averaged ones.
+    """The replicated state in memory: the shared variables, then the averaged ones, then what the program registers.
+
+    Registered values live in Python, which changes them between two steps. Within a step their mirrors hold them as
+    they were before it, if they were read then; so they travel to a joiner, and are in no digest.
 
     Variables of the CPU are read and overwritten where they are; those of another device by way of a copy here.
 
@@ -90,6 +93,19 @@ class TrainingState:
         self.classes = classes
         self._on_rescaled = on_rescaled
         self._variables = [*classes.shared.values(), *classes.averaged.values()]
+        self._registered_before = _registered_before()
+
+    def carry(self, registered: Iterable[tf.Variable]) -> None:
+        """From now on these travel with the state."""
+        self._variables += [*registered, self._registered_before]
+
+    def registered_read(self, *, step: int) -> None:
+        """Registered values have been read into their mirrors before ``step``."""
+        write_variable(self._registered_before, step)
+
+    def registered_before(self) -> int:
+        """The step before which the registered values were read that the mirrors hold; 0 where they never were."""
+        return int(read_variable(self._registered_before))
 
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of everything that a barrier may write."""
@@ -131,6 +147,11 @@ class TrainingState:
     def _shared(self) -> Buffers:
         buffers = self.readable()
         return replace(buffers, table=buffers.table[: len(self.classes.shared)])
+
+
+def _registered_before() -> tf.Variable:
+    with tf.device("/CPU:0"):
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
 
 _PARTS = 4  # of a digest of 64 bits: the squares of 16 bits each can be summed over many peers without overflow

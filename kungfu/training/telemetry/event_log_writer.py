@@ -160,13 +160,22 @@ class EventLogWriter:
         span = SpanEvent(what=what, peer=peer, view=after.view.version, step=step, s=round(total_s, 6), parts=parts)
         self._record("events", span)
 
-    def recovered(self, result: BarrierResult, *, step: int, redone: int, stop: Callable[[], Downtime]) -> None:
+    def recovered(
+        self,
+        result: BarrierResult,
+        *,
+        step: int,
+        redone: int,
+        registered_before: int | None = None,
+        stop: Callable[[], Downtime],
+    ) -> None:
         """Peers were lost, and those who live have gone on.
 
         Args:
             result: The view of those who live, and whom they lost.
             step: The steps done in the state that they go on from.
             redone: The steps of this peer that are undone by that.
+            registered_before: See `RecoveredEvent`.
             stop: Gives what it cost: so far, and once the next step has ended, with that step.
         """
         before, after, recovery = result.before, result.after, result.recovery
@@ -188,6 +197,7 @@ class EventLogWriter:
             noticed_by=recovery.error,
             state_of=after.view.peers[recovery.source].id,
             redone=redone,
+            registered_before=registered_before,
             target=after.terms.target_size,
             global_batch_size=after.terms.global_batch_size,
             **_stopped(stop()),
