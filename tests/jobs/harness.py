@@ -117,7 +117,8 @@ def launched(
     """
     script = Path(program) if os.sep in str(program) else PROGRAMS / program
     logdir, console = tmp_path / name, tmp_path / f"console-{name}.txt"
-    told = ["--logdir", logdir, "--report-every", REPORT_S]
+    # Whatever a test looks at, what peers must hold alike is compared every few steps.
+    told = ["--logdir", logdir, "--report-every", REPORT_S, "--compare-every", 3]
     is_forked = ROOT in script.parents and not executed
     forked = {fork_server.ADDRESS_KEY: fork_server.address()} if is_forked else {}
     run = ["tests.jobs.fork_server", "run"] if forked else ["kungfu.cli.run"]
