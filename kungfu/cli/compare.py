@@ -6,11 +6,10 @@ import argparse
 import itertools
 import json
 import math
-import statistics
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.draw.curves import Series
-from kungfu.cli.draw.panels import fit_axis, smoothed
+from kungfu.cli.draw.curves import MOST_GROUPS, Curve, Series, curve_in
+from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes, stopped_s
-from kungfu.cli.report.metrics import Row, grouped, steps_per_group
+from kungfu.cli.report.metrics import Row
+from kungfu.cli.report.step_groups import Figures, StepGroups
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
@@ -35,9 +35,11 @@ __all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
+_OF_A_STEP = ("time", "size", "batch", "loss", "samples_per_s")
+_SUMS = ("seconds", "samples", "peer_seconds")
 _MOST_SIZES = 9
-# Of more steps, groups of them have a point: in a run of days of as many as the typical loss is taken over anyway.
-_EXACT_STEPS, _GROUPS = 200_000, 100_000
+# Points at its end that say what the loss is there.
+_AT_THE_END = 13
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class ComparedRun:
         seconds: From the beginning of training to the end of each step.
         samples: Trained on up to the end of each step.
         peer_seconds: Of all peers together, up to the end of each step.
-        size: Peers in each step.
+        curves: The loss, the size and the samples per second.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
         events: What happened.
@@ -65,10 +67,15 @@ class ComparedRun:
     seconds: Series
     samples: Series
     peer_seconds: Series
-    size: Series
+    curves: Mapping[str, Curve]
     loss: Series
     speed: Series
     events: tuple[LoggedEvent, ...]
+
+    @property
+    def size(self) -> Series:
+        """Peers in each step."""
+        return self.curves["size"].values
 
     @property
     def over(self) -> Mapping[str, Series]:
@@ -162,46 +169,40 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     """
     events = read_events(folder).events
     began = next((one.time for one in events if isinstance(one, ViewEvent) and one.time is not None), math.nan)
-    per_group = steps_per_group(folder, exact=_EXACT_STEPS, groups=_GROUPS)
-    points, sizes, count = array("d"), list[float](), 0
-    for group in grouped(_sums(rows_in_order(read_rows(folder)), began), per_group):
-        *_, group_sizes, losses, speeds = zip(*group, strict=True)
-        points.extend((*group[-1][:5], _median(losses), _median(speeds)))
-        sizes += [size for size, _ in itertools.groupby(group_sizes) if not math.isnan(size)]
-        count += len(group)
+    groups, sizes, count = StepGroups(MOST_GROUPS), list[float](), 0
+    for step, figures in _sums(rows_in_order(read_rows(folder)), began):
+        groups.add(step, figures)
+        size = figures.get("size")
+        if size is not None and sizes[-1:] != [size]:
+            sizes.append(size)
+        count += 1
     if not count:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
-    steps, seconds, samples, peer_seconds, size, loss, speed = np.array(points).reshape(-1, 7).T
+    # Of a sum what it comes to in each group, which is its highest value.
+    seconds, samples, peer_seconds = (curve_in(groups, name).high for name in _SUMS)
+    curves = {name: curve_in(groups, name) for name in ("loss", "size", "samples_per_s")}
+    loss, size, speed = (curve.values for curve in curves.values())
     return ComparedRun(
-        name, count, tuple(int(one) for one, _ in itertools.groupby(sizes)), steps, seconds, samples, peer_seconds,
-        size, smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
+        name, count, tuple(map(int, sizes)), np.array([*groups.lasts()]), seconds, samples, peer_seconds, curves,
+        smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
     )  # fmt: skip
 
 
-def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, ...]]:
-    """Of each step: its number, seconds, samples and peer-seconds up to its end, size, loss, samples per second."""
+def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
+    """Each step with the sums up to its end, seconds, samples and peer-seconds, and what is known of it."""
     seconds = samples = peer_seconds = 0.0
     is_first = True
     for step, row in steps:
-        time, size, batch = (_known(row, name) for name in ("time", "size", "batch"))
+        known = {name: number for name in _OF_A_STEP if (number := finite_number(row.get(name))) is not None}
+        time = known.pop("time", math.nan)
         # A clock may have been set back since training began.
         if is_first:
             began, is_first = min(began, time) if math.isfinite(began) else time, False
         before, passed = seconds, time - began
         seconds = max(seconds, 0.0 if math.isnan(passed) else passed)
-        samples += 0.0 if math.isnan(batch) else batch
-        peer_seconds += 0.0 if math.isnan(size) else size * (seconds - before)
-        yield step, seconds, samples, peer_seconds, size, _known(row, "loss"), _known(row, "samples_per_s")
-
-
-def _known(row: Row, name: str) -> float:
-    value = finite_number(row.get(name))
-    return math.nan if value is None else value
-
-
-def _median(values: Sequence[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return statistics.median(known) if known else math.nan
+        samples += known.pop("batch", 0.0)
+        peer_seconds += known.get("size", 0.0) * (seconds - before)
+        yield step, {**known, **dict(zip(_SUMS, (seconds, samples, peer_seconds), strict=True))}
 
 
 def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
@@ -212,7 +213,8 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
     return RunFigures(
         compared.name, compared.count, int(compared.samples[-1]), float(compared.seconds[-1]),
-        float(compared.peer_seconds[-1]), float(known[-1]) if known.size else None, _reached(compared, goal),
+        float(compared.peer_seconds[-1]), float(np.median(known[-_AT_THE_END:])) if known.size else None,
+        _reached(compared, goal),
         compared.sizes, dict(asked), changes(compared.events),
         stopped_s(compared.events), resumed if first > 1 else "",
     )  # fmt: skip
@@ -282,9 +284,10 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
     loss, size, speed = panels
     for compared, colour in zip(runs, itertools.cycle(_COLOURS), strict=False):
         x = compared.over[over]
-        loss.plot(x, compared.loss, color=colour, linewidth=1.8, label=compared.name.replace("$", r"\$"))
-        size.step(x, compared.size, where="post", color=colour, linewidth=1.8)
-        speed.plot(x, compared.speed, color=colour, linewidth=1.5)
+        draw = partial(draw_curve, color=colour, linewidth=1.8)
+        draw(loss, x, compared.curves["loss"], line=compared.loss, label=compared.name.replace("$", r"\$"))
+        draw(size, x, compared.curves["size"], is_stepped=True)
+        draw(speed, x, compared.curves["samples_per_s"], line=compared.speed)
         first, last = compared.steps[0], compared.steps[-1]
         rescales = (one.step for one in compared.events if isinstance(one, RescaleEvent))
         at = np.searchsorted(compared.steps, [step for step in rescales if first <= step <= last])

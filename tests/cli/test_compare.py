@@ -56,16 +56,32 @@ def test_a_long_run_is_compared_by_groups_of_steps_with_the_same_sums(
         row["size"] = 3
     written(tmp_path / "a", GROWN, metrics=rows)
     exact = figures_of(read_run(tmp_path / "a", name="a"), goal=300.0)
-    monkeypatch.setattr(compare, "_EXACT_STEPS", 100)
-    monkeypatch.setattr(compare, "_GROUPS", 80)
+    monkeypatch.setattr(compare, "MOST_GROUPS", 100)
     thinned = read_run(tmp_path / "a", name="a")
-    assert (len(whole.steps), len(thinned.steps)) == (400, 80)
+    assert (len(whole.steps), len(thinned.steps)) == (400, 100)
     told = figures_of(thinned, goal=300.0)
     assert exact.sizes == told.sizes == (2, 3, 2)
     for name in ("steps", "samples", "seconds", "peer_seconds", "stopped_s", "changes"):
         assert getattr(told, name) == getattr(exact, name)
     assert exact.to_loss is not None
     assert told.to_loss == pytest.approx(exact.to_loss, rel=0.1), "within some groups of the step itself"
+
+
+def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: Path) -> None:
+    draw = np.random.default_rng(4)
+    rows = [
+        {"time": float(step), "step": step, "size": 2, "loss": one, "samples_per_s": one * (3 if step > 2_000 else 1)}
+        for step, one in enumerate(draw.lognormal(0.0, 0.2, 5_000).tolist(), start=1)
+    ]
+    compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
+    assert np.mean((compared.loss > 0.9) & (compared.loss < 1.1)) >= 0.99
+    at = int(np.searchsorted(compared.steps, 2_001))
+    assert compared.speed[: at - 1].max() < 1.5
+    assert compared.speed[at + 2 :].min() > 2.4
+    figure = compare._drawn([compared], None, over="steps")
+    loss, size, _ = figure.axes
+    assert loss.lines[0].get_ydata().tolist() == compared.loss.tolist()
+    assert (len(loss.collections), len(size.lines)) == (1, 1), "a band behind the line"
 
 
 def test_the_command_prints_a_table_and_draws_a_plot(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
-from kungfu.cli.draw.curves import Series
+from kungfu.cli.draw.curves import Curve, Series
 from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import duration, figure
@@ -20,6 +21,7 @@ from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
 __all__ = [
     "CHANGES",
     "draw_changes",
+    "draw_curve",
     "draw_loss",
     "draw_noise",
     "draw_size",
@@ -33,6 +35,8 @@ _DECADES = 30.0
 # Each is a line at its step: a size that was asked for, and the loss of peers.
 CHANGES: Mapping[type[RescaleEvent | RecoveredEvent], str] = {RescaleEvent: GREY, RecoveredEvent: RED}
 _SMOOTH_STEPS = 25
+# Those near an end have fewer around them, on one side at least so many: a lone odd one leaves no trace there either.
+_LEAST_AROUND = 2
 # An epoch's last batch is smaller: one step among these is not typical.
 _ODD_AMONG = 9
 _MOST_NAMES = 12
@@ -43,8 +47,8 @@ _WINDOWS_AT_ONCE = 1 << 14
 
 def draw_size(panel: Any, run: RecordedRun) -> None:
     """The peers, and what rules asked for."""
-    size = run.series("size")
-    panel.step(run.steps, size, where="post", color=BLUE, linewidth=2)
+    size = run.curve("size")
+    draw_curve(panel, run.steps, size, color=BLUE, linewidth=2, is_stepped=True)
     decisions = run.happened(DecisionEvent)
     panel.scatter(
         [event.step for event in decisions], [event.asked for event in decisions],
@@ -52,7 +56,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
     )  # fmt: skip
     if decisions:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
-    top = np.nanmax([1.0, *size[np.isfinite(size)], *(event.asked for event in decisions)])
+    top = np.nanmax([1.0, *size.high[np.isfinite(size.high)], *(event.asked for event in decisions)])
     panel.set_ylim(0, top * 1.3)
     panel.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     panel.set_ylabel("size (peers)")
@@ -61,23 +65,54 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
 
 def draw_noise(panel: Any, run: RecordedRun) -> None:
     """The batch, and beside it the noise scale where a policy has one."""
-    noise, batch = run.series("noise_scale"), _typical(run.typical("batch"), among=_ODD_AMONG)
-    watched = np.isfinite(noise).any()
+    noise, batch = run.curve("noise_scale"), run.curve("batch")
+    watched = np.isfinite(noise.values).any()
     if watched:
-        panel.plot(run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
-    panel.step(run.steps, batch, where="post", color=GREY, linewidth=1.3, linestyle="--", label="batch")
+        draw_curve(panel, run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
+    typical = _typical(batch.values, among=_ODD_AMONG)
+    look = {"color": GREY, "linewidth": 1.3, "linestyle": "--", "label": "batch"}
+    draw_curve(panel, run.steps, batch, line=typical, is_stepped=True, **look)
     panel.set_ylabel("noise scale (samples)" if watched else "batch (samples)")
-    fit_axis(panel, np.concatenate([noise, batch]))
+    fit_axis(panel, np.concatenate([noise.values, typical]))
     if watched:
         panel.legend(loc="lower right", frameon=False, fontsize=9)
 
 
+def draw_curve(
+    panel: Any,
+    x: Series,
+    curve: Curve,
+    *,
+    color: str,
+    line: Series | None = None,
+    is_stepped: bool = False,
+    **look: Any,
+) -> None:
+    """A curve as a line, with its extremes as a pale band behind it.
+
+    Args:
+        panel: To draw in.
+        x: Of the points; the value of one holds for what lies before it.
+        curve: What is drawn.
+        color: Of both.
+        line: What is typical, where the values jump from step to step: where these are no groups, they are drawn pale.
+        is_stepped: Whether nothing is between two values.
+        look: Of the line.
+    """
+    if (curve.low < curve.high).any():
+        step = "pre" if is_stepped else None
+        panel.fill_between(x, curve.low, curve.high, step=step, color=color, alpha=0.25, linewidth=0)
+    elif line is not None and not is_stepped:
+        panel.plot(x, curve.values, color=color, linewidth=0.8, alpha=0.3)
+    paint = partial(panel.step, where="pre") if is_stepped else panel.plot
+    paint(x, curve.values if line is None else line, color=color, **look)
+
+
 def draw_loss(panel: Any, run: RecordedRun) -> None:
     """The loss, and the steps in which it is no number."""
-    loss = run.series("loss")
-    smooth = smoothed(run.typical("loss"), np.zeros_like(loss))
-    panel.plot(run.steps, loss, color=RED, linewidth=0.8, alpha=0.3)
-    panel.plot(run.steps, smooth, color=RED, linewidth=1.8)
+    loss = run.curve("loss")
+    smooth = smoothed(loss.values, np.zeros_like(loss.values))
+    draw_curve(panel, run.steps, loss, color=RED, line=smooth, linewidth=1.8)
     panel.set_ylabel("loss")
     fit_axis(panel, smooth)
     _mark_lost(panel, run)
@@ -86,25 +121,23 @@ def draw_loss(panel: Any, run: RecordedRun) -> None:
 def _mark_lost(panel: Any, run: RecordedRun) -> None:
     """A mark at the foot of each step whose loss is no number: a line that ends says nothing."""
     lost = run.curves.lost
-    if not lost:
+    if not lost.size:
         return
-    (first, what), steps = lost[0], [step for step, _ in lost]
-    which = f"{what}, first at step {figure(first)}"
+    which = f"{run.curves.lost_as}, first at step {figure(lost[0])}"
     foot = panel.get_xaxis_transform()
-    panel.scatter(steps, [0.03] * len(steps), transform=foot, marker="x", s=18, color=RED, label=which)
+    panel.scatter(lost, [0.03] * len(lost), transform=foot, marker="x", s=18, color=RED, label=which)
     panel.legend(loc="upper right", frameon=False, fontsize=9)
 
 
 def draw_speed(panel: Any, run: RecordedRun) -> None:
     """Samples per second."""
-    speed = run.series("samples_per_s")
-    smooth = smoothed(run.typical("samples_per_s"), run.series("size"))
-    panel.plot(run.steps, speed, color=GREEN, linewidth=0.8, alpha=0.3)
-    panel.plot(run.steps, smooth, color=GREEN, linewidth=1.8)
+    speed = run.curve("samples_per_s")
+    smooth = smoothed(speed.values, run.curve("size").values)
+    draw_curve(panel, run.steps, speed, color=GREEN, line=smooth, linewidth=1.8)
     panel.set_ylabel("samples/s")
     if np.isfinite(smooth).any():
         # A lone step that was timed too short must not flatten all the others.
-        highest = max(float(np.nanmax(smooth)), float(np.nanpercentile(speed, 99)))
+        highest = max(float(np.nanmax(smooth)), float(np.nanpercentile(speed.high, 99)))
         panel.set_ylim(0, highest * 1.15 or 1.0)
 
 
@@ -151,20 +184,27 @@ def fit_axis(panel: Any, values: Series) -> None:
 
 
 def smoothed(values: Series, group: Series) -> Series:
-    """The typical value around each step, never across a change of `group`: a jump stays one."""
-    # The steps at which the group changes; NaN is a group of its own.
+    """The typical value around each point, never across a change of `group`: a jump stays one."""
+    # The points at which the group changes; NaN is a group of its own.
     edges = np.flatnonzero(np.diff(np.nan_to_num(group, nan=-1.0))) + 1
     return np.concatenate([_typical(part, among=_SMOOTH_STEPS) for part in np.split(values, edges)])
 
 
 def _typical(values: Series, *, among: int) -> Series:
-    """The median of the known values of the `among` steps around each: single steps that are odd leave no trace."""
-    typical = np.empty(len(values))
-    padded = np.pad(values, among // 2, constant_values=math.nan)
+    """The median of the known values of the `among` points around each: single ones that are odd leave no trace.
+
+    Near an end it is that of fewer, as many on one side as on the other, so that a line rises and falls to its ends.
+    """
+    count, reach = len(values), among // 2
+    typical = np.empty(count)
+    padded = np.pad(values, reach, constant_values=math.nan)
     # Part by part: a window for each of a million steps would be hundreds of megabytes.
-    for begin in range(0, len(values), _WINDOWS_AT_ONCE):
+    for begin in range(0, count, _WINDOWS_AT_ONCE):
         windows = sliding_window_view(padded[begin : begin + _WINDOWS_AT_ONCE + among - 1], among)
         typical[begin : begin + len(windows)] = _medians(windows)
+    for at in {*range(min(reach, count)), *range(max(0, count - reach), count)}:
+        near = max(_LEAST_AROUND, min(reach, at, count - 1 - at))
+        typical[at] = _medians(values[None, max(0, at - near) : at + near + 1])[0]
     return typical
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from kungfu.cli.draw.curves import CurvesOfRun, Series, read_curves
+from kungfu.cli.draw.curves import Curve, CurvesOfRun, Series, read_curves
 from kungfu.cli.report import read_events
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
@@ -39,13 +39,9 @@ class RecordedRun:
         """The steps at which there are points, rising."""
         return self.curves.steps
 
-    def series(self, name: str) -> Series:
+    def curve(self, name: str) -> Curve:
         """The points of one figure, NaN where it is not known."""
-        return self.curves.values.get(name, self._unknown)
-
-    def typical(self, name: str) -> Series:
-        """The typical value around each point; the value itself where each step is a point."""
-        return self.curves.typical.get(name, self._unknown)
+        return self.curves.curves.get(name, self._unknown)
 
     def happened(self, kind: type[Drawn]) -> list[Drawn]:
         """The events of a kind, of the steps that are drawn."""
@@ -61,8 +57,9 @@ class RecordedRun:
         return tuple(name for name in self.curves.names if name not in _OF_THE_JOB)
 
     @cached_property
-    def _unknown(self) -> Series:
-        return np.full(len(self.steps), np.nan)
+    def _unknown(self) -> Curve:
+        nothing = np.full(len(self.steps), np.nan)
+        return Curve(nothing, nothing, nothing)
 
 
 def read_run(folder: Path) -> RecordedRun:

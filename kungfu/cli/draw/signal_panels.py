@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.cli.draw.curves import FRACTIONS
-from kungfu.cli.draw.panels import fit_axis
+from kungfu.cli.draw.panels import draw_curve, fit_axis
 from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import finite_number, label
@@ -58,9 +58,9 @@ def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, 
 def _changes(run: RecordedRun, name: str) -> bool:
     if name == FRACTIONS:
         return True
-    values = run.series(name)
-    known = values[np.isfinite(values)]
-    return bool(known.size) and known.min() != known.max()
+    curve = run.curve(name)
+    known = np.isfinite(curve.values)
+    return bool(known.any()) and curve.low[known].min() != curve.high[known].max()
 
 
 def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
@@ -69,16 +69,16 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
     if name == FRACTIONS:
         _draw_fractions(panel, run)
         return
-    values = run.series(name)
-    panel.plot(run.steps, values, color=_PURPLE, linewidth=1.5)
+    curve = run.curve(name)
+    draw_curve(panel, run.steps, curve, color=_PURPLE, linewidth=1.5)
     marked = [
         *_mark(panel, run.happened(SetEvent), name, marker="o", colour=GREY),
         *_mark(panel, run.happened(DecisionEvent), name, marker="D", colour=RED),
     ]
     if marked:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
-    fit_axis(panel, np.concatenate([values, marked]))
-    if not np.isfinite(values).any():
+    fit_axis(panel, np.concatenate([curve.low, curve.high, marked]))
+    if not np.isfinite(curve.values).any():
         panel.text(0.5, 0.5, "no number in any step", transform=panel.transAxes, ha="center", color=GREY)
 
 
@@ -100,12 +100,13 @@ def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, co
 def _draw_fractions(panel: Any, run: RecordedRun) -> None:
     """A line per peer."""
     of_peers = run.curves.fractions
-    for nth, (peer, values) in enumerate(of_peers.items()):
-        panel.plot(run.steps, values, color=_PEERS[nth % len(_PEERS)], linewidth=1.3, label=_escaped(f"peer {peer}"))
+    for nth, (peer, curve) in enumerate(of_peers.items()):
+        look = {"color": _PEERS[nth % len(_PEERS)], "linewidth": 1.3, "label": _escaped(f"peer {peer}")}
+        draw_curve(panel, run.steps, curve, **look)
     panel.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     if len(of_peers) <= _MOST_NAMED:
         panel.legend(loc="lower left", frameon=False, fontsize=8, ncols=4)
-    fit_axis(panel, np.concatenate([*of_peers.values(), [0.0, 1.2]]))
+    fit_axis(panel, np.concatenate([*(one.high for one in of_peers.values()), [0.0, 1.2]]))
 
 
 def _escaped(text: str) -> str:

@@ -1,19 +1,13 @@
-"""The curves of a run in bounded memory, however long it trains, without losing an extreme of any of them.
-
-Steps that follow each other form a group, which is drawn as at most two points: at its first and at its last step, with
-the smallest and the largest value of each curve in the order in which they came. A group begins as one step. Whenever
-there are more than `MOST_GROUPS` of them, neighbours become one, so that a run of any length has at most
-``2 * MOST_GROUPS`` points.
-"""
+"""The curves of a run as its page draws them: of each group of steps a median, and the extremes beside it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
-from kungfu.event_log.numbers import as_float
+from kungfu.cli.report.step_groups import StepGroups, WholeBatches
+from kungfu.cli.report.values import finite_number
 
 __all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
 
@@ -22,52 +16,20 @@ MOST_CURVES = 40
 _NO_CURVES = ("time", "step", "straggler_fractions")
 _LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact
 
-Pair = tuple[float, float]
-
-
-@dataclass
-class _Group:
-    """Consecutive steps; ``values`` are the extremes of each curve, in the order in which they came."""
-
-    first: int
-    last: int
-    times: Pair
-    count: int = 1
-    values: dict[str, Pair] = field(default_factory=dict)
-
-    def take(self, later: _Group) -> None:
-        """Adds the steps that follow."""
-        self.last, self.count = later.last, self.count + later.count
-        self.times = self.times[0], later.times[1]
-        for name, (one, other) in later.values.items():
-            self.values[name] = _with(_with(self.values.get(name), one), other)
-
-    def points(self) -> range:
-        """The places of its points: one for a single step, else two."""
-        return range(1 if self.first == self.last else 2)
-
-
-def _with(pair: Pair | None, value: float) -> Pair:
-    """The extremes of a curve once one more value came."""
-    if pair is None:
-        return value, value
-    low, high = pair if pair[0] <= pair[1] else (pair[1], pair[0])
-    if value > high:
-        return low, value
-    return (high, value) if value < low else pair
-
 
 class Curves:
     """Takes the lines of ``metrics.jsonl``, and gives the points to draw.
 
     Attributes:
+        newest: The newest step in which each curve is known, with its value there.
         left_out: Names of numbers for which there is no room: nobody reads a page with more curves.
     """
 
     def __init__(self) -> None:
-        self._groups: list[_Group] = []
+        self._groups, self._batches = StepGroups(MOST_GROUPS), WholeBatches()
         self._names: dict[str, None] = {}
-        self._per_group, self._changed_from = 1, 0
+        self._step, self._time = -1, -math.inf
+        self.newest: dict[str, tuple[int, float]] = {}
         self.left_out: set[str] = set()
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -76,60 +38,42 @@ class Curves:
         # A line that a damaged disk has left without what every line has.
         if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _LARGEST_STEP:
             return
-        self._undo(step)
-        before = self._groups[-1].times[1] if self._groups else -math.inf
-        time = max(before, _finite(row.get("time")) or 0.0)  # clocks are set
-        step_group = _Group(step, step, (time, time))
+        # What came of a step that is done again is known once it is done.
+        if step <= self._step:
+            self.newest = {name: known for name, known in self.newest.items() if known[0] < step}
+        self._step = step
+        self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks are set
+        figures, batch = {"time": self._time}, self._batches.batch(row)
         for name, value in row.items():
-            number = None if name in _NO_CURVES else _finite(value)
+            number = None if name in _NO_CURVES else batch if name == "batch" else finite_number(value)
             if number is not None and (name in self._names or self._has_room(name)):
-                step_group.values[name] = (number, number)
-        self._append(step_group)
+                figures[name] = number
+                self.newest[name] = step, number
+        self._groups.add(step, figures)
 
     def taken(self) -> dict[str, Any] | None:
         """The points that changed since the last call, as the points from a place on; ``None`` where none did."""
-        if self._changed_from >= len(self._groups):
-            return None
-        changed, self._changed_from = self._changed_from, len(self._groups)
-        return self._from(changed)
+        changed = self._groups.changed()
+        return self._from(changed) if changed < len(self._groups) else None
 
     def all(self) -> dict[str, Any]:
         """All points."""
         return self._from(0)
 
     def _from(self, group: int) -> dict[str, Any]:
-        """The points from a group on, with the digits that a picture can show; ``None`` where a curve is not known."""
-        shown = self._groups[group:]
+        """The points from a group on, one for each at its last step; ``None`` where a curve is not known."""
         return {
-            "from": sum(len(one.points()) for one in self._groups[:group]),
-            "steps": [(one.first, one.last)[at] for one in shown for at in one.points()],
-            "times": [round(one.times[at], 3) for one in shown for at in one.points()],
-            "curves": [{"name": name, "values": [*_values(shown, name)]} for name in self._names],
+            "from": group,
+            "firsts": [*map(int, self._groups.firsts(group))],
+            "steps": [*map(int, self._groups.lasts(group))],
+            "times": [round(spread.high, 3) for spread in self._groups.spreads("time", group)],
+            "curves": [self._curve(name, group) for name in self._names],
         }
 
-    def _undo(self, step: int) -> None:
-        while self._groups and self._groups[-1].first >= step:
-            self._groups.pop()
-        if self._groups and self._groups[-1].last >= step:
-            self._groups[-1].last = step - 1
-            self._changed_from = min(self._changed_from, len(self._groups) - 1)
-        self._changed_from = min(self._changed_from, len(self._groups))
-
-    def _append(self, step: _Group) -> None:
-        # The last group still has room.
-        if self._groups and self._groups[-1].count < self._per_group:
-            self._groups[-1].take(step)
-            self._changed_from = min(self._changed_from, len(self._groups) - 1)
-            return
-        self._groups.append(step)
-        if len(self._groups) > MOST_GROUPS:
-            self._join_neighbours()
-
-    def _join_neighbours(self) -> None:
-        joined = self._groups[::2]
-        for one, later in zip(joined, self._groups[1::2], strict=False):
-            one.take(later)
-        self._groups, self._per_group, self._changed_from = joined, 2 * self._per_group, 0
+    def _curve(self, name: str, group: int) -> dict[str, Any]:
+        low, values, high = zip(*self._groups.spreads(name, group), strict=True) if len(self._groups) else ((), (), ())
+        shown = {"low": [*map(_shown, low)], "values": [*map(_shown, values)], "high": [*map(_shown, high)]}
+        return {"name": name, **shown, "newest": self.newest.get(name)}
 
     def _has_room(self, name: str) -> bool:
         if len(self._names) < MOST_CURVES:
@@ -140,18 +84,6 @@ class Curves:
         return False
 
 
-def _values(groups: list[_Group], name: str) -> Iterator[float | None]:
-    for one in groups:
-        pair = one.values.get(name)
-        for at in one.points():
-            # A single step, and what is left of a group whose other steps are done again, has its newest value.
-            yield None if pair is None else float(f"{pair[at if len(one.points()) > 1 else 1]:.7g}")
-
-
-def _finite(value: Any) -> float | None:
-    """A number; ``None`` for anything else, NaN and infinities among it."""
-    # Nearly always: a record of a week has tens of millions of steps.
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    number = as_float(value)
-    return number if number is not None and math.isfinite(number) else None
+def _shown(value: float) -> float | None:
+    """A number with the digits that a picture can show; ``None`` for one that is not known."""
+    return None if math.isnan(value) else float(f"{value:.7g}")

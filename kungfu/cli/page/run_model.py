@@ -125,6 +125,9 @@ class RunModel:
             told = (number for row in reversed(rows) if (number := as_float(row.get(name))) is not None)
             if (newest := next(told, None)) is not None:
                 self._newest[name] = newest
+        # The smaller last step of an epoch is no batch.
+        if known := self._curves.newest.get("batch"):
+            self._newest["batch"] = known[1]
 
 
 def as_text(value: Any) -> str:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -20,17 +19,14 @@ from kungfu.cli.report.values import finite_number
 
 __all__ = [
     "Row",
-    "grouped",
     "newest_step",
     "read_rows",
     "row_of_line",
     "rows_between",
     "rows_in_order",
-    "steps_per_group",
 ]
 
 Row = Mapping[str, Any]
-Item = TypeVar("Item")
 
 _METRICS = "metrics.jsonl"
 # A step that is done again within so many lines replaces the one before.
@@ -91,19 +87,6 @@ def newest_step(folder: Path) -> float:
     return max(steps)
 
 
-def steps_per_group(folder: Path, *, exact: int, groups: int) -> int:
-    """How many steps stand for one where a run has more than `exact` lines of them: as many as leave `groups`.
-
-    Raises:
-        UsageError: There is no record of the steps.
-    """
-    lines = 0
-    with open_record(folder, _METRICS) as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            lines += chunk.count(b"\n")
-    return 1 if lines <= exact else math.ceil(lines / groups)
-
-
 def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
     """The steps with their figures, rising; of a step that was done again, the last line counts.
 
@@ -124,17 +107,6 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
                 yield newest, held.pop(newest)
     for step in sorted(held):
         yield step, held[step]
-
-
-def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Groups of so many that follow each other; the last one may have fewer.
-
-    >>> [*grouped("abcde", 2)]
-    [['a', 'b'], ['c', 'd'], ['e']]
-    """
-    left = iter(items)
-    while group := [*islice(left, size)]:
-        yield group
 
 
 def row_of_line(line: bytes) -> dict[str, Any] | None:

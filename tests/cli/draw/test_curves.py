@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from kungfu.cli.draw import curves
-from kungfu.cli.draw.curves import curves_of, read_curves
+from kungfu.cli.draw.curves import curves_of
+from kungfu.cli.draw.panels import draw_loss, draw_noise, draw_speed
 from kungfu.cli.draw.picture import draw_run
+from kungfu.cli.draw.recorded_run import RecordedRun
 from tests.cli.recorded import GROWN, measured, written
 
 
@@ -23,37 +25,59 @@ def test_each_step_is_a_point_with_its_last_values_and_what_is_not_known_is_none
     ]
     found = curves_of(rows)
     assert found.steps.tolist() == [1.0, 2.0, 3.0]
-    np.testing.assert_array_equal(found.values["loss"], [3.0, np.nan, np.nan])
-    np.testing.assert_array_equal(found.values["gain"], [np.nan, 1.0, np.nan])
-    assert found.typical is found.values
-    np.testing.assert_array_equal(found.fractions["0"], [np.nan, 1.0, np.nan])
-    assert np.isnan(found.fractions["3"]).all()
-    assert found.lost == ((2.0, "NaN"),)
+    loss = found.curves["loss"]
+    for values in (loss.low, loss.values, loss.high):
+        np.testing.assert_array_equal(values, [3.0, np.nan, np.nan])
+    np.testing.assert_array_equal(found.curves["gain"].values, [np.nan, 1.0, np.nan])
+    assert [*found.fractions] == ["0"]
+    np.testing.assert_array_equal(found.fractions["0"].values, [np.nan, 1.0, np.nan])
+    assert (found.lost.tolist(), found.lost_as) == ([2.0], "NaN")
     assert found.names == ("step", "loss", "gain", "straggler_fractions")
 
 
-def test_a_group_has_its_extremes_in_their_order_and_its_median_as_the_typical_value() -> None:
-    losses = [5.0, 1.0, 9.0, 2.0, 8.0, 7.0, None, 6.0, 4.0]
+def test_a_group_has_its_extremes_and_its_median() -> None:
+    losses = [5.5, 1.0, 9.0, 2.0, 8.0, 7.0, None, 6.0, 4.0]
     rows = [{"step": step, "loss": loss, "size": 2} for step, loss in enumerate(losses, start=1)]
-    found = curves_of(rows, per_group=4)
-    assert found.steps.tolist() == [1.0, 4.0, 5.0, 8.0, 9.0]
-    assert found.values["loss"].tolist() == [1.0, 9.0, 8.0, 6.0, 4.0]
-    assert found.typical["loss"].tolist() == [3.5, 3.5, 7.0, 7.0, 4.0]
-    assert found.values["size"].tolist() == [2.0] * 5
+    found = curves_of(rows, most_groups=4)
+    assert found.steps.tolist() == [4.0, 8.0, 9.0]
+    loss = found.curves["loss"]
+    assert loss.low.tolist() == [1.0, 6.0, 4.0]
+    assert loss.values.tolist() == [3.75, 7.0, 4.0]
+    assert loss.high.tolist() == [9.0, 8.0, 4.0]
+    assert found.curves["size"].values.tolist() == [2.0] * 3
 
 
-def test_a_long_record_is_drawn_from_some_thousand_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "_EXACT_STEPS", 200)
-    monkeypatch.setattr(curves, "_GROUPS", 100)
-    rows = [measured(step, loss="NaN" if step > 500 else -9.0 if step == 300 else 1.0) for step in range(1, 601)]
-    found = read_curves(written(tmp_path, GROWN, metrics=rows))
-    assert len(found.steps) == 200
-    assert (found.steps[0], found.steps[-1]) == (1.0, 600.0)
-    assert np.nanmin(found.values["loss"]) == -9.0
-    assert np.nanmin(found.typical["loss"]) == 1.0, "a lone step is not typical"
-    assert found.lost[0] == (501.0, "NaN")
-    assert len(found.lost) == 17, "one of each group"
-    assert draw_run(tmp_path, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(measured(601)) + "\n")
-    assert read_curves(tmp_path).steps[-1] == 601.0
+def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [measured(step, loss="NaN" if step > 500 else -9.5 if step == 300 else 1.0) for step in range(1, 601)]
+    found = curves_of(rows, most_groups=200)
+    assert len(found.steps) == 150
+    assert found.steps[-1] == 600.0
+    assert np.nanmin(found.curves["loss"].low) == -9.5
+    assert np.nanmin(found.curves["loss"].values) == 1.0, "a lone step is not typical"
+    assert (found.lost[0], found.lost_as) == (501.0, "NaN")
+    assert len(found.lost) == 25, "one of each group"
+    monkeypatch.setattr(curves, "MOST_GROUPS", 200)
+    assert draw_run(written(tmp_path, GROWN, metrics=rows), tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("steps", [5_000, 100_000])
+def test_a_picture_draws_what_is_typical_and_a_jump_where_it_is(steps: int) -> None:
+    draw, third = np.random.default_rng(3), steps // 3
+    noise = draw.lognormal(0.0, 0.2, steps).tolist()
+    rows = (
+        {"step": step, "loss": one, "mine": one, "samples_per_s": one * (3 if step >= third else 1),
+         "batch": 157 if step % 6 == 0 else 256}
+        for step, one in enumerate(noise, start=1)
+    )  # fmt: skip
+    run = RecordedRun(curves_of(rows), ())
+    panel, speeds, batches = (Figure().subplots() for _ in range(3))
+    draw_loss(panel, run)
+    line = panel.lines[-1].get_ydata()
+    assert np.mean((line > 0.9) & (line < 1.1)) >= 0.99
+    assert len(panel.collections) == 1, "the band behind it"
+    draw_speed(speeds, run)
+    jump, at = speeds.lines[-1].get_ydata(), int(np.searchsorted(run.steps, third))
+    assert jump[: at - 1].max() < 1.5
+    assert jump[at + 2 :].min() > 2.4
+    draw_noise(batches, run)
+    assert set(batches.lines[-1].get_ydata()) == {256.0}

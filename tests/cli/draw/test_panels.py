@@ -34,6 +34,13 @@ def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
     assert marks.get_offsets()[:, 0].tolist() == list(range(41, 61))
 
 
+def test_a_line_of_few_steps_begins_and_ends_where_the_values_do() -> None:
+    falling = np.arange(20.0, 0.0, -1.0)
+    line = smoothed(falling, np.zeros(20))
+    np.testing.assert_array_equal(line[2:18], falling[2:18])
+    assert (line[0], line[-1]) == (19.0, 2.0)
+
+
 def test_a_run_whose_policies_watch_no_noise_scale_shows_its_batch_alone() -> None:
     rows = tuple({"step": step, "batch": 32} for step in range(1, 9))
     panel = Figure().subplots()

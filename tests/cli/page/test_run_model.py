@@ -35,6 +35,14 @@ def test_how_far_the_job_is_is_told_with_the_time_left_as_long_as_it_runs() -> N
     assert model.changes()["run"]["progress"]["time_left"] == ""
 
 
+def test_the_batch_on_top_is_that_of_whole_steps() -> None:
+    model = RunModel("a")
+    model.add(NewRecords(rows=(measured(1, batch=256), measured(2, batch=157))))
+    assert model.whole()["run"]["newest"]["batch"] == 256
+    model.add(NewRecords(rows=(measured(3, epoch=1, batch=128),)))
+    assert model.whole()["run"]["newest"]["batch"] == 128
+
+
 def test_of_a_very_long_text_the_beginning_is_sent_and_of_the_plan_all() -> None:
     sent = json.loads(as_text({"items": [{"headline": "w" * 30_000}], "plan": {"text": "p" * 30_000}, "loss": None}))
     assert sent["items"][0]["headline"] == "w" * 800 + "… (30,000 characters)"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kungfu.cli.report import missing_steps, read_rows, rows_between, rows_in_order
-from kungfu.cli.report.metrics import newest_step, row_of_line, steps_per_group
+from kungfu.cli.report.metrics import newest_step, row_of_line
 from kungfu.errors import UsageError
-from tests.cli.recorded import GROWN, measured, written
+from tests.cli.recorded import measured
 from tests.event_log.made import made
 
 
@@ -71,9 +71,3 @@ def test_steps_come_in_their_order_once_also_where_they_were_done_again_after_ma
 def test_a_damaged_line_with_an_enormous_step_makes_one_gap_at_once() -> None:
     found = missing_steps([made(event="recovered", step=10**15)], [{"step": 1}, {"step": 10**17}])
     assert found == [f"steps 2 to {10**17 - 1} are not in metrics.jsonl: rank 0 was lost before it told of them"]
-
-
-def test_as_many_steps_stand_for_one_as_leave_the_groups_that_are_wanted(tmp_path: Path) -> None:
-    written(tmp_path, GROWN, metrics=[measured(step) for step in range(1, 101)])
-    assert steps_per_group(tmp_path, exact=100, groups=10) == 1
-    assert steps_per_group(tmp_path, exact=99, groups=30) == 4

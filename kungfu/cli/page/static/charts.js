@@ -1,21 +1,13 @@
 // The curves, drawn by uPlot: one figure for each, with a sentence that says what it shows.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { duration, element, figure, label, short } from "./words.js";
+import { captionOf, chartsOf, namesOf, pointsOf, range, readoutOf } from "./points.js";
+import { duration, element, short } from "./words.js";
 
-// What is drawn first, and what beside it; every other number of a step gets a figure of its own.
-const FIRST = [
-  { key: "size", title: "peers and batch", curves: ["size", "batch"], stepped: true, words: ["peers", "batch"] },
-  { key: "loss", title: "loss", curves: ["loss"], noisy: true },
-  { key: "samples_per_s", title: "samples/s", curves: ["samples_per_s"], noisy: true },
-  { key: "noise_scale", title: "noise scale", curves: ["noise_scale"] },
-];
-const NOT_DRAWN = ["epoch"];
 const HEIGHT = 190;
-// Points around each one, on either side, whose median is drawn over a curve that jumps from step to step.
-const [AROUND, AROUND_BATCH] = [12, 2];
 // Values that span more than this factor are drawn on a logarithmic axis.
 const DECADES = 30;
+const PALE = "4d"; // the opacity of a colour, in hexadecimal
 
 export class Charts {
   constructor(run, container) {
@@ -42,7 +34,7 @@ export class Charts {
 
   paint() {
     document.getElementById("no-curves").hidden = this.run.steps.length > 0;
-    for (const shown of this.wanted()) {
+    for (const shown of chartsOf(this.run)) {
       let chart = this.charts.get(shown.key);
       if (!chart) {
         chart = new Chart(this.run, shown, this);
@@ -51,13 +43,6 @@ export class Charts {
       }
       chart.paint();
     }
-  }
-
-  *wanted() {
-    const known = this.run.curves;
-    yield* FIRST.filter((shown) => known.has(shown.key));
-    const taken = new Set([...FIRST.flatMap((shown) => shown.curves), ...NOT_DRAWN]);
-    for (const name of known.keys()) if (!taken.has(name)) yield { key: name, title: label(name), curves: [name] };
   }
 }
 
@@ -84,13 +69,13 @@ class Chart {
   }
 
   paint() {
-    const data = this.data();
-    const logarithmic = this.spansDecades(this.shown.noisy ? data[2] : data[1]);
+    const data = pointsOf(this.run, this.shown, this.charts.over);
+    const logarithmic = this.spansDecades(data);
     if (this.plot && logarithmic !== this.isLogarithmic) this.redraw();
     this.isLogarithmic = logarithmic;
     if (this.plot) this.plot.setData(data);
     else if (this.width() > 0) this.plot = new uPlot(this.options(), data, this.area);
-    const words = this.words(data);
+    const words = captionOf(this.run, this.shown);
     this.caption.textContent = words;
     this.area.setAttribute("aria-label", `${this.shown.title} over ${this.charts.over}: ${words}`);
   }
@@ -110,34 +95,11 @@ class Chart {
     return this.area.clientWidth;
   }
 
-  data() {
-    const { run } = this;
-    const x = this.charts.over === "steps" ? run.steps : run.times.map((time) => run.elapsed(time));
-    const values = this.names().map((name) => run.curves.get(name));
-    if (this.shown.noisy) return [x, ...values, ...values.map((one) => typical(one, AROUND))];
-    // The last batch of an epoch is smaller; that is no change of the batch.
-    return [x, ...values.map((one, at) => (this.names()[at] === "batch" ? typical(one, AROUND_BATCH) : one))];
-  }
-
-  names() {
-    return this.shown.curves.filter((name) => this.run.curves.has(name));
-  }
-
-  spansDecades(values) {
+  /** Whether the line needs a logarithmic axis, which only values above zero can have. */
+  spansDecades([, , lows, line]) {
     if (this.shown.stepped) return false;
-    const [low, high] = range(values);
-    return low > 0 && high / low > DECADES;
-  }
-
-  words([, ...curves]) {
-    return this.names().map((name, at) => {
-      const [low, high] = range(curves[at]);
-      const last = lastKnown(curves[at]);
-      if (last === null) return `${label(name)} is not known`;
-      const where = `at step ${figure(this.run.steps[last])}`;
-      const span = low === high ? "all the time" : `from ${figure(low)} to ${figure(high)} so far`;
-      return `${this.names().length > 1 ? `${label(name)} ` : ""}${figure(curves[at][last])} ${where}, ${span}`;
-    }).join("; ");
+    const [low, high] = range(line);
+    return range(lows)[0] > 0 && high / low > DECADES;
   }
 
   options() {
@@ -146,16 +108,17 @@ class Chart {
     const [ink, grid] = [colour("--muted"), colour("--line")];
     const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 }, font: "12px system-ui" };
     const overTime = this.charts.over === "time";
-    const paths = this.shown.stepped ? uPlot.paths.stepped({ align: 1 }) : uPlot.paths.linear();
-    const series = this.names().map((name, at) => ({
-      scale: at ? "z" : "y", stroke: colour(at ? "--second" : "--first"), width: at ? 1.5 : 2, paths,
-      points: { show: false }, spanGaps: name !== "loss",
-    }));
-    // What jumps stands back behind its typical value.
-    if (this.shown.noisy) {
-      series.push({ ...series[0] });
-      Object.assign(series[0], { stroke: `${series[0].stroke}4d`, width: 1 });
-    }
+    // A point stands at the last step of its group, and holds for those before it.
+    const paths = this.shown.stepped ? uPlot.paths.stepped({ align: -1 }) : uPlot.paths.linear();
+    const [series, bands] = [[{}], []];
+    namesOf(this.run, this.shown).forEach((name, at) => {
+      const stroke = colour(at ? "--second" : "--first");
+      const drawn = { scale: at ? "z" : "y", paths, points: { show: false }, spanGaps: name !== "loss" };
+      // What is extreme stands back behind the line.
+      bands.push({ series: [series.length, series.length + 1], fill: `${stroke}${PALE}` });
+      series.push({ ...drawn, stroke: `${stroke}${PALE}`, width: 1 }, { ...drawn, width: 0 });
+      series.push({ ...drawn, stroke, width: at ? 1.5 : 2 });
+    });
     const y = { distr: this.isLogarithmic ? 3 : 1, range: this.isLogarithmic ? undefined : (_, low, high) => padded(_, low, this.highest(high)) };
     const upright = { ...axis, size: 52, values: (_, ticks) => ticks.map(short) };
     const decades = { ...upright, filter: powersOfTen, grid: { ...axis.grid, filter: powersOfTen }, ticks: { ...axis.ticks, filter: powersOfTen } };
@@ -163,9 +126,9 @@ class Chart {
       { ...axis, values: (_, ticks) => ticks.map(overTime ? duration : short) },
       this.isLogarithmic ? decades : upright,
     ];
-    if (this.names().length > 1) axes.push({ ...upright, scale: "z", side: 1, grid: { show: false } });
+    if (bands.length > 1) axes.push({ ...upright, scale: "z", side: 1, grid: { show: false } });
     return {
-      width: this.width(), height: HEIGHT, axes, series: [{}, ...series], legend: { show: false },
+      width: this.width(), height: HEIGHT, axes, series, bands, legend: { show: false },
       scales: { x: { time: false }, y, z: { range: lower } },
       cursor: { sync: { key: "run" }, drag: { x: true, y: false }, y: false },
       hooks: { draw: [(plot) => this.drawMarks(plot, colour)], setCursor: [(plot) => this.tell(plot)] },
@@ -228,8 +191,7 @@ class Chart {
       this.readout.textContent = "";
       return;
     }
-    const values = this.names().map((name, nth) => `${label(name)} ${figure(plot.data[nth + 1][at])}`);
-    this.readout.textContent = `step ${figure(this.run.steps[at])}: ${values.join(", ")}`;
+    this.readout.textContent = readoutOf(this.run, this.shown, at);
   }
 
   /** Arrow keys move the cursor from point to point. */
@@ -258,32 +220,8 @@ function powersOfTen(_, marks) {
   return marks.map((mark) => (Math.abs(Math.log10(mark) - Math.round(Math.log10(mark))) < 1e-9 ? mark : null));
 }
 
-/** The median of the known values around each point; a jump stays one, and a single odd step leaves no trace. */
-function typical(values, reach) {
-  return values.map((value, at) => {
-    if (value === null) return null;
-    const around = values.slice(Math.max(0, at - reach), at + reach + 1).filter((one) => one !== null);
-    return around.sort((one, other) => one - other)[around.length >> 1];
-  });
-}
-
 /** The range of a second axis, whose curve runs below the first one instead of hiding it. */
 function lower(plot, low, high) {
   const [bottom, top] = padded(plot, low, high);
   return [bottom, bottom + (top - bottom) * 1.7];
-}
-
-function range(values) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const value of values ?? []) {
-    if (value === null) continue;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  return [low, high];
-}
-
-function lastKnown(values) {
-  for (let at = values.length - 1; at >= 0; at -= 1) if (values[at] !== null) return at;
-  return null;
 }

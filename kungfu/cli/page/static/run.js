@@ -6,18 +6,14 @@ const MOST_ITEMS = 150;
 export class Run {
   constructor() {
     this.parts = { run: {}, peers: [], membership: null, plan: null };
-    this.steps = [];
-    this.times = [];
-    this.curves = new Map();
+    this.forgetPoints();
     this.items = new Map();
   }
 
   /** Takes the whole; what was known before does not count. */
   replace(whole) {
-    this.curves.clear();
+    this.forgetPoints();
     this.items.clear();
-    this.steps = [];
-    this.times = [];
     this.add(whole);
   }
 
@@ -36,19 +32,20 @@ export class Run {
     }
   }
 
-  addPoints({ from, steps, times, curves }) {
-    this.steps = this.steps.slice(0, from).concat(steps);
-    this.times = this.times.slice(0, from).concat(times);
-    for (const { name, values } of curves) {
-      const known = (this.curves.get(name) ?? []).slice(0, from);
-      while (known.length < from) known.push(null); // the curve begins here
-      this.curves.set(name, known.concat(values));
+  /** Points are groups of steps, each with its first and its last step and the time of that one. */
+  addPoints({ from, firsts, steps, times, curves }) {
+    const joined = (known, added) => known.slice(0, from).concat(added);
+    [this.firsts, this.steps, this.times] = [joined(this.firsts, firsts), joined(this.steps, steps), joined(this.times, times)];
+    for (const { name, newest, ...added } of curves) {
+      const known = this.curves.get(name);
+      const before = (key) => known?.[key] ?? new Array(from).fill(null); // where it is new, the curve begins here
+      const [low, values, high] = ["low", "values", "high"].map((key) => joined(before(key), added[key]));
+      this.curves.set(name, { low, values, high, newest });
     }
-    for (const [name, values] of this.curves) {
-      const known = values.slice(0, this.steps.length);
-      while (known.length < this.steps.length) known.push(null);
-      this.curves.set(name, known);
-    }
+  }
+
+  forgetPoints() {
+    [this.firsts, this.steps, this.times, this.curves] = [[], [], [], new Map()];
   }
 
   /** Seconds from the start of the job. */

@@ -1,0 +1,119 @@
+"""The points that a chart of the page is given, in node: a line that is typical, and extremes beside it."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kungfu.cli.page import app
+from kungfu.cli.page.curves import Curves
+
+STATIC = Path(app.__file__).parent / "static"
+PROGRAM = """
+import { readFileSync } from "node:fs";
+import { captionOf, chartsOf, pointsOf, readoutOf } from "./points.js";
+import { Run } from "./run.js";
+const told = JSON.parse(readFileSync(0)).map((updates) => {
+  const run = new Run();
+  for (const curves of updates) run.add({ curves });
+  const newest = run.steps.length - 1;
+  return Object.fromEntries([...chartsOf(run)].map((shown) => [shown.key, {
+    points: pointsOf(run, shown, "steps"), caption: captionOf(run, shown), readout: readoutOf(run, shown, newest),
+  }]));
+});
+console.log(JSON.stringify(told));
+"""
+Rows = Iterable[dict[str, Any]]
+
+
+def charts(folder: Path, *runs: Rows) -> list[dict[str, Any]]:
+    """What each chart of these runs is given, by its key; a browser has come in the middle of each of them."""
+    if not (node := shutil.which("node")):
+        pytest.skip("no node here, which runs the page's JavaScript")
+    shutil.copytree(STATIC, folder / "static")
+    (folder / "static" / "package.json").write_text('{"type": "module"}')
+    program, told = folder / "static" / "program.js", json.dumps([updates(rows) for rows in runs])
+    program.write_text(PROGRAM)
+    done = subprocess.run([node, program], input=told, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+def updates(rows: Rows) -> list[dict[str, Any]]:
+    curves, sent = Curves(), []
+    for nth, row in enumerate(rows):
+        curves.add(row)
+        if nth == 700:
+            curves.taken()
+            sent.append(curves.all())
+    if update := curves.taken():
+        sent.append(update)
+    return sent
+
+
+def run_of(steps: int, **figures: Callable[[int], float]) -> Rows:
+    for step in range(1, steps + 1):
+        yield {"time": float(step), "step": step, **{name: value(step) for name, value in figures.items()}}
+
+
+def noise(*, step_at: float = float("inf")) -> Callable[[int], float]:
+    """Log-normal noise of sigma 0.2 about 1, or from a step on about 3."""
+    draw = random.Random(5)
+    return lambda step: draw.lognormvariate(0.0, 0.2) * (3.0 if step >= step_at else 1.0)
+
+
+def batch(step: int) -> int:
+    return 157 if step % 6 == 0 else 256
+
+
+def test_noise_is_drawn_where_it_is_a_jump_at_once_and_a_batch_as_one_line(tmp_path: Path) -> None:
+    """Of 5,000 and of 100,000 steps 99 % of the line lies near the middle; extremes stand beside it."""
+    lengths = (5_000, 100_000)
+    runs = [
+        run_of(n, loss=noise(), samples_per_s=noise(step_at=n // 3), size=lambda _: 2, batch=batch) for n in lengths
+    ]
+    for steps, told in zip(lengths, charts(tmp_path, *runs), strict=True):
+        x, high, low, line = told["loss"]["points"]
+        assert len(x) == len(line) <= 1024
+        assert sum(0.9 < one < 1.1 for one in line) >= 0.99 * len(line)
+        assert min(low) < 0.6
+        assert max(high) > 1.7
+        assert all(one <= other for one, other in zip(low, high, strict=True))
+        jump = told["samples_per_s"]["points"][3]
+        at = next(nth for nth, last in enumerate(x) if last >= steps // 3)
+        assert max(jump[: at - 1]) < 1.5
+        assert min(jump[at + 2 :]) > 2.4
+        *_, batches = told["size"]["points"]
+        assert set(batches) == {256}
+
+
+def test_a_batch_of_short_epochs_is_one_line_and_a_batch_that_a_rule_sets_is_drawn(tmp_path: Path) -> None:
+    short = ({"time": 1.0, "step": step, "epoch": step // 2, "size": 1, "batch": 256 - 99 * (step % 2)}
+             for step in range(60))  # fmt: skip
+    halved = run_of(900, size=lambda _: 1, batch=lambda step: 256 if step < 400 else 128)
+    first, second = (told["size"]["points"][-1] for told in charts(tmp_path, short, halved))
+    assert {one for one in first if one is not None} == {256}
+    assert second[:398] + second[402:] == [256] * 398 + [128] * 498
+
+
+def test_a_jump_near_the_end_is_drawn_at_once_and_an_odd_first_step_leaves_no_trace(tmp_path: Path) -> None:
+    [told] = charts(tmp_path, run_of(300, loss=lambda step: 50.0 if step == 1 else 1.0 if step < 297 else 3.0))
+    assert told["loss"]["points"][3] == [1.0] * 296 + [3.0] * 4
+
+
+def test_a_caption_has_the_value_of_the_step_that_it_names(tmp_path: Path) -> None:
+    long = run_of(4_998, loss=float, size=lambda _: 2, batch=batch)
+    short = run_of(3, loss=lambda step: step / 2)
+    told, few = charts(tmp_path, long, short)
+    assert told["loss"]["caption"] == "4,998 at step 4,998, from 1 to 4,998 so far"
+    assert told["loss"]["readout"] == "steps 4,993 to 4,998: loss 4,996 (4,993 to 4,998)"
+    assert told["size"]["caption"] == "size 2 at step 4,998, all the time; batch 256 at step 4,997, all the time"
+    assert few["loss"]["caption"] == "1.50 at step 3, from 0.500 to 1.50 so far"
+    assert few["loss"]["readout"] == "step 3: loss 1.50"

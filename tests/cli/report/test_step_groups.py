@@ -1,0 +1,110 @@
+"""Groups of steps: bounded, whatever the length of a run, with medians near those of all steps, and every extreme."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.cli.report.step_groups import Spread, StepGroups, WholeBatches
+
+
+def grouped(steps: int, value: Callable[[int], float], *, most: int) -> StepGroups:
+    groups = StepGroups(most)
+    for step in range(1, steps + 1):
+        groups.add(step, {"loss": value(step)})
+    return groups
+
+
+def test_a_short_run_is_known_step_by_step() -> None:
+    groups = grouped(8, float, most=8)
+    assert [*groups.firsts()] == [*groups.lasts()] == [*range(1, 9)]
+    assert [*groups.spreads("loss")] == [Spread(step, step, step) for step in range(1, 9)]
+
+
+@given(st.integers(1, 700), st.sampled_from([2, 8, 32]))
+def test_groups_follow_each_other_have_every_extreme_and_exact_medians_of_few_steps(steps: int, most: int) -> None:
+    losses = [math.sin(step * 7919) for step in range(steps + 1)]
+    groups = grouped(steps, lambda step: losses[step], most=most)
+    firsts, lasts = [*map(int, groups.firsts())], [*map(int, groups.lasts())]
+    assert len(groups) == len(lasts) <= most
+    assert (firsts[0], lasts[-1]) == (1, steps)
+    assert firsts[1:] == [last + 1 for last in lasts[:-1]]
+    for first, last, spread in zip(firsts, lasts, groups.spreads("loss"), strict=True):
+        those = losses[first : last + 1]
+        assert (spread.low, spread.high) == (min(those), max(those))
+        if len(those) <= 16:
+            assert spread.median == pytest.approx(statistics.median(those))
+
+
+@pytest.mark.parametrize("order", [lambda step: math.sin(step * 7919), float, lambda step: -float(step)])
+def test_the_median_of_a_long_group_is_near_that_of_its_steps(order: Callable[[int], float]) -> None:
+    groups = grouped(40_000, order, most=4)
+    for first, last, spread in zip(groups.firsts(), groups.lasts(), groups.spreads("loss"), strict=True):
+        rising = sorted(order(step) for step in range(int(first), int(last) + 1))
+        rank = sum(one < spread.median for one in rising) / len(rising)
+        assert 0.42 < rank < 0.58, (first, last)
+
+
+def test_a_group_keeps_few_values_of_a_figure_however_many_steps_it_has() -> None:
+    groups = grouped(100_000, lambda step: step * 0.7919 % 1, most=8)
+    figure = groups._figures["loss"]
+    assert len(figure.rows) <= 8 * 16
+    assert sum(map(len, figure.folded)) <= 16 * 20
+    assert len(groups._newest) <= 32
+
+
+def test_a_figure_that_begins_late_or_is_rarely_known_is_not_known_elsewhere() -> None:
+    groups = StepGroups(4)
+    for step in range(1, 1001):
+        known = {"late": 5.0} if step > 900 else {}
+        groups.add(step, {**known, **({"rare": 7.0} if step % 100 == 0 else {})})
+    assert [one.low for one in groups.spreads("late")][-1] == 5.0
+    assert math.isnan(next(groups.spreads("late")).median)
+    assert {one.median for one in groups.spreads("rare")} == {7.0}
+    assert all(math.isnan(one.median) for one in groups.spreads("never"))
+
+
+@given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 120)), max_size=12))
+def test_steps_that_are_done_again_leave_groups_that_follow_each_other(bursts: list[tuple[int, int]]) -> None:
+    groups, step = StepGroups(8), 0
+    for count, back in bursts:
+        step = max(0, step - back)
+        for _ in range(count):
+            step += 1
+            groups.add(step, {"loss": float(step)})
+        firsts, lasts = [*groups.firsts()], [*groups.lasts()]
+        assert len(lasts) <= 8
+        assert lasts[-1] == step
+        assert all(first <= last for first, last in zip(firsts, lasts, strict=True))
+        assert all(last < first for last, first in zip(lasts, firsts[1:], strict=False))
+        assert len([*groups.spreads("loss")]) == len(lasts)
+
+
+def test_a_step_that_is_done_again_alone_has_its_new_value() -> None:
+    groups = grouped(6, lambda step: 1.0, most=8)
+    groups.add(5, {"loss": 9.0})
+    assert [*groups.lasts()] == [1, 2, 3, 4, 5]
+    assert [one.median for one in groups.spreads("loss")] == [1.0, 1.0, 1.0, 1.0, 9.0]
+
+
+def test_a_size_between_two_is_none() -> None:
+    """The median of as many steps of two sizes is one of them."""
+    groups = grouped(4, lambda step: 2.0 if step < 3 else 3.0, most=2)
+    groups.add(5, {"loss": 3.0})
+    assert next(groups.spreads("loss")) == Spread(2.0, 3.0, 3.0)
+
+
+def test_the_smaller_last_batch_of_an_epoch_is_no_batch_and_a_smaller_batch_is_one() -> None:
+    def told(*rows: tuple[int | None, object]) -> list[float | None]:
+        batches = WholeBatches()
+        return [batches.batch({"epoch": epoch, "batch": batch}) for epoch, batch in rows]
+
+    assert told((0, 256), (0, 157), (1, 256), (1, 157), (2, 128), (2, 128)) == [256, None, 256, None, 128, 128]
+    assert told((0, 256), (0, 256), (0, 64), (0, 64), (1, 64)) == [256, 256, None, 64, 64], "a rule has set it"
+    assert told((0, 9), (1, 8), (2, 7)) == [9, 8, 7], "epochs of one step"
+    assert told((None, 9), (None, "NaN"), (None, 5), (None, 9)) == [9, None, None, 9]
