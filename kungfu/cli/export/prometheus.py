@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -33,6 +33,7 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.event_log.numbers import as_float
+from kungfu.runtime.core.requests.request_log import RequestState
 
 __all__ = ["PrometheusMetrics"]
 
@@ -57,6 +58,8 @@ _GAUGES: Mapping[str, str] = {
 }
 _FRACTIONS = "straggler_fractions"
 _MOST_RULES = 50
+# What a command line begins with that changes the size, or who is there.
+_COMMANDS = tuple(f"kungfu {name}" for name in ("resize", "scale-out", "scale-in", "migrate", "profile"))
 # From a small step of a processor to one that takes minutes; a stop takes from some milliseconds to a deadline.
 _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -119,8 +122,15 @@ class PrometheusMetrics:
         self._stop_s = Histogram(
             "kungfu_stop_duration_seconds", meaning, ["cause"], buckets=_STOP_S, registry=self.registry
         )
-        for cause in ("rescale", "recovery", "checkpoint"):
-            self._stop_s.labels(cause)  # one that has not happened is 0, and not missing
+        # What has not happened is 0, and not missing: the first time counts in a rate, too.
+        for family, labels in (
+            (self._stop_s, ("rescale", "recovery", "checkpoint")),
+            (self._decisions, _COMMANDS),
+            (self._requests, get_args(RequestState)),
+            (self._checkpoints, ("written", "failed")),
+        ):
+            for label in labels:
+                family.labels(label)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"kungfu_{name}", meaning, labels, registry=self.registry)
@@ -170,7 +180,10 @@ class PrometheusMetrics:
             self._note_state(event)
 
     def _rule_label(self, rule: str) -> str:
-        """The label of a rule; commands name peers and sizes, and labels must stay few."""
+        """The label of a rule; of a command its name, without peers and sizes: labels must stay few."""
+        command = " ".join(rule.split(" ")[:2])
+        if command in _COMMANDS:
+            return command
         if len(self._rules) < _MOST_RULES:
             self._rules.add(rule)
         return _utf8(rule) if rule in self._rules else "others"

@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
+from kungfu.runtime.core.requests import Migrate, Profile, Resize, ScaleIn, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
 
@@ -91,9 +92,30 @@ def test_peers_that_have_left_are_not_told_of_and_many_commands_make_few_labels(
     metrics.status(measured(3, straggler_fractions={"0": 1.0, "2": "NaN"}))
     assert value("kungfu_peer_speed_ratio", {"peer": "1"}) is None
     for size in range(200):
-        metrics.event(made(event="decision", rule=f"kungfu resize {size}", step=1, size=1, asked=size))
-    assert value("kungfu_decisions_total", {"rule": "kungfu resize 49"}) == 1
+        for rule in (f"kungfu resize {size}", f"mine_{size}"):
+            metrics.event(made(event="decision", rule=rule, step=1, size=1, asked=size))
+    assert value("kungfu_decisions_total", {"rule": "kungfu resize"}) == 200
+    assert value("kungfu_decisions_total", {"rule": "mine_49"}) == 1
     assert value("kungfu_decisions_total", {"rule": "others"}) == 150
+
+
+def test_what_has_not_happened_is_0_with_each_of_its_labels():
+    value, metrics = told(events=())
+    expected = {
+        "decisions": {"rule": [f"kungfu {one}" for one in ("resize", "scale-out", "scale-in", "migrate", "profile")]},
+        "requests": {"state": ["accepted", "carried out", "refused", "expired"]},
+        "checkpoints": {"outcome": ["written", "failed"]},
+    }
+    for name, labels in expected.items():
+        [(label, values)] = labels.items()
+        assert [value(f"kungfu_{name}_total", {label: one}) for one in values] == [0.0] * len(values)
+    words = {word: in_words(action) for word, action in (
+        ("resize", Resize(3)), ("scale-out", ScaleOut(1)), ("scale-in", ScaleIn((1, 3))), ("migrate", Migrate(2, "b")),
+        ("profile", Profile(1, 4, 50)),
+    )}  # fmt: skip
+    for word, line in words.items():
+        metrics.event(made(event="decision", rule=f"kungfu {line}", step=1, size=1, asked=2))
+        assert value("kungfu_decisions_total", {"rule": f"kungfu {word}"}) == 1
 
 
 def test_hostile_names_stay_labels_and_the_text_can_be_parsed():
