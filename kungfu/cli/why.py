@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,9 @@ from kungfu.cli.report import (
 )
 from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.values import duration
+from kungfu.errors import UsageError
 from kungfu.event_log.events import RecoveredEvent
+from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 __all__ = ["why_command"]
 
@@ -43,11 +46,20 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
     for tree in span_trees(record.events) if form == "spans" else ():
         console.print(tree)
-    told, width = narrative(record.events) if form == "narrative" else (), console.width
+    told, width = narrative(record.events, now=_now(folder)) if form == "narrative" else (), console.width
     _print(console, (line for paragraph in told for line in _lines(paragraph, width=width)))
     for remark in (*record.remarks, *_unmeasured(folder, record)):
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
+
+
+def _now(folder: Path) -> float | None:
+    """The time, where the job of the record is known to run."""
+    try:
+        return time.time() if is_running(read_job_file(folder)) else None
+    # A record that was copied without it, or that of another user's job.
+    except UsageError:
+        return None
 
 
 def _print(console: Console, lines: Iterator[Text]) -> None:

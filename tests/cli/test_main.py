@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from kungfu.cli.main import main
-from kungfu.runtime.job_api.job_file import JobFile, write_job_file
+from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
 from tests.cli.recorded import FAILED, GROWN, measured, written
 from tests.event_log.made import made
 
@@ -50,6 +52,19 @@ def test_why_puts_a_failure_on_top_and_remarks_at_the_end(tmp_path: Path, capsys
     story = capsys.readouterr().out.splitlines()
     assert "this run failed: rank 1 (peer 1): killed by SIGKILL" in story[2]
     assert story[-1].startswith("note: line 12 of events.jsonl is half-written")
+
+
+def test_why_of_a_job_whose_agent_lives_says_that_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.time() - 60.0
+    trains = [made(time=began, event="view", version=1, peers=[0, 1]), made(time=began + 1, event="offered", peers=[2])]
+    lasting = {"process": identify_process(os.getpid()), "started": began}
+    runs, ended = "the job runs: 2 peers train, for 1 min ", {"ended": began, "code": 1}
+    for more, expected in (({}, runs), (ended, "in all 1.0 s")):
+        write_job_file(written(tmp_path, trains), JobFile("job", "127.0.0.1:1", "", os.getpid(), **lasting, **more))
+        assert main(["why", str(tmp_path)]) == 0
+        story = " ".join(capsys.readouterr().out.split())
+        assert expected in story
+        assert ("its agent was killed" in story) == bool(more)
 
 
 def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(

@@ -159,10 +159,16 @@ def _replacements(coming: int) -> list[str]:
 
 
 def changes(events: Sequence[LoggedEvent]) -> str:
-    """How often the membership changed, by what, as in "1 rescale and 2 recoveries"."""
-    rescales, recoveries = (sum(isinstance(event, kind) for event in events) for kind in (RescaleEvent, RecoveredEvent))
+    """How often the membership changed, by what, as in "1 rescale and 2 recoveries".
+
+    Peers that come in place of lost ones end a recovery, and nobody asked for their coming: that is no rescale more.
+    """
+    recoveries = sum(isinstance(event, RecoveredEvent) for event in events)
+    rescales = [event for event in events if isinstance(event, RescaleEvent)]
+    if recoveries:
+        rescales = [event for event in rescales if event.rule or not event.joined]
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
-    return f"{counted(rescales, 'rescale')}{after}"
+    return f"{counted(len(rescales), 'rescale')}{after}"
 
 
 def stopped_s(events: Sequence[LoggedEvent]) -> float:

@@ -39,6 +39,7 @@ from kungfu.event_log.events import (
     OfferedEvent,
     PeerEndedEvent,
     Percentiles,
+    PhaseEvent,
     RecordEvent,
     RecoveredEvent,
     RefusedEvent,
@@ -70,8 +71,12 @@ class Paragraph:
     details: tuple[str, ...] = ()
 
 
-def narrative(events: Sequence[LoggedEvent]) -> list[Paragraph]:
+def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> list[Paragraph]:
     """The narrative of `events`: the root cause of a failure first, then each event, then what it came to.
+
+    Args:
+        events: The events of a run.
+        now: The time, in seconds since 1970, where the job is known to run; what it came to is so far, then.
 
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
     Paragraph(at_s=0.0, headline='training begins with 2 peers: peers 0 and 1', details=())
@@ -79,7 +84,7 @@ def narrative(events: Sequence[LoggedEvent]) -> list[Paragraph]:
     began = next((event.time for event in events if event.time is not None), None)
     expected = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     told = merged_runs([event for event in events if is_told(event, expected=expected)])
-    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(events, began)]
+    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(events, now)]
 
 
 def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
@@ -199,14 +204,26 @@ def root_causes(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
             yield Paragraph(None, f"this run failed: {event.error}", details)
 
 
-def _conclusion(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
-    lasting = _lasting_s(events)
+def _conclusion(events: Sequence[LoggedEvent], now: float | None) -> Iterator[Paragraph]:
+    has_ended = any(isinstance(event, EndedEvent | FailedEvent) for event in events)
+    runs = now is not None and not has_ended
+    lasting = _lasting_s(events, now if runs else None)
     details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
-    # The agent writes the end; without it, nobody knows.
-    if not any(isinstance(event, EndedEvent | FailedEvent) for event in events):
+    # The agent writes the end; without it, nobody knows who does not see it run.
+    if not has_ended and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
-    yield Paragraph(None, took, tuple(details))
+    yield Paragraph(None, _so_far(events, lasting) if runs else took, tuple(details))
+
+
+def _so_far(events: Sequence[LoggedEvent], lasting: float | None) -> str:
+    """The headline of the end, of a job that has none yet."""
+    view = next((event for event in reversed(events) if isinstance(event, ViewEvent)), None)
+    if lasting is None or view is None:
+        return "the job runs, and gets ready to train"
+    if _through(events):
+        return f"the job runs: its training is over after {duration(lasting)}, and its program goes on"
+    return f"the job runs: {counted(len(view.peers), 'peer')} train, for {duration(lasting)} so far"
 
 
 def _not_a_number(events: Sequence[LoggedEvent]) -> list[str]:
@@ -226,17 +243,23 @@ def _lacking(events: Sequence[LoggedEvent]) -> list[str]:
     )
 
 
-def _lasting_s(events: Sequence[LoggedEvent]) -> float | None:
-    """Seconds from the first view to the last thing that was written."""
+def _lasting_s(events: Sequence[LoggedEvent], now: float | None) -> float | None:
+    """Seconds from the first view to the end of training; without one to `now`, or to what was written last."""
     first = next((event.time for event in events if isinstance(event, ViewEvent)), None)
-    last = _over(events) or next((event.time for event in reversed(events) if event.time is not None), None)
+    last = _over(events) or now or next((event.time for event in reversed(events) if event.time is not None), None)
     return None if first is None or last is None else max(0.0, last - first)
 
 
 def _over(events: Sequence[LoggedEvent]) -> float | None:
     """When the last peer was through with training; what follows is the rest of the user's program."""
-    through = (event.time for event in events if isinstance(event, FinishedEvent))
-    return max((at for at in through if at is not None), default=None)
+    return max((event.time for event in _through(events) if event.time is not None), default=None)
+
+
+def _through(events: Sequence[LoggedEvent]) -> list[FinishedEvent]:
+    """The peers that have trained to the end; none where the program has begun to train again since."""
+    newest = max((event.phase for event in events if isinstance(event, PhaseEvent)), default=0)
+    through = (event for event in events if isinstance(event, FinishedEvent) and not event.leaving)
+    return [event for event in through if not event.phase or event.phase >= newest]
 
 
 def _totals(events: Sequence[LoggedEvent], lasting: float | None) -> str:
@@ -247,7 +270,7 @@ def _totals(events: Sequence[LoggedEvent], lasting: float | None) -> str:
 
 
 def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
-    through = [event for event in events if isinstance(event, FinishedEvent) and not event.leaving]
+    through = _through(events)
     # All were lost, stopped or dismissed before the end.
     if not through:
         return []
@@ -257,12 +280,14 @@ def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
 
 
 def paces(events: Sequence[LoggedEvent]) -> list[str]:
-    """How long the steps and the rescales of a run took, on the peer that made the most steps."""
+    """How long the steps and the stops of a run took, on the peer that made the most steps."""
     through = [event for event in events if isinstance(event, FinishedEvent)]
     if not through:
         return []
     longest = max(through, key=lambda event: event.steps)
-    named = {"a step": longest.step_s, "a rescale": longest.stop_s}
+    # Losses are stops, too, and count among them.
+    stop = "a stop" if any(isinstance(event, RecoveredEvent) for event in events) else "a rescale"
+    named = {"a step": longest.step_s, stop: longest.stop_s}
     return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
 
 

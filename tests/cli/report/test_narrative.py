@@ -7,6 +7,7 @@ import math
 from msgspec.structs import replace
 
 from kungfu.cli.report import narrative, one_line, paces
+from kungfu.cli.report.changes import changes
 from kungfu.event_log.events import AnyEvent
 from tests.cli.recorded import FAILED, GROWN, Events
 from tests.event_log.made import made
@@ -85,6 +86,39 @@ def test_a_record_without_an_end_says_so() -> None:
 
 def test_a_run_that_never_trained_says_so() -> None:
     assert narrative(GROWN[:1])[-1].headline == "training never began"
+
+
+def test_a_job_that_runs_says_so_and_for_how_long_it_has_trained() -> None:
+    """A peer that has left before is no end of training, and counts to no end."""
+    end = narrative(GROWN[:13], now=167.3)[-1]
+    assert end.headline == "the job runs: 2 peers train, for 1 min 0 s so far"
+    assert end.details == ("2 rescales, for which training stood still for 200 ms (0.33 % of it)",)
+    assert narrative(GROWN[:13])[-1].headline == "in all 13.7 s of training"
+    assert narrative(GROWN[:3], now=105.0)[-1].headline == "the job runs, and gets ready to train"
+    over = narrative(GROWN[:15], now=150.0)[-1].headline
+    assert over == "the job runs: its training is over after 20.0 s, and its program goes on"
+    assert narrative(GROWN, now=150.0)[-1].headline == "in all 20.0 s of training", "it has said how it ended"
+
+
+def test_peers_that_train_a_second_time_are_counted_once() -> None:
+    def through(time: float, phase: int) -> Events:
+        return [made(time=time, event="finished", peer=peer, phase=phase, steps=9 * phase) for peer in (0, 1)]
+
+    events = [made(time=1.0, event="view", version=1, peers=[0, 1]), *through(5.0, 1)]
+    again = [*events, made(time=6.0, event="phase", phase=2, view=1, peers=[0, 1])]
+    assert narrative(again, now=8.0)[-1].headline == "the job runs: 2 peers train, for 7.0 s so far"
+    assert narrative([*again, *through(9.0, 2)])[-1].details[1].startswith("2 peers trained to the end: 18 steps")
+
+
+def test_peers_in_place_of_lost_ones_are_no_rescale_and_a_loss_is_a_stop() -> None:
+    replaced = made(time=14.0, event="rescale", decided_at=None, joined=[2], stop_s=0.1)
+    grown = [made(time=15.0 + nth, event="rescale", rule="grow", decided_at=nth, joined=[3 + nth]) for nth in range(3)]
+    took = {"count": 5, "p50": 0.021, "p90": 0.025, "p99": 0.04, "max": 1.25}
+    end = made(time=19.0, event="finished", peer=0, steps=479, stop_s=took)
+    conclusion = narrative([*LOSS, replaced, *grown, end])[-1].details
+    assert conclusion[0].startswith("3 rescales and 1 recovery, for which training stood still for 350 ms")
+    assert "a stop took 21 ms (median), 25 ms (90 %), 40 ms (99 %), at most 1.2 s; 5 counted" in conclusion
+    assert changes([replaced]) == "1 rescale", "nothing says that a peer was lost"
 
 
 def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
