@@ -27,6 +27,7 @@ __all__ = [
     "draw_size",
     "draw_speed",
     "fit_axis",
+    "line_of",
     "smoothed",
 ]
 
@@ -68,7 +69,7 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
     noise, batch = run.curve("noise_scale"), run.curve("batch")
     watched = np.isfinite(noise.values).any()
     if watched:
-        draw_curve(panel, run.steps, noise, color=ORANGE, linewidth=1.8, label="noise scale")
+        draw_curve(panel, run.steps, noise, color=ORANGE, line=line_of(noise), linewidth=1.8, label="noise scale")
     typical = _typical(batch.values, among=_ODD_AMONG)
     look = {"color": GREY, "linewidth": 1.3, "linestyle": "--", "label": "batch"}
     draw_curve(panel, run.steps, batch, line=typical, is_stepped=True, **look)
@@ -108,10 +109,16 @@ def draw_curve(
     paint(x, curve.values if line is None else line, color=color, **look)
 
 
+def line_of(curve: Curve) -> Series:
+    """The line of a signal: where it jumps within most groups of steps, what is typical; else its medians."""
+    jumps = np.mean(curve.low < curve.high) > 0.5
+    return smoothed(curve.values, np.zeros(len(curve.values))) if jumps else curve.values
+
+
 def draw_loss(panel: Any, run: RecordedRun) -> None:
     """The loss, and the steps in which it is no number."""
     loss = run.curve("loss")
-    smooth = smoothed(loss.values, np.zeros_like(loss.values))
+    smooth = smoothed(loss.values, np.zeros(len(loss.values)))
     draw_curve(panel, run.steps, loss, color=RED, line=smooth, linewidth=1.8)
     panel.set_ylabel("loss")
     fit_axis(panel, smooth)

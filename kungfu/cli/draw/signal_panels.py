@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kungfu.cli.draw.curves import FRACTIONS
-from kungfu.cli.draw.panels import draw_curve, fit_axis
+from kungfu.cli.draw.panels import draw_curve, fit_axis, line_of
 from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import finite_number, label
@@ -70,7 +70,7 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
         _draw_fractions(panel, run)
         return
     curve = run.curve(name)
-    draw_curve(panel, run.steps, curve, color=_PURPLE, linewidth=1.5)
+    draw_curve(panel, run.steps, curve, color=_PURPLE, line=line_of(curve), linewidth=1.5)
     marked = [
         *_mark(panel, run.happened(SetEvent), name, marker="o", colour=GREY),
         *_mark(panel, run.happened(DecisionEvent), name, marker="D", colour=RED),
@@ -102,7 +102,7 @@ def _draw_fractions(panel: Any, run: RecordedRun) -> None:
     of_peers = run.curves.fractions
     for nth, (peer, curve) in enumerate(of_peers.items()):
         look = {"color": _PEERS[nth % len(_PEERS)], "linewidth": 1.3, "label": _escaped(f"peer {peer}")}
-        draw_curve(panel, run.steps, curve, **look)
+        draw_curve(panel, run.steps, curve, line=line_of(curve), **look)
     panel.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     if len(of_peers) <= _MOST_NAMED:
         panel.legend(loc="lower left", frameon=False, fontsize=8, ncols=4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from kungfu.cli.draw.curves import curves_of
 from kungfu.cli.draw.panels import draw_loss, draw_noise, draw_speed
 from kungfu.cli.draw.picture import draw_run
 from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.signal_panels import draw_signal
 from tests.cli.recorded import GROWN, measured, written
 
 
@@ -60,6 +62,7 @@ def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pyt
     assert draw_run(written(tmp_path, GROWN, metrics=rows), tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [5_000, 100_000])
 def test_a_picture_draws_what_is_typical_and_a_jump_where_it_is(steps: int) -> None:
     draw, third = np.random.default_rng(3), steps // 3
@@ -70,11 +73,13 @@ def test_a_picture_draws_what_is_typical_and_a_jump_where_it_is(steps: int) -> N
         for step, one in enumerate(noise, start=1)
     )  # fmt: skip
     run = RecordedRun(curves_of(rows), ())
-    panel, speeds, batches = (Figure().subplots() for _ in range(3))
-    draw_loss(panel, run)
-    line = panel.lines[-1].get_ydata()
-    assert np.mean((line > 0.9) & (line < 1.1)) >= 0.99
-    assert len(panel.collections) == 1, "the band behind it"
+    speeds, batches = Figure().subplots(), Figure().subplots()
+    for paint in (draw_loss, partial(draw_signal, name="mine")):
+        panel = Figure().subplots()
+        paint(panel, run)
+        line = panel.lines[-1].get_ydata()
+        assert np.mean((line > 0.9) & (line < 1.1)) >= 0.99
+        assert len(panel.collections) == 1, "the band behind it"
     draw_speed(speeds, run)
     jump, at = speeds.lines[-1].get_ydata(), int(np.searchsorted(run.steps, third))
     assert jump[: at - 1].max() < 1.5

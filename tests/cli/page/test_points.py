@@ -73,16 +73,19 @@ def batch(step: int) -> int:
     return 157 if step % 6 == 0 else 256
 
 
+@pytest.mark.slow
 def test_noise_is_drawn_where_it_is_a_jump_at_once_and_a_batch_as_one_line(tmp_path: Path) -> None:
     """Of 5,000 and of 100,000 steps 99 % of the line lies near the middle; extremes stand beside it."""
     lengths = (5_000, 100_000)
     runs = [
-        run_of(n, loss=noise(), samples_per_s=noise(step_at=n // 3), size=lambda _: 2, batch=batch) for n in lengths
+        run_of(n, loss=noise(), mine=noise(), samples_per_s=noise(step_at=n // 3), size=lambda _: 2, batch=batch)
+        for n in lengths
     ]
     for steps, told in zip(lengths, charts(tmp_path, *runs), strict=True):
-        x, high, low, line = told["loss"]["points"]
-        assert len(x) == len(line) <= 1024
-        assert sum(0.9 < one < 1.1 for one in line) >= 0.99 * len(line)
+        for name in ("loss", "mine"):
+            x, high, low, line = told[name]["points"]
+            assert len(x) == len(line) <= 1024
+            assert sum(0.9 < one < 1.1 for one in line) >= 0.99 * len(line)
         assert min(low) < 0.6
         assert max(high) > 1.7
         assert all(one <= other for one, other in zip(low, high, strict=True))
@@ -101,6 +104,12 @@ def test_a_batch_of_short_epochs_is_one_line_and_a_batch_that_a_rule_sets_is_dra
     first, second = (told["size"]["points"][-1] for told in charts(tmp_path, short, halved))
     assert {one for one in first if one is not None} == {256}
     assert second[:398] + second[402:] == [256] * 398 + [128] * 498
+
+
+def test_a_signal_of_few_values_is_drawn_as_it_is(tmp_path: Path) -> None:
+    """What a rule sets for as long as two groups of steps is in the line."""
+    [told] = charts(tmp_path, run_of(5_000, learning_rate=lambda step: 0.5 if 3_001 <= step <= 3_016 else 0.1))
+    assert told["learning_rate"]["points"][3].count(0.5) == 2
 
 
 def test_a_jump_near_the_end_is_drawn_at_once_and_an_odd_first_step_leaves_no_trace(tmp_path: Path) -> None:

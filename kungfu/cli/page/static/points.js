@@ -29,15 +29,20 @@ export function namesOf(run, shown) {
 export function pointsOf(run, shown, over) {
   const x = over === "steps" ? run.steps : run.times.map((time) => run.elapsed(time));
   return [x, ...namesOf(run, shown).flatMap((name) => {
-    const { low, values, high } = run.curves.get(name);
-    return [high, low, lineOf(name, shown, values)];
+    const curve = run.curves.get(name);
+    return [curve.high, curve.low, lineOf(name, shown, curve)];
   })];
 }
 
-function lineOf(name, shown, values) {
-  if (shown.noisy) return typical(values, AROUND);
+function lineOf(name, shown, curve) {
   // The last batch of an epoch is smaller; that is no change of the batch.
-  return name === "batch" ? typical(values, AROUND_BATCH) : values;
+  if (name === "batch") return typical(curve.values, AROUND_BATCH);
+  return shown.noisy || (!shown.stepped && jumps(curve)) ? typical(curve.values, AROUND) : curve.values;
+}
+
+/** Whether a curve has different values within most groups of steps. */
+function jumps({ low, high }) {
+  return 2 * low.filter((one, at) => one !== high[at]).length > low.length;
 }
 
 /** The sentence below a chart: the newest values, each with its step, and the extremes so far. */
