@@ -172,9 +172,8 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     groups, sizes, count = StepGroups(MOST_GROUPS), list[float](), 0
     for step, figures in _sums(rows_in_order(read_rows(folder)), began):
         groups.add(step, figures)
-        size = figures.get("size")
-        if size is not None and sizes[-1:] != [size]:
-            sizes.append(size)
+        if "size" in figures and sizes[-1:] != [figures["size"]]:
+            sizes.append(figures["size"])
         count += 1
     if not count:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")

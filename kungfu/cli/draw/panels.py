@@ -71,8 +71,8 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
     if watched:
         draw_curve(panel, run.steps, noise, color=ORANGE, line=line_of(noise), linewidth=1.8, label="noise scale")
     typical = _typical(batch.values, among=_ODD_AMONG)
-    look = {"color": GREY, "linewidth": 1.3, "linestyle": "--", "label": "batch"}
-    draw_curve(panel, run.steps, batch, line=typical, is_stepped=True, **look)
+    draw = partial(draw_curve, color=GREY, line=typical, is_stepped=True)
+    draw(panel, run.steps, batch, linewidth=1.3, linestyle="--", label="batch")
     panel.set_ylabel("noise scale (samples)" if watched else "batch (samples)")
     fit_axis(panel, np.concatenate([noise.values, typical]))
     if watched:

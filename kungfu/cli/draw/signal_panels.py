@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,8 +102,8 @@ def _draw_fractions(panel: Any, run: RecordedRun) -> None:
     """A line per peer."""
     of_peers = run.curves.fractions
     for nth, (peer, curve) in enumerate(of_peers.items()):
-        look = {"color": _PEERS[nth % len(_PEERS)], "linewidth": 1.3, "label": _escaped(f"peer {peer}")}
-        draw_curve(panel, run.steps, curve, line=line_of(curve), **look)
+        draw = partial(draw_curve, color=_PEERS[nth % len(_PEERS)], line=line_of(curve))
+        draw(panel, run.steps, curve, linewidth=1.3, label=_escaped(f"peer {peer}"))
     panel.axhline(1.0, color=GREY, linewidth=0.8, linestyle="--")
     if len(of_peers) <= _MOST_NAMED:
         panel.legend(loc="lower left", frameon=False, fontsize=8, ncols=4)

@@ -16,6 +16,7 @@ __all__ = [
     "joined_and_left",
     "phase_of",
     "recovered",
+    "replaces_lost",
     "rescaled",
     "stopped_s",
     "timing_of",
@@ -159,16 +160,18 @@ def _replacements(coming: int) -> list[str]:
 
 
 def changes(events: Sequence[LoggedEvent]) -> str:
-    """How often the membership changed, by what, as in "1 rescale and 2 recoveries".
-
-    Peers that come in place of lost ones end a recovery, and nobody asked for their coming: that is no rescale more.
-    """
+    """The changes of the membership by what made them, as in "1 rescale and 2 recoveries"; see `replaces_lost`."""
     recoveries = sum(isinstance(event, RecoveredEvent) for event in events)
     rescales = [event for event in events if isinstance(event, RescaleEvent)]
     if recoveries:
-        rescales = [event for event in rescales if event.rule or not event.joined]
+        rescales = [event for event in rescales if not replaces_lost(event)]
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
     return f"{counted(len(rescales), 'rescale')}{after}"
+
+
+def replaces_lost(event: RescaleEvent) -> bool:
+    """True if peers came in place of lost ones: nobody asked for that, and it ends a recovery."""
+    return not event.rule and bool(event.joined)
 
 
 def stopped_s(events: Sequence[LoggedEvent]) -> float:

@@ -280,7 +280,7 @@ def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
 
 
 def paces(events: Sequence[LoggedEvent]) -> list[str]:
-    """How long the steps and the stops of a run took, on the peer that made the most steps."""
+    """The times that the steps and the stops of a run took, on the peer that made the most steps."""
     through = [event for event in events if isinstance(event, FinishedEvent)]
     if not through:
         return []

@@ -102,7 +102,7 @@ class _Figure:
         return Spread(self.low[group], _median(row), self.high[group])
 
     def last(self, newest: Sequence[float]) -> Spread:
-        """That of the last group, with values that were not folded yet."""
+        """The figure within the last group, with values that were not folded yet."""
         known = (*newest, *self.extremes)
         if not known:
             return Spread(math.nan, math.nan, math.nan)
