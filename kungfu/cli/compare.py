@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.draw.curves import MOST_GROUPS, Curve, Series, curve_in
+from kungfu.cli.draw.curves import MOST_GROUPS, DrawnCurve, Series, curve_in
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_rows, rows_in_order
@@ -67,7 +67,7 @@ class ComparedRun:
     seconds: Series
     samples: Series
     peer_seconds: Series
-    curves: Mapping[str, Curve]
+    curves: Mapping[str, DrawnCurve]
     loss: Series
     speed: Series
     events: tuple[LoggedEvent, ...]

@@ -39,6 +39,8 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
         status = asked(job, "status")
         assert [(peer["id"], peer["rank"]) for peer in status["peers"] if peer["rank"] is not None] == [(2, 0), (3, 1)]
         assert (status["membership"]["version"], status["figures"]["step"] > 0) == (4, True)
+        assert main(["why", str(job.folder)]) == 0
+        assert "the job runs: 2 peers train, for " in " ".join(capsys.readouterr().out.split()), "others have left"
         assert asked(job, "scale-in", 2)["state"] == "carried out"
         assert asked(job, "migrate", 3, "localhost")["state"] == "carried out", "the only one, and nothing is lost"
         assert asked(job, "stop")["state"] == "carried out"

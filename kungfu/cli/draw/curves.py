@@ -16,7 +16,7 @@ from kungfu.cli.report.step_groups import Figures, StepGroups, WholeBatches
 from kungfu.cli.report.values import finite_number, not_finite
 from kungfu.event_log.numbers import as_float
 
-__all__ = ["FRACTIONS", "MOST_GROUPS", "Curve", "CurvesOfRun", "Series", "curve_in", "curves_of", "read_curves"]
+__all__ = ["FRACTIONS", "MOST_GROUPS", "CurvesOfRun", "DrawnCurve", "Series", "curve_in", "curves_of", "read_curves"]
 
 Series = NDArray[np.float64]
 
@@ -27,7 +27,7 @@ MOST_GROUPS = 2048
 
 
 @dataclass(frozen=True)
-class Curve:
+class DrawnCurve:
     """A figure at each point, NaN where it is not known: its median, which is its value where each step is a point.
 
     Attributes:
@@ -55,8 +55,8 @@ class CurvesOfRun:
     """
 
     steps: Series
-    curves: Mapping[str, Curve]
-    fractions: Mapping[str, Curve]
+    curves: Mapping[str, DrawnCurve]
+    fractions: Mapping[str, DrawnCurve]
     names: tuple[str, ...]
     lost: Series
     lost_as: str
@@ -90,12 +90,12 @@ def curves_of(rows: Iterable[Row], *, most_groups: int = MOST_GROUPS) -> CurvesO
     )  # fmt: skip
 
 
-def curve_in(groups: StepGroups, name: str) -> Curve:
+def curve_in(groups: StepGroups, name: str) -> DrawnCurve:
     """A figure of these groups."""
-    return Curve(*np.array([*groups.spreads(name)]).reshape(-1, 3).T)
+    return DrawnCurve(*np.array([*groups.spreads(name)]).reshape(-1, 3).T)
 
 
-def _curves(groups: StepGroups) -> dict[str, Curve]:
+def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
     return {name: curve_in(groups, name) for name in groups.names}
 
 

@@ -12,7 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
-from kungfu.cli.draw.curves import Curve, Series
+from kungfu.cli.draw.curves import DrawnCurve, Series
 from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import duration, figure
@@ -82,7 +82,7 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
 def draw_curve(
     panel: Any,
     x: Series,
-    curve: Curve,
+    curve: DrawnCurve,
     *,
     color: str,
     line: Series | None = None,
@@ -109,7 +109,7 @@ def draw_curve(
     paint(x, curve.values if line is None else line, color=color, **look)
 
 
-def line_of(curve: Curve) -> Series:
+def line_of(curve: DrawnCurve) -> Series:
     """The line of a signal: where it jumps within most groups of steps, what is typical; else its medians."""
     jumps = np.mean(curve.low < curve.high) > 0.5
     return smoothed(curve.values, np.zeros(len(curve.values))) if jumps else curve.values

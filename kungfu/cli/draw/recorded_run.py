@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from kungfu.cli.draw.curves import Curve, CurvesOfRun, Series, read_curves
+from kungfu.cli.draw.curves import CurvesOfRun, DrawnCurve, Series, read_curves
 from kungfu.cli.report import read_events
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
@@ -39,7 +39,7 @@ class RecordedRun:
         """The steps at which there are points, rising."""
         return self.curves.steps
 
-    def curve(self, name: str) -> Curve:
+    def curve(self, name: str) -> DrawnCurve:
         """The points of one figure, NaN where it is not known."""
         return self.curves.curves.get(name, self._unknown)
 
@@ -57,9 +57,9 @@ class RecordedRun:
         return tuple(name for name in self.curves.names if name not in _OF_THE_JOB)
 
     @cached_property
-    def _unknown(self) -> Curve:
+    def _unknown(self) -> DrawnCurve:
         nothing = np.full(len(self.steps), np.nan)
-        return Curve(nothing, nothing, nothing)
+        return DrawnCurve(nothing, nothing, nothing)
 
 
 def read_run(folder: Path) -> RecordedRun:
