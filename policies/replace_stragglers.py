@@ -24,7 +24,7 @@ def replace_stragglers(
     threshold: float = 0.8,
     alpha: float = 0.1,
     criterion: Criterion = "average",
-    times: int = 10,
+    times: int | None = None,
 ) -> Rule:
     """Replace every peer whose average speed has fallen below a fraction of the median peer's.
 
@@ -45,10 +45,10 @@ def replace_stragglers(
             step.
         alpha: Weight of the newest step in the averages, in (0, 1].
         criterion: What is judged: the "average", or how often a peer was the "slowest_in_a_row".
-        times: How many steps in a row, at least 1; of "slowest_in_a_row" alone.
+        times: How many steps in a row, at least 1 (10); of "slowest_in_a_row" alone.
 
     Raises:
-        PolicyError: At `attach`, for a number out of range.
+        PolicyError: At `attach`, for a number out of range, and for `times` with another criterion.
 
     Cost:
         2 x size floats on the gradient all-reduce, no message; see `kf.monitor.straggler_fractions`.
@@ -66,13 +66,20 @@ def replace_stragglers(
     return kf.control.every(every).replace(_marked(training, criterion, threshold=threshold, alpha=alpha, times=times))
 
 
-def _marked(training: TrainingSignals, criterion: Criterion, *, threshold: float, alpha: float, times: int) -> Signal:
+def _marked(
+    training: TrainingSignals, criterion: Criterion, *, threshold: float, alpha: float, times: int | None
+) -> Signal:
     """The stragglers by a criterion: bool, shape (size,)."""
     if criterion not in get_args(Criterion):
         named = " or ".join(map(repr, get_args(Criterion)))
         raise PolicyError(f"replace_stragglers(criterion={criterion!r}): write {named}")
-    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+    if times is not None and (isinstance(times, bool) or not isinstance(times, int) or times < 1):
         raise PolicyError(f"replace_stragglers(times={times!r}): takes a whole number of steps, at least 1, e.g. 10")
+    if times is not None and criterion == "average":
+        raise PolicyError(
+            f"replace_stragglers(times={times}): the criterion 'average' does not count steps; write "
+            "criterion='slowest_in_a_row' beside it, or leave it out"
+        )
     if criterion == "average":
         return kf.monitor.stragglers(training, threshold=threshold, alpha=alpha)
-    return kf.monitor.slowest_in_a_row(training, threshold=threshold) >= times
+    return kf.monitor.slowest_in_a_row(training, threshold=threshold) >= (10 if times is None else times)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from subprocess import PIPE
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import kungfu as kf
 from tests.lean_start import environment
 
+ROOT = Path(kf.__file__).parent
 NAMES = {
     "errors": {"DeadlineExceeded", "KungfuError", "PeerFailure", "PolicyError", "UsageError"},
     "a run": {"Training", "attach"},
@@ -40,6 +45,18 @@ def test_the_door_to_keras_is_found_without_an_import_of_its_own() -> None:
     ran = subprocess.run([sys.executable, "-c", program], env=told, check=True, timeout=120, stdout=PIPE, text=True)
     assert ran.stdout == "kungfu.keras.attach\n"
     assert "keras" in dir(kf)
+
+
+def test_every_name_that_a_message_tells_to_write_exists() -> None:
+    for path in ROOT.rglob("*.py"):
+        for name in re.findall(r"(?<![\w.])kf((?:\.[a-z]\w*)+)", path.read_text()):
+            found: Any = kf
+            for part in name[1:].split("."):
+                found = getattr(found, part, None)
+                assert found is not None, f"{path}: kf{name}"
+                # Beyond a function, and in its result, there is nothing to look up.
+                if not isinstance(found, ModuleType):
+                    break
 
 
 def test_an_operation_is_found_under_ops_only() -> None:

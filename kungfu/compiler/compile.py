@@ -18,7 +18,7 @@ from kungfu.control.budget import Credit, Taken, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
 from kungfu.ops import count
-from kungfu.policy_definition import Policy
+from kungfu.policy_definition import Policy, checked_policies
 from kungfu.signal import Signal, Source, TrainingSignals, topological
 from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
@@ -37,8 +37,9 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
             none.
 
     Raises:
-        PolicyError: A policy is wrong: an action or trigger on a local signal, a collective under a gate that peers
-            could see differently, two policies that set the same thing without a rule between them, ...
+        PolicyError: This is no list of policies, or a policy is wrong: an action or trigger on a local signal, a
+            collective under a gate that peers could see differently, two policies that set the same thing without a
+            rule between them, ...
 
     >>> from kungfu.policies import gns_batch
     >>> compile_policies([gns_batch(max_peers=8)]).messages_per_step
@@ -46,7 +47,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     """
     job = object()
     training = TrainingSignals(job=job)
-    built = [(policy.name, policy.build(training)) for policy in policies]
+    built = [(policy.name, policy.build(training)) for policy in checked_policies(policies)]
     check(built, job=job)
     every = _distinct(_rate_limited(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))

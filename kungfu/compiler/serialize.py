@@ -122,7 +122,7 @@ def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     fields = {
         keys.get(field.name, field.name): _encoded(getattr(value, field.name), numbers)
         for field in dataclasses.fields(value)
-        if field.init
+        if field.init and field.metadata.get("in_plan", True)
     }
     return {"is": _CLASSES.get(name, name), **fields}
 

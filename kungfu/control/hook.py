@@ -119,10 +119,12 @@ class Control:
     def set_global_batch_size(self, samples: float) -> None:
         """Asks for steps of ``samples`` samples over all peers: rounded, at least one per peer, an epoch at most.
 
-        Raises `PolicyError` for what is no number.
+        A number that is not above 0 asks for nothing. Raises `PolicyError` for what is no number.
         """
         number = self._number(samples, method="set_global_batch_size", of="samples, as in set_global_batch_size(256)")
-        if number is not None:
+        if number is not None and number <= 0:
+            self._pass_over(f"set_global_batch_size({number:g})")
+        elif number is not None:
             self._ask(HookRequest("set_global_batch_size", float(round(number))))
 
     def set_learning_rate(

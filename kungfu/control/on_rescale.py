@@ -28,7 +28,7 @@ class AtRescale:
         return replace(self, predicate=both(self.predicate, predicate))
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Go on with steps of `samples` samples over all peers (rounded; at least one per peer; NaN: as it is)."""
+        """Go on with steps of `samples` samples over all peers (rounded; one per peer at least; NaN, 0: as it is)."""
         return rules.batch_rule(samples, trigger=self._trigger())
 
     def set_learning_rate(

@@ -84,6 +84,8 @@ class Rule:
             where they count replacements apart.
         budgets: The budgets that hold the rule back, by the name of the policy that has it; `JOB` for the job's own.
         origin: The user's ``file:line`` that made the rule.
+        policy: The policy that made the rule, the innermost one of several; ``None`` for a rule of no
+            policy. What is written of a plan does not hold it.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Rule:
     replacement_budget: str = ""
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     origin: str = field(default_factory=location_of_caller)
+    policy: Any = field(default=None, metadata={"in_plan": False})
 
     @property
     def gate(self) -> Signal:
@@ -214,12 +217,13 @@ def rescale_rule(
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
     """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is.
 
-    Where an epoch has fewer samples, it asks for all of them: a step ends with its epoch.
+    A number that is not above 0 asks for nothing. Where an epoch has fewer samples, it asks for all of them: a step
+    ends with its epoch.
     """
     wanted, most = as_signal(samples), Source("epoch_samples")
     target = maximum(where(most > 0, minimum(round(wanted), most), round(wanted)), Source("size"))
     now = Source("global_batch_size")
-    fires = _ready(trigger) & is_finite(wanted) & (target != now)
+    fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (target != now)
     inputs = {**_seen(trigger, wanted), "global_batch_size": now, "target": target}
     return Rule(name, trigger, fires, SetGlobalBatchSize(target), inputs)
 

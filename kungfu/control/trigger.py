@@ -148,9 +148,10 @@ class Trigger:
         return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least; NaN: nothing).
+        """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least).
 
-        Fires only while no change is pending and for another number than the present one. Cost: no message.
+        NaN, and a number that is not above 0, ask for nothing. Fires only while no change is pending and for another
+        number than the present one. Cost: no message.
         """
         return rules.batch_rule(samples, trigger=self)
 

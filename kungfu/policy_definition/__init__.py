@@ -2,7 +2,7 @@
 
 from kungfu.control import Action, Budget, Call, Rescale, Rule
 from kungfu.policy_definition.combine import at_least, at_most, compose, first, shadow
-from kungfu.policy_definition.policy import Policy, policy
+from kungfu.policy_definition.policy import Policy, checked_policies, policy
 
 __all__ = [
     "Action",
@@ -13,6 +13,7 @@ __all__ = [
     "Rule",
     "at_least",
     "at_most",
+    "checked_policies",
     "compose",
     "first",
     "policy",

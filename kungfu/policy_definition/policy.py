@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, overload
 
 from kungfu.control import Budget, Call, Rule
@@ -13,7 +14,7 @@ from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
 from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
 
-__all__ = ["Policy", "RuleOrRules", "in_brackets", "policy"]
+__all__ = ["Policy", "RuleOrRules", "checked_policies", "in_brackets", "policy"]
 
 RuleOrRules = Rule | tuple[Rule, ...]
 
@@ -62,6 +63,7 @@ class Policy:
                     origin=self.place,
                 )
         rules = tuple(self._with_located_hook(rule) for rule in rules)
+        rules = tuple(rule if rule.policy else replace(rule, policy=self) for rule in rules)
         if self.budget is None:
             return rules
         return tuple(replace(rule, budgets={self.name: self.budget}) for rule in rules)
@@ -91,6 +93,57 @@ class Policy:
     def _located(self, what: str, error: Exception) -> PolicyError:
         origin = location_in_traceback(error.__traceback__) or self.place
         return PolicyError(f"policy {self.name!r}{in_brackets(origin)}: {what}", policy=self.name, origin=origin)
+
+
+def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
+    """The policies that a user has listed.
+
+    Args:
+        policies: A list of policies.
+
+    Raises:
+        PolicyError: This is no list, or something in it is no policy; with the user's line.
+
+    >>> checked_policies([]), checked_policies(one for one in [])
+    ((), ())
+    """
+    if isinstance(policies, Policy):
+        raise _no_policies(f"the policy {policies.name!r}", f"a list takes it, as in policies=[{policies.name}(...)]")
+    # A set has another order on each peer.
+    if isinstance(policies, (str, Rule, Mapping, Set)) or not isinstance(policies, Iterable):
+        raise _no_policy(policies)
+    listed = tuple(policies)
+    for one in listed:
+        if not isinstance(one, Policy):
+            raise _no_policy(one)
+    return listed
+
+
+def _no_policy(given: object) -> PolicyError:
+    """The error about what stands in a policy's place, with what to write."""
+    if isinstance(given, str):
+        way_out = "a policy is made by a call, as in policies=[kf.policies.gns_batch(max_peers=8)]"
+        return _no_policies(f"the text {given!r}", f"{way_out}; texts name policies for kungfu-run --policy only")
+    if isinstance(given, Rule):
+        way_out = "a policy returns it, so decorate the function that does with @kf.policy, and call that"
+        return _no_policies(f"the rule {given.name!r} ({given.origin})", way_out)
+    if not callable(given) or isinstance(given, type):
+        return _no_policies(repr(given), "a list of policies is needed, as in policies=[gns_batch(max_peers=8)]")
+    name = getattr(given, "__name__", type(given).__name__)
+    if getattr(given, "makes_policy", False):
+        needed = [one for one in _settings_of(given) if one.default is one.empty and one.kind not in _ANY_NUMBER]
+        call = f"{name}({', '.join(f'{one.name}=...' for one in needed)})"
+        return _no_policies(f"the function {name!r}, which makes a policy,", f"call it, as in policies=[{call}]")
+    return _no_policies(
+        f"the function {name!r}", f"decorate it with @kf.policy, and call it, as in policies=[{name}()]"
+    )
+
+
+def _no_policies(what: str, way_out: str) -> PolicyError:
+    origin = location_of_caller()
+    return PolicyError(
+        f"policies are to be listed, and {what} was given{in_brackets(origin)}: {way_out}", origin=origin
+    )
 
 
 def in_brackets(origin: str) -> str:
@@ -144,11 +197,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 
     @functools.wraps(function)
     def configured(*args: Any, **kwargs: Any) -> Policy:
-        try:
-            signature.bind(None, *args, **kwargs)
-        except TypeError as error:
-            shown = ", ".join(str(one) for one in list(signature.parameters.values())[1:])
-            raise PolicyError(f"{name}: {error}; it takes ({shown})") from error
+        _check_arguments(configured, args, kwargs)
 
         written = location_of_function(function)
         origin = location_of_caller() if is_prebuilt(written) else written
@@ -160,4 +209,30 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 
         return Policy(name, body, origin, budget)
 
+    configured.makes_policy = True  # type: ignore[attr-defined]  # for the error where it is given for a policy
     return configured
+
+
+_ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _settings_of(function: _Function) -> list[inspect.Parameter]:
+    """The parameters of a policy's function, but for `training`."""
+    return list(inspect.signature(function).parameters.values())[1:]
+
+
+def _check_arguments(function: _Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises `PolicyError` where a policy's function does not take these arguments."""
+    name, taken = function.__name__, _settings_of(function)
+    names, origin = [one.name for one in taken if one.kind not in _ANY_NUMBER], location_of_caller()
+    unknown = [one for one in kwargs if one not in names]
+    shown = f"it takes ({', '.join(map(str, taken))}){in_brackets(origin)}"
+    # It is told before an argument that is missing: mostly it is that one, misspelt.
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in taken):
+        close = get_close_matches(unknown[0], names, n=1, cutoff=0.7)
+        meant = f"; {close[0]!r} may be meant" if close else ""
+        raise PolicyError(f"{name}: there is no argument {unknown[0]!r}{meant}; {shown}", policy=name, origin=origin)
+    try:
+        inspect.signature(function).bind(None, *args, **kwargs)
+    except TypeError as error:
+        raise PolicyError(f"{name}: {error}; {shown}", policy=name, origin=origin) from error

@@ -138,7 +138,8 @@ class ClusterModel:
         noise_by_step: The gradient noise scale, samples, as a function of a `SimulatedStep`: of the number of the step,
             and where it is read also of batch, learning rate, size or samples done. The norms of the gradients have the
             values that follow from it on average, with ``|G|² = 1``.
-        loss_by_step: The loss, equal on all peers; a function as that of the noise.
+        loss_by_step: The loss, equal on all peers; a function as that of the noise. The gradients are finite where the
+            loss is, and everywhere where it is left out.
         speed_by_peer: Fractions of a peer's full speed, by the number of the peer: those at the start are 0 to
             size - 1, each that joins is the next one. All wait for the slowest.
         rescaling: The steps and the seconds that a change of the cluster takes.
@@ -197,6 +198,10 @@ class ClusterModel:
             where = f"{found!r} samples / s with {size} peers"
             raise UsageError(f"ClusterModel(throughput_by_size): {where}; takes a finite number above 0")
         return found
+
+    def has_finite_gradients(self, step: SimulatedStep) -> bool:
+        """True if every entry of the gradients of a step is finite."""
+        return self.loss_by_step is _unknown or math.isfinite(self.loss_by_step(step))
 
 
 def _check_table(table: Mapping[int, float]) -> None:

@@ -43,7 +43,7 @@ def run_policy(
     >>> [(one.step, one.value, one.inputs["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
     [(5, 4.0, 2), (12, 1.0, 4)]
     """
-    plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
+    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget)
     if isinstance(trace, ClusterModel):
         return simulate(plan, trace).decisions
     if isinstance(trace, Mapping):

@@ -147,6 +147,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "samples_done": job.samples_done,
         "learning_rate": position.learning_rate,
         "mean_loss": job.model.loss_by_step(position),
+        "all_finite(mean_grads)": job.model.has_finite_gradients(position),
         "norm_squared(mean_grads)": 1 + job.model.noise_by_step(position) / position.samples,
     }
 
@@ -166,6 +167,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
         "clock_seconds": job.clocks.total_s,
         "rescale_seconds": job.clocks.rescale_s,
         "step_seconds": job.clocks.step_s,
+        "all_finite(grads)": job.model.has_finite_gradients(position),
         **{name: value(position) for name, value in job.model.published_by_step.items()},
         **{name: value(position) for name, value in job.model.fed_by_step.items()},
     }

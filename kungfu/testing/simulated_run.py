@@ -76,7 +76,7 @@ def run_on_model(
     >>> [(one.step, one.joined, one.left, one.size) for one in run.changes]
     [(8, (2, 3), (), 4), (13, (), (1, 2, 3), 1)]
     """
-    plan = compile_policies([policy] if isinstance(policy, Policy) else list(policy), budget=budget)
+    plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget)
     return simulate(plan, model)
 
 

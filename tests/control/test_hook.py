@@ -28,6 +28,13 @@ def test_less_than_a_peer_asks_for_the_fewest(peers: float) -> None:
     assert (control.wanted, control.passed_over) == (1, "")
 
 
+@pytest.mark.parametrize("samples", [0, -64])
+def test_no_samples_and_less_ask_for_nothing(samples: int) -> None:
+    control = Control(size=2, step=7)
+    control.set_global_batch_size(samples)
+    assert (control.requests, control.passed_over) == ((), f"set_global_batch_size({samples}) asks for nothing")
+
+
 def test_more_than_any_job_can_have_asks_for_the_most() -> None:
     control = Control(size=2, step=7)
     control.rescale(1e300)

@@ -116,3 +116,11 @@ def test_a_rescale_logs_what_its_target_is_made_of_and_the_target() -> None:
 def test_a_taken_name_gets_the_first_free_number() -> None:
     assert distinct_name("a", taken={"a", "a_2"}) == "a_3"
     assert distinct_name("b", taken={"a"}) == "b"
+
+
+@pytest.mark.parametrize(("samples", "target"), [(0.0, None), (-64.0, None), (0.4, 2), (128.0, 128)])
+def test_a_batch_that_is_not_above_0_asks_for_nothing(samples: float, target: int | None) -> None:
+    rule = control.always().set_global_batch_size(training.mean_loss)
+    outcome = decided(rule, mean_loss=samples, global_batch_size=64, epoch_samples=0)
+    assert outcome.fired.tolist() == [target is not None]
+    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])

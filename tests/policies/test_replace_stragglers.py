@@ -296,6 +296,7 @@ def test_by_the_row_the_slower_one_of_two_goes_first() -> None:
         ({"times": 0}, "times=0"),
         ({"times": 2.5}, r"times=2\.5"),
         ({"times": True}, "times=True"),
+        ({"times": 5}, "times=5.: the criterion 'average' does not count .* criterion='slowest_in_a_row' beside it"),
         ({"criterion": "slowest_in_a_row", "threshold": -1}, "threshold=-1"),
     ],
 )

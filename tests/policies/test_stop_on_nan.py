@@ -16,7 +16,7 @@ from kungfu.testing import ClusterModel, Start, run_policy
 from tests.compiler.cluster import eager_cluster, invented, step
 
 
-def stopped_at(loss_by_step: Callable[[int], float], **settings: int) -> list[int]:
+def stopped_at(loss_by_step: Callable[[int], float], **settings: Any) -> list[int]:
     model = ClusterModel({1: 100, 2: 200}, steps=60, start=Start(size=2), loss_by_step=loss_by_step)
     return [one.step for one in run_policy(stop_on_nan(**settings), model)]
 
@@ -25,6 +25,12 @@ def stopped_at(loss_by_step: Callable[[int], float], **settings: int) -> list[in
 @pytest.mark.parametrize("steps", [1, 3, 10])
 def test_training_ends_once_the_loss_has_not_been_finite_for_so_many_steps(value: float, steps: int) -> None:
     assert stopped_at(lambda step: 1.0 if step < 20 else value, steps=steps) == [20 + steps - 1]
+
+
+def test_a_modelled_job_ends_by_its_gradients_which_are_finite_where_its_loss_is() -> None:
+    assert stopped_at(lambda step: 1.0 if step < 20 else math.nan, watch="gradients") == [22]
+    model = ClusterModel({1: 100}, steps=60, start=Start(size=1))
+    assert run_policy(stop_on_nan(watch="gradients"), model) == ()  # nothing is said of its loss
 
 
 def test_steps_that_are_not_in_a_row_end_nothing() -> None:

@@ -54,10 +54,22 @@ def test_rules_carry_the_name_of_their_policy() -> None:
     assert [one.name for one in two().build(TrainingSignals())] == ["two", "two"]
 
 
-@pytest.mark.parametrize("settings", [{"evry": 3}, {"every": 3, "peers": 2}])
-def test_an_unknown_setting_is_refused_at_once_with_the_known_ones(settings: dict[str, Any]) -> None:
-    with pytest.raises(PolicyError, match=r"by_loss: got an unexpected keyword argument .*takes \(.*every: .* = 1"):
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"evry": 3}, r"there is no argument 'evry'; 'every' may be meant; it takes \(.*every: .* = 1"),
+        ({"every": 3, "peers": 2}, r"there is no argument 'peers'; it takes \(.*every: .* = 1"),
+    ],
+)
+def test_an_unknown_setting_is_refused_at_once_with_the_known_ones(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=f"by_loss: {message}"):
         by_loss(**settings)
+
+
+def test_a_misspelt_setting_is_told_before_the_one_that_is_missing() -> None:
+    with pytest.raises(PolicyError, match=r"'max_peer'; 'max_peers' may be meant; .*test_combine\.py:\d+\)$") as caught:
+        gns_batch(max_peer=4)
+    assert caught.value.origin in str(caught.value)
 
 
 def test_a_missing_setting_is_refused_at_once() -> None:

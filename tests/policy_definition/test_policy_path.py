@@ -79,7 +79,10 @@ def test_an_origin_inside_a_policy_file_points_there(tmp_path: Path) -> None:
         ),
         ("kungfu.policies:gns", r"kungfu.policies has no 'gns'; it has .*gns_batch, .*schedule"),
         ("kungfu.policies:gns_batch", "gns_batch: missing a required .*'max_peers'"),
-        ("kungfu.policies:gns_batch(peers=3)", "gns_batch: .*takes .*max_peers"),
+        (
+            "kungfu.policies:gns_batch(max_peer=3)",
+            "no argument 'max_peer'; 'max_peers' may be meant; .*takes .*max_peers",
+        ),
         ("no.such.module:x", "cannot load no.such.module .ModuleNotFoundError: No module named 'no'"),
         ("nowhere.py:x", "cannot load nowhere.py .no such file."),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import kungfu as kf
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
-from kungfu.policies import gns_batch, schedule
+from kungfu.policies import gns_batch, linear_scaling, schedule
 from kungfu.policy_definition import Policy, at_most, compose, policy, shadow
 
 Body = Callable[[Any], Any]
@@ -133,12 +134,12 @@ def counts_too_far(training: Any) -> Any:
     return control.always().when(training.samples_done > 10**20).stop()  # here
 
 
-@wrong(r"modulo\(float32, int64\): .* write a - b \* kf.floor\(a / b\)")
+@wrong(r"modulo\(float32, int64\): .* write a - b \* kf.ops.floor\(a / b\)")
 def takes_a_rest_of_a_float(training: Any) -> Any:
     return control.always().when(training.mean_loss % 2 > 1).rescale(2)  # here
 
 
-@wrong(r"floor_divide\(float32, int64\): .* write kf.floor\(a / b\)")
+@wrong(r"floor_divide\(float32, int64\): .* write kf.ops.floor\(a / b\)")
 def divides_a_float_whole(training: Any) -> Any:
     return control.always().rescale(training.mean_loss // 2)  # here
 
@@ -215,6 +216,21 @@ def asks_for_nan_peers(training: Any) -> Any:
 @wrong(r"can never fire: the learning rate that it asks for never is a finite number above 0")
 def asks_for_a_negative_rate(training: Any) -> Any:
     return control.every(5).set_learning_rate(-0.1)  # here
+
+
+@wrong(r"can never fire: the global batch size that it asks for never is a finite number above 0 other than what is")
+def asks_for_a_negative_batch(training: Any) -> Any:
+    return control.every(5).set_global_batch_size(-64)  # here
+
+
+@wrong(r"can never fire: its choice of peers marks every peer, and peers go only where others stay")
+def replaces_everybody(training: Any) -> Any:
+    return control.every(5).replace(ops.ranks() >= 0)  # here
+
+
+@wrong(r"can never fire: its choice of peers marks no peer")
+def evicts_nobody(training: Any) -> Any:
+    return control.every(5).evict(ops.ranks() < 0)  # here
 
 
 # ---- what it gives back, and what all peers have to agree on ---------------------------------------------------------
@@ -307,6 +323,85 @@ def test_two_that_set_the_same_thing_are_both_named_with_their_lines() -> None:
         compile_policies([policy(one)(), policy(other)()])
     lines = [function.__code__.co_firstlineno + 1 for function in (one, other)]
     assert re.findall(re.escape(__file__) + r":(\d+)", str(caught.value)) == [str(line) for line in lines]
+
+
+def test_prebuilt_ones_that_set_the_same_thing_are_named_with_the_users_lines() -> None:
+    policies, line = [schedule({1: 2}), gns_batch(max_peers=4)], here()
+    with pytest.raises(PolicyError, match=re.escape(f"first one that has any ({line}; {line})")) as caught:
+        compile_policies(policies)
+    assert caught.value.origin == line
+
+
+def test_a_prebuilt_one_that_can_never_fire_is_named_with_the_users_line() -> None:
+    made, line = linear_scaling(), here()
+    wrong_rule = control.on_rescale().when(ops.constant(1) > 2).set_learning_rate(0.1)
+    stays = replace(made, body=lambda t: tuple(replace(one, trigger=wrong_rule.trigger) for one in made.build(t)))
+    with pytest.raises(
+        PolicyError, match=f"^{re.escape(line)}: policy 'linear_scaling' has a rule that can never fire"
+    ):
+        compile_policies([stays])
+
+
+def test_two_rules_of_one_policy_are_not_told_to_be_combined_by_its_name() -> None:
+    @policy
+    def torn(training: Any) -> Any:
+        return control.every(5).rescale(2), control.every(7).rescale(3)
+
+    for policies in ([torn()], [schedule({1: 2}), torn()], [compose(schedule({1: 2}), torn())]):
+        with pytest.raises(
+            PolicyError, match=r"ha(s|ve) [23] rules that all rescale .* of one policy's rules make"
+        ) as caught:
+            compile_policies(policies)
+        assert "kf.at_most(" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            [gns_batch],
+            r"the function 'gns_batch', which makes a policy, was given .*: call it, .*=\[gns_batch\(max_peers=...\)\]",
+        ),
+        ([schedule], r"the function 'schedule', which makes a policy, was given .* policies=\[schedule\(sizes=...\)\]"),
+        (gns_batch(max_peers=2), r"the policy 'gns_batch' was given .*: a list takes it, as in policies=\[gns_batch"),
+        (
+            "gns_batch",
+            r"the text 'gns_batch' was given .*policies=\[kf\.policies\.gns_batch\(max_peers=8\)\]; texts name",
+        ),
+        (["gns_batch(max_peers=2)"], r"the text 'gns_batch\(max_peers=2\)' was given .*kungfu-run --policy only"),
+        (
+            [control.every(5).rescale(2)],
+            r"the rule 'rescale' \(.*\) was given .*decorate the function that does with @kf\.policy",
+        ),
+        (control.every(5).rescale(2), r"the rule 'rescale' .* was given"),
+        ([asks_each_peer], r"the function 'asks_each_peer' was given .*: decorate it with @kf\.policy, and call it"),
+        (None, r"None was given .*: a list of policies is needed, as in policies=\[gns_batch\(max_peers=8\)\]"),
+        ([None], r"None was given"),
+        ([Policy], r"<class .*Policy'> was given"),
+        ({schedule({1: 2})}, r".* was given .* a list of policies is needed"),
+        ({"a": schedule({1: 2})}, r".* was given .* a list of policies is needed"),
+    ],
+    ids=[
+        "function",
+        "another",
+        "bare",
+        "text",
+        "texts",
+        "rules",
+        "rule",
+        "body",
+        "none",
+        "nones",
+        "class",
+        "set",
+        "table",
+    ],
+)
+def test_what_is_no_list_of_policies_is_refused_with_the_line_and_what_to_write(given: Any, message: str) -> None:
+    with pytest.raises(PolicyError, match=f"policies are to be listed, and {message}") as caught:
+        compile_policies(given)
+    assert caught.value.origin == here(-1)
+    assert f"was given ({caught.value.origin}): " in str(caught.value)
 
 
 def test_what_is_combined_on_other_terms_names_the_line_that_combines() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kungfu.compiler.passes.remainders import can_meet
 from kungfu.control import Checkpoint, Rule
-from kungfu.control.action import setting_of
+from kungfu.control.action import mask_of, setting_of
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Fold, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
@@ -72,9 +72,16 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
             "(steps and sizes count from 1); look at its .when(...), .after(...) and numbers"
         )
+    mask = mask_of(rule.action)
+    if mask is not None and len(marks := _truths(mask)) == 1:
+        marked = "every peer, and peers go only where others stay" if True in marks else "no peer"
+        raise PolicyError(
+            f"policy {policy!r} has a rule that can never fire: its choice of peers marks {marked}, whatever the run "
+            "is like (ranks count from 0); compare with what tells one peer from another"
+        )
     if not _can_hold(rule.fires):
         what = setting_of(rule.action) or "action"
-        bounds = " above 0" if what == "learning rate" else ""
+        bounds = "" if what == "size" else " above 0"
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: the {what} that it asks for never is a finite number"
             f"{bounds} other than what is; give one that can come about"
@@ -130,9 +137,14 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
         given = ranges[node.operands[0]]
         return both if not given.is_empty and given.low < math.inf and given.high > -math.inf else frozenset({False})
     if name in _COMPARED and all(operand in ranges for operand in node.operands):
-        can_be_true = _COMPARED[name](*(ranges[operand] for operand in node.operands))
-        return both if can_be_true else frozenset({False})  # what always holds does no harm
+        return _compared(name, *(ranges[one] for one in node.operands), whole=node.operands[0].type.dtype == "int64")
     return both
+
+
+def _compared(name: str, one: _Range, other: _Range, *, whole: bool) -> frozenset[bool]:
+    """Which of true and false a comparison can be; one with a number that may be NaN can always be false."""
+    always = whole and not _COMPARED[_OPPOSITE[name]](one, other)
+    return frozenset({True}) if always else frozenset({True, False} if _COMPARED[name](one, other) else {False})
 
 
 _COMPARED: Mapping[str, Callable[[_Range, _Range], bool]] = {
@@ -143,6 +155,10 @@ _COMPARED: Mapping[str, Callable[[_Range, _Range], bool]] = {
     "equal": lambda a, b: max(a.low, b.low) <= min(a.high, b.high),
     "not_equal": lambda a, b: not (a.low == a.high == b.low == b.high),
 }
+
+
+_OPPOSITE = {"less": "greater_equal", "greater": "less_equal", "equal": "not_equal"}
+_OPPOSITE |= {opposite: name for name, opposite in _OPPOSITE.items()}
 
 
 def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
@@ -191,6 +207,8 @@ _RANGES: Mapping[str, Callable[..., _Range]] = {
     "to_float32": lambda a: a,
     "sqrt": lambda a: _Range(0),
     "exp": lambda a: _Range(0),
+    "ranks": lambda size: _Range(0),
+    "places": lambda vector: _Range(0),
 }
 
 

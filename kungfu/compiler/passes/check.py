@@ -12,6 +12,7 @@ from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
 from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
+from kungfu.signal.source_location import is_prebuilt
 from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SourceKind
 
 __all__ = ["check"]
@@ -38,10 +39,16 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
                 _check_rule(rule, policy=name)
                 check_can_fire(rule, policy=name)
             except PolicyError as error:
-                where = f"{rule.origin}: " if rule.origin else ""
-                raise PolicyError(f"{where}{error}", policy=name, origin=rule.origin) from error
+                origin = _line_to_mend(rule)
+                where = f"{origin}: " if origin else ""
+                raise PolicyError(f"{where}{error}", policy=name, origin=origin) from error
     _check_declared(built)
     _check_conflicts(built)
+
+
+def _line_to_mend(rule: Rule) -> str:
+    """The user's line: the one that made a prebuilt policy, whose own lines nobody mends."""
+    return rule.policy.place if rule.policy and is_prebuilt(rule.origin) else rule.origin
 
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
@@ -161,22 +168,34 @@ def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
 
 def _check_conflicts(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
     """At most one acting rule for each setting on each occasion."""
-    setters: dict[tuple[str, str], list[tuple[str, str]]] = {}
-    for name, rules in built:
+    setters: dict[tuple[str, str], list[Rule]] = {}
+    for _, rules in built:
         for rule in rules:
             setting = setting_of(rule.action)
             # A shadow, or a rule that the budget holds, changes nothing.
             if setting and rule.mode == "acting":
-                setters.setdefault((setting, rule.trigger.event), []).append((rule.name or name, rule.origin))
+                setters.setdefault((setting, rule.trigger.event), []).append(rule)
     for (contested, _), rules_of in setters.items():
         if len(rules_of) > 1:
-            names, origins = zip(*rules_of, strict=True)
-            raise PolicyError(_conflict(contested, names, origins), policy=names[-1], origin=origins[-1])
+            last = rules_of[-1]
+            raise PolicyError(_conflict(contested, rules_of), policy=last.name, origin=_line_to_mend(last))
 
 
-def _conflict(setting: str, names: Sequence[str], origins: Sequence[str]) -> str:
+def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     does = "rescale the cluster" if setting == "size" else f"set the {setting}"
-    together, where = ", ".join(names), "; ".join(origins)
+    where = "; ".join(map(_line_to_mend, rules_of))
+    names = [one.name for one in rules_of]
+    # Several rules of one policy cannot be combined by its name.
+    if len({id(one.policy) for one in rules_of}) < len(rules_of):
+        different = ", ".join(map(repr, dict.fromkeys(names)))
+        whose = f"policy {different} has" if len(set(names)) == 1 else f"policies {different} have"
+        return (
+            f"{whose} {len(rules_of)} rules that all {does} and "
+            "nothing says which one wins; of one policy's rules make one, whose target is chosen by kf.ops.minimum, "
+            "kf.ops.maximum or kf.ops.where, or a policy of each, which kf.at_most, kf.at_least or kf.first combine "
+            f"({where})"
+        )
+    together = ", ".join(names)
     return (
         f"policies {', '.join(map(repr, names))} all {does} and nothing says which one wins; write "
         f"kf.at_most({together}) for the smallest wish, kf.at_least({together}) for the largest, or "

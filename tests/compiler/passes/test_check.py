@@ -109,7 +109,7 @@ def test_one_policy_with_two_rules_that_rescale_is_a_conflict_too() -> None:
     def torn(training: Any) -> tuple[Rule, ...]:
         return control.every(2).rescale(3), control.every(3).rescale(4)
 
-    with pytest.raises(PolicyError, match="policies 'torn', 'torn' all rescale"):
+    with pytest.raises(PolicyError, match="policy 'torn' has 2 rules that all rescale"):
         compile_policies([torn()])
 
 
