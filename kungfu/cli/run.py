@@ -82,8 +82,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--max", type=int, metavar="B", help="never more peers (N)")
     parser.add_argument("--attachment", choices=("local", "horovod"), default="local", help="the all-reduce (local)")
     parser.add_argument(
-        "--policy", default="", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS), beside the program's"
-    )
+        "--policy", action="append", default=[], metavar="SPEC",
+        help="MODULE_OR_PATH:POLICY(ARGS), beside the program's; may be given several times",
+    )  # fmt: skip
     parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR",
@@ -153,7 +154,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     if not 1 <= given.compare_every <= 1_000_000:
         raise UsageError(f"--compare-every {given.compare_every}: must be from 1 to 1000000 steps")
-    _check_policy(given.policy)
+    _check_policies(given.policy)
     hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
     watched = exports.read_exports(given, hosting=hosting)
     command, checkpoints, deadlines = _command(given.command), _checkpoint_settings(given), _deadlines(given)
@@ -167,7 +168,7 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         attachment=given.attachment,
         limits=Limits(given.min, maximum),
         deadlines=deadlines,
-        policy=given.policy,
+        policies=tuple(given.policy),
         recording="steps" if given.trace_limit else "nothing",
         checkpoints=replace(checkpoints, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
         report_s=given.report_every,
@@ -217,12 +218,13 @@ def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
     return CheckpointSettings("", given.keep, "" if resume is None else str(resume), given.peers)
 
 
-def _check_policy(spec: str) -> None:
-    """Refuses a policy that does not resolve before any process starts."""
-    if spec:
-        from kungfu.policy_definition.policy_path import load_policy
+def _check_policies(specs: Sequence[str]) -> None:
+    """Refuses policies that do not resolve, or that contradict each other, before any process starts."""
+    if specs:
+        from kungfu.compiler import compile_policies
+        from kungfu.policy_definition.policy_path import load_policies_of_job
 
-        load_policy(spec)
+        compile_policies(load_policies_of_job(specs))
 
 
 def _check_standby(processes: int, command: Sequence[str]) -> None:

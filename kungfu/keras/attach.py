@@ -44,10 +44,10 @@ from kungfu.keras.phases import Evaluations, FitCall
 from kungfu.keras.refusals import refuse_in_job, refuse_samples, refuse_step
 from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.step import job_step, step_alone
-from kungfu.policy_definition import Policy
+from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training
-from kungfu.training.attach import attach_built, attach_run
+from kungfu.training.attach import attach_built, attach_run, policies_in_job
 from kungfu.training.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.job_connection import JobConnection, connect
@@ -72,7 +72,7 @@ def attach(
 
     Args:
         model: A compiled Keras 3 model; it need not be built.
-        policies: Checked here, together with the one that ``kungfu-run --policy`` names, and compiled by ``fit``.
+        policies: Checked here, together with those that ``kungfu-run --policy`` names, and compiled by ``fit``.
         seed: From it follow the order of the samples under ``shuffle=True``, which is another one than Keras', and what
             each peer draws (dropout's masks). Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
@@ -114,8 +114,9 @@ def attach(
     before = getattr(model.__dict__.get("fit"), "attached", None)
     if before is not None and before.is_fitting:
         raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
-    compile_policies(policies, budget=budget)
-    attached = _Attached(model, tuple(policies), seed, budget, dict(combine))
+    policies = checked_policies(policies)
+    compile_policies(policies_in_job(policies, read_settings()), budget=budget)
+    attached = _Attached(model, policies, seed, budget, dict(combine))
     model.fit = attached.fit_function()
     if read_settings() is not None:
         write_as_one_job()

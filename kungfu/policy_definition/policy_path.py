@@ -6,8 +6,9 @@ import ast
 import importlib
 import importlib.util
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.policy_definition import Policy
 
-__all__ = ["load_policy"]
+__all__ = ["load_policies_of_job", "load_policy"]
 
 _PREBUILT = "kungfu.policies"
 _FORM = "write PATH.py:NAME(ARGS) or MODULE:NAME(ARGS), e.g. 'kungfu.policies:gns_batch(max_peers=8)'"
@@ -42,6 +43,18 @@ def load_policy(spec: str) -> Policy:
         raise PolicyError(f"{spec!r}: {where} has no {name!r}; it has {found}")
     policy = _made(getattr(module, name), arguments=arguments, spec=spec)
     return replace(policy, origin=spec) if where.startswith(_PREBUILT) else policy
+
+
+def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
+    """The policies that ``kungfu-run --policy`` names; errors that point to where one was made show that option.
+
+    Args:
+        specs: As for `load_policy`.
+
+    Raises:
+        PolicyError: A part of one does not resolve.
+    """
+    return [replace(load_policy(one), origin=f"kungfu-run --policy {shlex.quote(one)}") for one in specs]
 
 
 def _parsed(spec: str) -> tuple[str, str, ast.Call | None]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 __all__ = [
@@ -36,17 +36,19 @@ _WHOLE = {"step": ("step", "view", "rank"), "snapshot": ("after", "view", "rank"
 _MAPPINGS = {"step": ("local",), "snapshot": ("folds",)}
 
 
-def header_line(plan: LineFields | None, *, policy: str, every: int, phase: int = 1, first: int = 1) -> dict[str, Any]:
+def header_line(
+    plan: LineFields | None, *, policies: Sequence[str], every: int, phase: int = 1, first: int = 1
+) -> dict[str, Any]:
     """The first line of a phase of the job.
 
     Args:
         plan: Its plan as JSON.
-        policy: What ``--policy`` named.
+        policies: The policies that ``--policy`` named.
         every: How many steps lie between two snapshots.
         phase: Its number; that of the first one is not written.
         first: Its first step.
     """
-    header = {"trace": TRACE_SCHEMA, "policy": policy, "snapshot_every": every, "plan": plan}
+    header = {"trace": TRACE_SCHEMA, "policies": list(policies), "snapshot_every": every, "plan": plan}
     return header if phase == 1 else {**header, "phase": phase, "first_step": first}
 
 

@@ -75,14 +75,14 @@ class Trace:
         steps: Its whole steps, in order.
         snapshots: The whole snapshots, in order.
         plan: The plan that ran, None where the record does not hold it.
-        policy: What ``kungfu-run --policy`` named, else empty.
+        policies: Those that ``kungfu-run --policy`` named.
         remarks: Which parts of the record could not be used, and why.
     """
 
     steps: tuple[RecordedStep, ...]
     snapshots: tuple[Snapshot, ...] = ()
     plan: Plan | None = None
-    policy: str = ""
+    policies: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
@@ -146,9 +146,8 @@ def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     header = gathered.header or {}
     content = header.get("plan")
     plan = plan_from_json(content) if content is not None else None
-    return Trace(
-        steps, tuple(_whole_snapshots(gathered, steps)), plan, str(header.get("policy", "")), tuple(gathered.remarks)
-    )
+    policies = tuple(map(str, header.get("policies", ())))
+    return Trace(steps, tuple(_whole_snapshots(gathered, steps)), plan, policies, tuple(gathered.remarks))
 
 
 def _end_with_phase(gathered: _Gathered) -> None:

@@ -80,7 +80,7 @@ class Settings:
         attachment: The all-reduce.
         limits: Of the job's size.
         deadlines: Of every wait.
-        policy: The one named on the command line, if any.
+        policies: Those that the command line names, in its order.
         recording: What goes into the trace.
         checkpoints: Where they go, and from which one to resume.
         report_s: How often the peer reports its steps, in seconds.
@@ -95,7 +95,7 @@ class Settings:
     attachment: AttachmentName
     limits: Limits
     deadlines: Deadlines
-    policy: str = ""
+    policies: tuple[str, ...] = ()
     recording: Literal["steps", "nothing"] = "steps"
     checkpoints: CheckpointSettings = CheckpointSettings()
     report_s: float = 2.0
@@ -116,7 +116,9 @@ def settings_of(fields: Mapping[str, Any]) -> Settings:
     """The settings whose fields ``dataclasses.asdict`` gave; raises ``TypeError`` or ``KeyError`` for other fields."""
     limits, deadlines = Limits(**fields["limits"]), Deadlines(**fields["deadlines"])
     checkpoints = CheckpointSettings(**fields["checkpoints"])
-    return Settings(**{**fields, "limits": limits, "deadlines": deadlines, "checkpoints": checkpoints})
+    policies = tuple(fields["policies"])
+    made = {"limits": limits, "deadlines": deadlines, "checkpoints": checkpoints, "policies": policies}
+    return Settings(**{**fields, **made})
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:

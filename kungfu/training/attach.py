@@ -17,8 +17,8 @@ from kungfu.control import Budget, Call, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_keras_model
-from kungfu.policy_definition import Policy
-from kungfu.policy_definition.policy_path import load_policy
+from kungfu.policy_definition import Policy, checked_policies
+from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Membership, Settings, StandaloneMembership
 from kungfu.training.barrier import Barrier, BarrierContext
 from kungfu.training.between_steps import BetweenSteps
@@ -38,7 +38,7 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attach_built", "attach_run", "attached_models"]
+__all__ = ["attach", "attach_built", "attach_run", "attached_models", "policies_in_job"]
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
@@ -58,7 +58,7 @@ def attach(
     Args:
         model: A Keras 3 model that has its weights.
         optimizer: A Keras optimizer, or a list of them.
-        policies: Checked and compiled here, together with the one that ``kungfu-run --policy`` names.
+        policies: Checked and compiled here, together with those that ``kungfu-run --policy`` names.
         seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
             numbers of its own. Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
@@ -102,8 +102,7 @@ def attach_built(
     """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
     settings, attachment = connection.settings, connection.attachment
     _check_threads()
-    named = [load_policy(settings.policy)] if settings and settings.policy else []
-    plan = compile_policies([*policies, *named], budget=budget)
+    plan = compile_policies(policies_in_job(policies, settings), budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
         program = fused(lower(plan))
         graph_state = _graph_state(plan)
@@ -136,6 +135,11 @@ def attach_built(
     return Training(averaging, runner, optimizers)
 
 
+def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
+    """Those of the program, then those that ``kungfu-run --policy`` names."""
+    return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
+
+
 def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
     """Steps and samples are counted on from phase to phase; gives the steps that were done before."""
     done = connection.steps()
@@ -155,7 +159,7 @@ def _recorder(
         step_record=step_record,
         program=averaging.program,
         peer=settings.peer,
-        policy=settings.policy,
+        policies=settings.policies,
         phase=phase,
     )
 

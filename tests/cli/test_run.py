@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.hosting import Hosting
-from kungfu.cli.run import _new_folder, main
+from kungfu.cli.run import _checked, _new_folder, main, make_parser
 from kungfu.runtime.hosts import Host
 
 SCREEN_LINES = 40
@@ -49,6 +49,13 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
+    specs = ("schedule({10: 2})", "linear_scaling(over_steps=5)")
+    words = ["--logdir", str(tmp_path / "log"), *(word for spec in specs for word in ("--policy", spec))]
+    line = _checked(make_parser().parse_args(["-np", "1", *words, sys.executable, "-m", "train"]))
+    assert line.settings.policies == specs
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -57,6 +64,10 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
         (("-np", "1", "--policy", "nowhere.py:rule"), ("nowhere.py", "no such file")),
         (("-np", "1", "--policy", "kungfu.policies:gsn_batch"), ("gsn_batch", "gns_batch")),
         (("-np", "1", "--policy", "kungfu.policies:gns_batch"), ("max_peers",)),
+        (
+            ("-np", "1", "--policy", "schedule({1: 2})", "--policy", "gns_batch(max_peers=2)"),
+            ("'schedule', 'gns_batch' all rescale", "--policy 'schedule({1: 2})'", "--policy 'gns_batch(max_peers=2)'"),
+        ),
         (("-np", "1", "--ready-deadline", "0"), ("--ready-deadline", "86400")),
         (("-np", "1", "--heartbeat", "0"), ("--heartbeat", "86400")),
         (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
@@ -70,6 +81,7 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
         "no-file",
         "no-policy",
         "no-argument",
+        "two-targets",
         "no-deadline",
         "no-heartbeat",
         "no-checkpoint",

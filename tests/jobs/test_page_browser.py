@@ -196,7 +196,7 @@ def hostile_record(folder: Path) -> None:
          **{text: float(step) for text in HOSTILE}} for step in range(1, 50)
     ]  # fmt: skip
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "trace.jsonl").write_text(json.dumps(header_line(hostile_plan(), policy=HOSTILE[0], every=100)) + "\n")
+    (folder / "trace.jsonl").write_text(json.dumps(header_line(hostile_plan(), policies=HOSTILE[:1], every=100)) + "\n")
 
 
 def hostile_plan() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jobs.harness import Ended, ran
+from tests.jobs.harness import PROGRAMS, Ended, ran
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,6 @@ def test_a_script_that_does_not_exist_is_refused_before_anything_starts(tmp_path
         ("no-step", 1, ("@training.step", "never called")),
         ("before-attach", 1, ("PolicyError", "every 0 steps")),
         ("local-target", 1, ("PolicyError", "all_reduce")),
-        ("two-targets", 1, ("PolicyError", "at_most")),
         ("one-thread", 1, ("UsageError", "inter_op_parallelism_threads")),
         ("small-batch", 2, ("batch_size=1", "2 peers")),
     ],
@@ -45,6 +44,16 @@ def test_a_program_that_cannot_work_ends_the_job_with_the_message(tmp_path, how,
     ended = ran(tmp_path, *options, program="failing.py", arguments=[how], executed=how == "no-attach")
     refused(ended, *words)
     assert ended.all_of("failed")[0]["code"] == 2
+
+
+def test_a_conflict_with_the_command_line_is_told_once_with_both_places(tmp_path):
+    options = ("--deadline", 10, "--policy", "linear_scaling()", "--policy", "schedule({20: 2})")
+    ended = ran(tmp_path, "-np", 2, *options, program="failing.py", arguments=["two-targets"])
+    refused(ended, "PolicyError: policies 'schedule', 'schedule' all rescale the cluster", "kf.at_most(schedule, ")
+    line = 1 + (PROGRAMS / "failing.py").read_text().splitlines().index("        return [schedule({10: 1})]")
+    assert f"({PROGRAMS / 'failing.py'}:{line}; kungfu-run --policy 'schedule({{20: 2}})')" in ended.output
+    assert ended.output.count("nothing says which one wins") == 1
+    assert "Traceback" not in ended.output
 
 
 @SOAK

@@ -21,7 +21,7 @@ GROWN: Views = ((1, (0, 1)), (7, (0, 1, 2)), (13, (0, 2)))
 
 def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 5) -> list[dict[str, Any]]:
     """The lines of a run of so many steps, whose norms are made up so that its noise scale is about 25 samples."""
-    rng, lines = np.random.default_rng(4), [header_line(plan_to_json(plan), policy="", every=every)]
+    rng, lines = np.random.default_rng(4), [header_line(plan_to_json(plan), policies=(), every=every)]
     replay, peers, version = Replay(plan, size=len(views[0][1])), tuple(views[0][1]), 1
     lines += snapshots(replay, peers, after=0, view=1)
     for step in range(1, steps + 1):

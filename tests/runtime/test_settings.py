@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from kungfu.errors import UsageError
 from kungfu.runtime.settings import ENVIRONMENT_KEY, Deadlines, Limits, Settings, read_settings
 
-SETTINGS = Settings("job", 3, "127.0.0.1:80", "ab" * 32, "local", Limits(1, 4), Deadlines(10.0, 2.5), "m:p(every=3)")
+SETTINGS = Settings("job", 3, "127.0.0.1:80", "ab" * 32, "local", Limits(1, 4), Deadlines(10.0, 2.5), ("m:p(every=3)",))
 
 
-@given(st.text(), st.integers(0, 10**9), st.floats(1, 86400), st.integers(1, 99))
-def test_a_peer_reads_what_the_launcher_wrote(policy: str, peer: int, wait_s: float, maximum: int) -> None:
+@given(st.lists(st.text()).map(tuple), st.integers(0, 10**9), st.floats(1, 86400), st.integers(1, 99))
+def test_a_peer_reads_what_the_launcher_wrote(
+    policies: tuple[str, ...], peer: int, wait_s: float, maximum: int
+) -> None:
     settings = replace(
-        SETTINGS, policy=policy, peer=peer, deadlines=Deadlines(wait_s=wait_s), limits=Limits(1, maximum)
+        SETTINGS, policies=policies, peer=peer, deadlines=Deadlines(wait_s=wait_s), limits=Limits(1, maximum)
     )
     assert read_settings(settings.to_environment()) == settings
 

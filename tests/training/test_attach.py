@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import keras
 import pytest
 import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
-from kungfu.policies import schedule
+from kungfu.policies import schedule, stop_on_nan
 from kungfu.runtime.agent.supervisor import script_runner
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.training.attach import policies_in_job
 from tests.training.linear import linear_model
 
 
@@ -90,6 +94,20 @@ def test_one_optimizer_is_built_for_the_model():
 def test_two_policies_that_rescale_without_a_rule_are_refused():
     with pytest.raises(PolicyError, match="at_most"):
         kf.attach(linear_model(), keras.optimizers.SGD(), policies=[schedule({1: 2}), schedule({2: 3})])
+
+
+def test_what_is_no_list_of_policies_is_refused_with_the_line():
+    for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
+        with pytest.raises(PolicyError, match=r"policies are to be listed, and .* was given \(.*test_attach\.py:\d+\)"):
+            kf.attach(linear_model(), keras.optimizers.SGD(), policies=given)
+
+
+def test_the_policies_of_the_command_line_are_all_beside_those_of_the_program():
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 4), Deadlines())
+    specs = ("schedule({1: 2})", "linear_scaling(over_steps=3)")
+    found = policies_in_job([stop_on_nan()], replace(settings, policies=specs))
+    assert [one.name for one in found] == ["stop_on_nan", "schedule", "linear_scaling"]
+    assert found[1].place == "kungfu-run --policy 'schedule({1: 2})'"
 
 
 def test_a_local_size_is_refused_with_the_collective_to_insert():

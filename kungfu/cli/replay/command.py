@@ -96,8 +96,8 @@ def run(given: argparse.Namespace) -> int:
 def _own(trace: Trace) -> Plan:
     if trace.plan is not None:
         return trace.plan
-    if trace.policy:
-        return compile_policies([load_policy(trace.policy)])
+    if trace.policies:
+        return compile_policies([load_policy(one) for one in trace.policies])
     raise UsageError(
         "the record does not hold the plan that ran; name its policies, as in --policy 'PATH.py:NAME(ARGS)'"
     )

@@ -26,16 +26,16 @@ from kungfu.runtime.ipc.convert import from_exit
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings, read_settings
 
-__all__ = ["ExitReport", "exit_of", "report_unattached_exit"]
+__all__ = ["ExitReport", "exit_of", "is_exit_reported", "report_unattached_exit"]
 
 _TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
 _GOES_ON_S = 0.5
 _HELD_UP_S = 1.0
-_MOST_CHARACTERS = 300
+_MOST_CHARACTERS, _MOST_OF_A_REFUSAL = 300, 2000  # the latter is all that is told of what cannot work
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _KUNGFU = str(Path(__file__).parents[2])
 
-_reporting = threading.Event()  # whether this process has an `ExitReport`
+_reports: list[ExitReport] = []  # that of this process, once it has one
 
 
 class ExitReport:
@@ -44,9 +44,10 @@ class ExitReport:
     def __init__(self, settings: Settings) -> None:
         self._settings, self._process = settings, os.getpid()
         self._lock, self._over, self._withdrawn = threading.Lock(), threading.Event(), threading.Event()
+        self._is_heard, self.is_of_founder = False, settings.checkpoints.founders > 0
         self.steps: Callable[[], int] = lambda: 0
         self.withdraw: Callable[[], None] = lambda: None
-        _reporting.set()
+        _reports[:] = [self]
         atexit.register(self.close)
         trains = threading.current_thread()  # it may go on when the main thread has ended
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
@@ -65,7 +66,7 @@ class ExitReport:
     def close(self) -> None:
         """The program is over: says how, and lets those go who wait for this peer in a message. Each once."""
         if os.getpid() == self._process:  # else this is a child that was forked
-            self._report_end()
+            self.report_end()
             self._withdraw()
 
     def _await_end(self, trains: threading.Thread) -> None:
@@ -75,16 +76,18 @@ class ExitReport:
         """
         for thread in (threading.main_thread(), trains):
             thread.join()
-        self._report_end()
+        self.report_end()
         # Other threads hold the process up before `atexit`.
         if not self._withdrawn.wait(_HELD_UP_S):
             self._withdraw()
 
-    def _report_end(self) -> None:
+    def report_end(self) -> bool:
+        """Says how the program ends, if it has not been said; True if the agent has heard it."""
         with self._lock:
             if not self._over.is_set():
                 self._over.set()
-                self._send(exit_of(getattr(sys, "last_value", None), step=self._steps()))
+                self._is_heard = self._send(exit_of(getattr(sys, "last_value", None), step=self._steps()))
+            return self._is_heard
 
     def _withdraw(self) -> None:
         with self._lock:
@@ -98,10 +101,12 @@ class ExitReport:
             return self.steps()
         return 0
 
-    def _send(self, exit: Exit) -> None:
+    def _send(self, exit: Exit) -> bool:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
             message = from_exit(exit, self._settings.peer)
             rpc.call(AgentServiceStub(channel).ReportExit, message, deadline_s=_TELL_S, what="the agent")
+            return True
+        return False
 
 
 def report_unattached_exit() -> None:
@@ -111,8 +116,16 @@ def report_unattached_exit() -> None:
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.
-    if settings is not None and not _reporting.is_set():
+    if settings is not None and not _reports:
         ExitReport(settings)
+
+
+def is_exit_reported() -> bool:
+    """Reports the exception that ends this program; True if the agent has heard of it, and shows it by itself.
+
+    The agent shows what ends the job. An error of a joiner does not.
+    """
+    return bool(_reports) and _reports[0].is_of_founder and _reports[0].report_end()
 
 
 def exit_of(error: BaseException | None, *, step: int) -> Exit:
@@ -128,9 +141,10 @@ def exit_of(error: BaseException | None, *, step: int) -> Exit:
     if error is None:
         return Exit("exit", step)
     name = type(error).__qualname__
-    message = next(iter(str(error).splitlines()), "")
+    message, kind = next(iter(str(error).splitlines()), ""), kind_of(error)
     text = f"{name}: {message}" if message else name
-    return Exit(kind_of(error), step, name, text[:_MOST_CHARACTERS], _where(error.__traceback__))
+    most = _MOST_OF_A_REFUSAL if kind == "usage" else _MOST_CHARACTERS
+    return Exit(kind, step, name, text[:most], _where(error.__traceback__))
 
 
 def _where(trace: TracebackType | None) -> str:

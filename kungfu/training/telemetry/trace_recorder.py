@@ -34,11 +34,18 @@ class TraceRecorder:
     """Records this peer's share of the trace; see ``docs/trace.md``."""
 
     def __init__(
-        self, record: Record, *, step_record: StepRecord, program: Program, peer: int, policy: str = "", phase: int = 1
+        self,
+        record: Record,
+        *,
+        step_record: StepRecord,
+        program: Program,
+        peer: int,
+        policies: Sequence[str] = (),
+        phase: int = 1,
     ) -> None:
         self._record, self._step_record, self._program = record, step_record, program
         self._layout = _Layout(step_record.columns)
-        self._peer, self._policy, self._phase = peer, policy, phase
+        self._peer, self._policies, self._phase = peer, policies, phase
         self._view = 0
         self._rank: int | None = None
 
@@ -54,7 +61,7 @@ class TraceRecorder:
         if rank is None:  # a decision let this peer go: it has no further step
             return
         if first and rank == 0:  # who joins comes after the others
-            self._record("trace", partial(_header, self._program.plan, self._policy, self._phase, after))
+            self._record("trace", partial(_header, self._program.plan, self._policies, self._phase, after))
         self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
 
     def stepped(self, packed: Sequence[float]) -> None:
@@ -76,12 +83,12 @@ class TraceRecorder:
         self._record("trace", partial(_snapshot, place, held))
 
 
-def _header(plan: Plan, policy: str, phase: int, after: int) -> dict[str, Any]:
+def _header(plan: Plan, policies: Sequence[str], phase: int, after: int) -> dict[str, Any]:
     try:
         content = plan_to_json(plan)
     except InternalError:  # a run must not end over its record; a replay says that the plan is missing
         content = None
-    return header_line(content, policy=policy, every=SNAPSHOT_EVERY, phase=phase, first=after + 1)
+    return header_line(content, policies=policies, every=SNAPSHOT_EVERY, phase=phase, first=after + 1)
 
 
 def _snapshot(place: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, Any]:

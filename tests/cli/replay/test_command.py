@@ -138,7 +138,7 @@ def test_a_run_that_was_started_with_a_policy_is_replayed_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = "kungfu.policies:gns_batch(max_peers=8, every=4, decay=0.5)"
-    written(tmp_path, [{**recorded(PLAN)[0], "plan": None, "policy": spec}, *recorded(PLAN)[1:]])
+    written(tmp_path, [{**recorded(PLAN)[0], "plan": None, "policies": [spec]}, *recorded(PLAN)[1:]])
     assert "the replay decides as the run did" in said(capsys, monkeypatch, tmp_path)
 
 

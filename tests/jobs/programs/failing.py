@@ -82,7 +82,7 @@ def policies() -> list:
     if HOW == "killed-in-step":
         return [schedule({5: 3})]  # fires in the fifth step: the barrier is in the sixth
     if HOW == "two-targets":
-        return [schedule({10: 1}), schedule({20: 2})]
+        return [schedule({10: 1})]
     return [schedule({5: SIZE})] if SIZE else []
 
 

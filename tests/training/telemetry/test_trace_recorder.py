@@ -36,11 +36,13 @@ def local_memory(training):
 class Told:
     """A recorder, and the lines that it told."""
 
-    def __init__(self, plan, *, peer=0, policy=""):
+    def __init__(self, plan, *, peer=0, policies=()):
         self.lines = []
         self.step_record, self.program = make_step_record(plan), lower(plan)
         unpacked = SimpleNamespace(columns=self.step_record.columns, row=list)
-        self.recorder = TraceRecorder(self.record, step_record=unpacked, program=self.program, peer=peer, policy=policy)
+        self.recorder = TraceRecorder(
+            self.record, step_record=unpacked, program=self.program, peer=peer, policies=policies
+        )
 
     def record(self, stream, fields):
         told = fields()
@@ -57,11 +59,11 @@ PLAN = compile_policies([Policy("local_memory", local_memory)])
 
 
 def test_the_first_leader_tells_the_plan_and_every_peer_what_its_folds_hold():
-    leader, other = Told(PLAN, policy="a.py:b"), Told(PLAN, peer=5)
+    leader, other = Told(PLAN, policies=("a.py:b",)), Told(PLAN, peer=5)
     leader.recorder.entered(version=1, rank=0, after=0)
     other.recorder.entered(version=1, rank=1, after=0)
     header, snapshot = leader.lines
-    assert (header["trace"], header["policy"], header["plan"]["schema"]) == (1, "a.py:b", 1)
+    assert (header["trace"], header["policies"], header["plan"]["schema"]) == (1, ["a.py:b"], 1)
     assert len(snapshot["folds"]) == len(leader.program.variables)
     local = [one.name for one in other.program.variables if one.placement == "local"]
     assert [(one["peer"], one["after"], list(one["folds"])) for one in other.lines] == [(5, 0, local)]

@@ -36,7 +36,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "-np": str(job.size),
         "--min and --max": f"{settings.limits.minimum} and {settings.limits.maximum}",
         "--attachment": settings.attachment,
-        "--policy": settings.policy,
+        "--policy": " and ".join(settings.policies),
         "--deadline, --ready-deadline and --heartbeat": ", ".join(
             f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
         ),

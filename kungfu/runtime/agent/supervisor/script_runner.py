@@ -141,10 +141,30 @@ def _refusal(text: str) -> Exception:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """As Python does, without the lines of what starts the script, at which no user can do anything."""
+    """As Python does, without the lines of what starts the script, at which no user can do anything.
+
+    A policy that is wrong is told once, by ``kungfu-run``, and not by each peer: its message names the lines to mend.
+    """
+    if _is_told_by_agent(error):
+        return
     while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
         trace = trace.tb_next
     sys.__excepthook__(kind, error.with_traceback(trace), trace)
+
+
+def _is_told_by_agent(error: BaseException) -> bool:
+    """True if this is an error of a policy alone, in one line, and the agent has heard it."""
+    errors = sys.modules.get("kungfu.errors")
+    chain, link = [error], error.__cause__
+    while link is not None:
+        chain.append(link)
+        link = link.__cause__
+    # The traceback of another error in a policy may show more than its message.
+    if errors is None or "\n" in str(error) or not all(isinstance(one, errors.PolicyError) for one in chain):
+        return False
+    from kungfu.runtime.peer.exit_report import is_exit_reported  # here: most scripts end without it
+
+    return is_exit_reported()
 
 
 def main() -> None:

@@ -130,8 +130,9 @@ def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, s
         return None
     exit, code = departure.exit, departure.code
     if exit.kind == "usage":
-        # Its script cannot work, on any peer.
-        return Fail(peer, how, others=others or {}, code=_USAGE)
+        # Its script cannot work, on any peer. It may have printed nothing.
+        reason = how if exit.error in how else f"{how}: {exit.error}"
+        return Fail(peer, reason, others=others or {}, code=_USAGE)
     if exit.kind != "exit" or code <= 0 or code in PREEMPTED:
         # It ended well, by an exception, or by a signal of its platform.
         return None
