@@ -85,8 +85,13 @@ def autoscale(
         return added / (fewer.mean / fewer.peers) - efficiency
 
     measured = kf.monitor.throughput_by_size(training, max_peers, margin=margin)
-    size = kf.control.settled_walk(
+    walk = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
         every=every, view_steps=training.view_steps, moved=measured.moves,
     )  # fmt: skip
-    return kf.control.every(every).rescale(size, keep=keep, max_global_batch=max_global_batch)
+    rule = kf.control.every(every).rescale(walk.size, keep=keep, max_global_batch=max_global_batch)
+    return rule.showing(
+        efficiency_from_peers=walk.fewer.peers, efficiency_to_peers=walk.more.peers,
+        throughput_before=walk.fewer.mean, throughput_after=walk.more.mean,
+        efficiency=walk.gain + efficiency, efficiency_error=walk.gain_error, efficiency_asked=efficiency,
+    )  # fmt: skip

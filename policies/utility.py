@@ -88,22 +88,30 @@ def utility(
     left, spent_s = kf.monitor.remaining_samples(training, samples=samples), kf.ops.job_seconds()
     first_s = _first(spent_s + left / measured.statistics.mean[training.size])
 
+    def cost(at: SizeEstimate) -> Signal:
+        return at.peers * (left / at.mean) * (price_per_hour / 3600)
+
     def value(at: SizeEstimate) -> Signal:
         """What the job is worth if it goes on with that many peers, less what that costs."""
-        seconds = left / at.mean
-        return worth.at(spent_s + seconds, first=first_s) - at.peers * seconds * (price_per_hour / 3600)
+        return worth.at(spent_s + left / at.mean, first=first_s) - cost(at)
 
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
         return value(more) - value(fewer)
 
     said = training.job_samples if samples is None else kf.ops.constant(samples)
-    size = kf.control.settled_walk(
+    walk = kf.control.settled_walk(
         advantage, measured.statistics, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
         every=every, view_steps=training.view_steps, moved=measured.moves + _looks(left, said),
     )  # fmt: skip
     known = kf.ops.is_finite(left)
-    peers = kf.ops.where(known, size, math.nan)
+    peers = kf.ops.where(known, walk.size, math.nan)
     rule = kf.control.every(every).rescale(peers, keep=keep, max_global_batch=max_global_batch)
+    rule = rule.showing(
+        remaining_samples=left, job_seconds=spent_s,
+        gain_from_peers=walk.fewer.peers, gain_to_peers=walk.more.peers,
+        end_before_s=spent_s + left / walk.fewer.mean, end_after_s=spent_s + left / walk.more.mean,
+        cost_before=cost(walk.fewer), cost_after=cost(walk.more), gain=walk.gain, gain_error=walk.gain_error,
+    )  # fmt: skip
     once = kf.control.always().when(~known).cooldown(steps=1 << 40)
     return rule, once.call(_tell, training.samples_done, said)
 

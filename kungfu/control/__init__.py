@@ -13,7 +13,7 @@ from kungfu.control.action import (
     Stop,
 )
 from kungfu.control.budget import Budget
-from kungfu.control.hill_climbing import SizeEstimate, check_peers, hill_climb, settle, settled_walk
+from kungfu.control.hill_climbing import SizeEstimate, Walk, check_peers, hill_climb, settle, settled_walk
 from kungfu.control.on_rescale import AtRescale, on_rescale
 from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
@@ -36,6 +36,7 @@ __all__ = [
     "SizeEstimate",
     "Stop",
     "Trigger",
+    "Walk",
     "always",
     "check_peers",
     "every",

@@ -21,7 +21,7 @@ from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, min
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Advantage", "SizeEstimate", "check_peers", "hill_climb", "settle", "settled_walk"]
+__all__ = ["Advantage", "SizeEstimate", "Walk", "check_peers", "hill_climb", "settle", "settled_walk"]
 
 _ERRORS = 2.0  # standard errors beyond which a difference is no chance
 _ROUNDING = 2e-6  # of a mean, which is added up in float32
@@ -57,6 +57,25 @@ Advantage = Callable[[SizeEstimate, SizeEstimate], Signal]
 
 
 @dataclass(frozen=True)
+class Walk:
+    """The next size of a walk, and the comparison by which it goes; what that holds is NaN where there was none.
+
+    Attributes:
+        size: The size to try next: float32, peers; NaN while samples are waited for.
+        fewer: The smaller one of the two sizes that were compared; without a comparison, the present size.
+        more: The larger one.
+        gain: The advantage of `more` over `fewer`.
+        gain_error: Its standard error.
+    """
+
+    size: Signal
+    fewer: SizeEstimate
+    more: SizeEstimate
+    gain: Signal
+    gain_error: Signal
+
+
+@dataclass(frozen=True)
 class _Comparison:
     """Whether each of several sizes passes or fails against another one; where neither holds it is open."""
 
@@ -66,13 +85,13 @@ class _Comparison:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What all smaller sizes say about a size.
+    """What all smaller sizes say about a size, or all larger ones about going there.
 
     Attributes:
-        compared: Whether a smaller one was measured.
-        passes: Whether it was worth its last peers.
-        fails: Whether it was shown that it was not.
-        base: The size against which it fails.
+        compared: Whether one of them was measured.
+        passes: Whether the last peers are worth it.
+        fails: Whether it was shown that they are not.
+        base: The size that decides.
     """
 
     compared: Signal
@@ -113,13 +132,18 @@ class _Measured:
         The error of the advantage follows from those of both means, by its slope in each. What float32 rounds away is
         no gain, and without noise what is equal fails.
         """
+        gain, error, rounding = self.gain(fewer, more)
+        margin = _ERRORS * error
+        return _Comparison((gain > margin) & (gain > rounding), gain <= rounding - margin)
+
+    def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
+        """The advantage of `more`, its standard error, and what float32 may have rounded away of it."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
         in_fewer, in_more = by_fewer * fewer.standard_error, by_more * more.standard_error
-        margin = _ERRORS * sqrt(in_fewer * in_fewer + in_more * in_more)
         rounding = _ROUNDING * (abs(by_fewer * fewer.mean) + abs(by_more * more.mean))
-        return _Comparison((gain > margin) & (gain > rounding), gain <= rounding - margin)
+        return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
 
     def fails_by_itself(self, unit: int) -> Signal:
         """Of each entry, whether it fails against the one that is a unit smaller."""
@@ -147,13 +171,24 @@ class _Measured:
         failed = any_of(near) | fails[nearest]
         return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
 
-    def above(self, size: Signal) -> _Comparison:
+    def above(self, size: Signal) -> _Verdict:
         """What the nearest larger size that decides says about going there."""
         above = self.known & (self.sizes > size) & self.known[size]
         found = self.compare(self.at(size), self.all())
         passes, fails = above & found.passes, above & found.fails
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
-        return _Comparison(passes[nearest], fails[nearest])
+        return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
+
+    def by_comparison(self, size: Signal, *, unit: int, look_ahead: int) -> tuple[SizeEstimate, SizeEstimate]:
+        """The two sizes whose comparison decides at a size; where there was none, that size and one without a mean."""
+        here, larger = self.verdict(size, unit=unit, look_ahead=look_ahead), self.above(size)
+        # An open comparison is that with the next smaller size.
+        below = argmax(where(self.known & (self.sizes < size), cast(self.sizes, "float32"), math.nan))
+        base = where(here.passes | here.fails, here.base, below)
+        goes_up = ~here.fails & (larger.passes | larger.fails)
+        fewer = where(~goes_up & here.compared, base, size)
+        more = where(goes_up, larger.base, where(here.compared, size, 0))
+        return self.at(fewer), self.at(more)
 
 
 def hill_climb(
@@ -256,11 +291,11 @@ def settled_walk(
     view_steps: Signal,
     moved: Signal,
     look_ahead: int = 0,
-) -> Signal:
+) -> Walk:
     """`hill_climb` every so many steps, and `settle` where it ends: a size is judged by at least `every` samples.
 
     Where a comparison is open it waits for three times as many samples, and it ends at a size only after six times as
-    many steps of its view. Gives a float32 scalar, peers, agreed where the table is; NaN while samples are waited for.
+    many steps of its view. All that it gives is a float32 scalar, agreed where the table is.
 
     Args:
         advantage: As for `hill_climb`.
@@ -287,7 +322,11 @@ def settled_walk(
         advantage, table, unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead,
         min_samples=samples, max_samples=3 * samples,
     )  # fmt: skip
-    return settle(wanted, every=every, ready=view_steps >= 6 * samples, moved=moved)
+    measured = _Measured(advantage, table, samples)
+    fewer, more = measured.by_comparison(Source("size"), unit=unit, look_ahead=look_ahead)
+    gain, error, _ = measured.gain(fewer, more)
+    more = SizeEstimate(where(more.peers > 0, more.peers, math.nan), more.mean, more.standard_error)
+    return Walk(settle(wanted, every=every, ready=view_steps >= 6 * samples, moved=moved), fewer, more, gain, error)
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:

@@ -30,7 +30,7 @@ from kungfu.control.budget import Budget
 from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
-from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal import SCALAR, VECTOR, Constant, Fold, Signal, Source, as_signal, fold
 from kungfu.signal.gate import period_of
 from kungfu.signal.operation import SignalType
 from kungfu.signal.source_location import location_of_caller
@@ -60,6 +60,8 @@ __all__ = [
 RuleMode = Literal["acting", "shadow", "held"]
 JOB = "the job"  # in place of a policy's name, where a budget is that of the job
 
+# What a rule asks for, and what is: shown beside every decision.
+_OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target")
 # What bounds a decision, and is no ground for it.
 _UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
@@ -110,6 +112,36 @@ class Rule:
     def when(self) -> Signal:
         """What must hold in those steps."""
         return self.trigger.predicate
+
+    def showing(self, **values: Signal | float) -> Rule:
+        """The rule whose record shows these values beside a decision, in place of what its target is made of.
+
+        Args:
+            **values: Agreed scalars, by the names under which ``kungfu why`` speaks of them.
+
+        Raises:
+            PolicyError: A value is no agreed scalar.
+
+        Cost:
+            A number of the step's record for each value.
+
+        >>> import kungfu as kf
+        >>> from kungfu.signal import TrainingSignals
+        >>> size, loss = TrainingSignals().size, TrainingSignals().mean_loss
+        >>> list(kf.control.every(50).rescale(size + kf.ops.where(loss < 1, 1, 0)).showing(loss_now=loss).inputs)
+        ['loss_now', 'size', 'target']
+        """
+        shown = {name: as_signal(value) for name, value in values.items()}
+        for name, one in shown.items():
+            if one.placement != "agreed" or one.type.shape != SCALAR:
+                raise PolicyError(
+                    f"showing({name}=...): takes one number that all peers agree on, and this is {one!r}; reduce it, "
+                    "as in kf.ops.all_reduce(x, 'mean') or kf.ops.mean(x)"
+                )
+        # The inputs of a call are its arguments.
+        if isinstance(self.action, Call):
+            return replace(self, inputs={**self.inputs, **shown})
+        return replace(self, inputs={**shown, **{name: self.inputs[name] for name in _OUTCOME if name in self.inputs}})
 
 
 def rate_limited(rule: Rule) -> Rule:

@@ -118,6 +118,29 @@ def test_a_taken_name_gets_the_first_free_number() -> None:
     assert distinct_name("b", taken={"a"}) == "b"
 
 
+# ---- what a rule shows -----------------------------------------------------------------------------------------------
+
+
+def test_a_rule_shows_what_it_is_told_to_in_place_of_what_its_target_is_made_of() -> None:
+    rule = (
+        control.always()
+        .rescale(training.mean_loss.ema(0.5).named("smooth"))
+        .showing(loss_now=training.mean_loss, two=2)
+    )
+    assert list(rule.inputs) == ["loss_now", "two", "size", "target"]
+    assert decided(rule).inputs.tolist() == [3.0, 2.0, 2.0, 3.0]
+    called = control.always().call(lambda control, loss: None, training.mean_loss).showing(step_now=training.step)
+    assert list(called.inputs) == ["mean_loss", "step_now"]
+
+
+@pytest.mark.parametrize("shown", [training.loss, ops.ranks()])
+def test_what_peers_do_not_agree_on_or_is_no_number_cannot_be_shown(shown: Any) -> None:
+    with pytest.raises(
+        PolicyError, match=r"showing\(seen=...\): takes one number that all peers agree on, and this is <"
+    ):
+        control.always().rescale(2).showing(seen=shown)
+
+
 @pytest.mark.parametrize(("samples", "target"), [(0.0, None), (-64.0, None), (0.4, 2), (128.0, 128)])
 def test_a_batch_that_is_not_above_0_asks_for_nothing(samples: float, target: int | None) -> None:
     rule = control.always().set_global_batch_size(training.mean_loss)

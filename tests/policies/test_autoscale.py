@@ -50,6 +50,33 @@ def test_it_grows_beside_a_hook_that_is_called_as_often_as_can_be(first: int) ->
     assert len([one for one in run.decisions if one.rule == "ignore"]) > 40
 
 
+def test_a_decision_shows_the_rates_that_were_compared_and_the_efficiency() -> None:
+    model = ClusterModel(saturating, steps=120, start=Start(size=2, max_size=4, global_batch_size=16))
+    grown, returned = run_policy(autoscale(min_peers=2, max_peers=4, efficiency=0.6), model)
+    assert list(grown.inputs)[:7] == [
+        "efficiency_from_peers", "efficiency_to_peers", "throughput_before", "throughput_after", "efficiency",
+        "efficiency_error", "efficiency_asked",
+    ]  # fmt: skip
+    assert not {"settled", "pending"} & set(grown.inputs)
+    assert grown.inputs["efficiency_from_peers"] == 2
+    assert grown.inputs["throughput_before"] == pytest.approx(saturating(2), rel=1e-3)
+    assert math.isnan(grown.inputs["efficiency_to_peers"]), "nothing was compared yet"
+    shown = returned.inputs
+    assert (shown["efficiency_from_peers"], shown["efficiency_to_peers"], shown["target"]) == (2, 3, 2)
+    found = [shown["throughput_before"], shown["throughput_after"], shown["efficiency"], shown["efficiency_asked"]]
+    assert found == pytest.approx([saturating(2), saturating(3), efficiency(2), 0.6], rel=1e-3)
+    assert 0 <= shown["efficiency_error"] < 0.01
+
+
+def test_the_error_of_an_efficiency_is_that_of_rates_that_jitter() -> None:
+    start, speeds = Start(size=2, max_size=3, global_batch_size=12), PeerSpeeds(jitter=0.05, seed=1)
+    model = ClusterModel({2: 100, 3: 150}, steps=400, start=start, speeds=speeds)
+    _, returned = run_policy(autoscale(max_peers=3, efficiency=1.5), model)
+    error = returned.inputs["efficiency_error"]
+    assert 0.005 < error < 0.2
+    assert abs(returned.inputs["efficiency"] - 1) < 4 * error
+
+
 @pytest.mark.slow
 def test_it_adds_as_many_at_once_as_it_was_told() -> None:
     assert efficiency(4, unit=2) > 0.3 > efficiency(6, unit=2)

@@ -94,8 +94,18 @@ def test_with_fewer_samples_to_go_a_deadline_is_kept_with_fewer_peers() -> None:
 
 @pytest.mark.slow
 def test_it_tells_the_time_and_the_samples_by_which_it_decides() -> None:
-    (first, *_) = decisions(LINEAR, price=36.0, steps=60)
-    assert {"job_seconds", "remaining_samples", "size", "target", "settled"} <= set(first.inputs)
+    first, second, *_ = decisions(LINEAR, price=36.0, steps=60)
+    assert list(first.inputs)[:4] == ["remaining_samples", "job_seconds", "gain_from_peers", "gain_to_peers"]
+    assert not {"settled", "pending"} & set(first.inputs)
+    shown = second.inputs
+    assert (shown["gain_from_peers"], shown["gain_to_peers"], shown["target"]) == (2, 3, 4)
+    for when, size in (("before", 2), ("after", 3)):
+        seconds = shown["remaining_samples"] / diminishing(size)
+        assert shown[f"end_{when}_s"] == pytest.approx(shown["job_seconds"] + seconds, rel=1e-3)
+        assert shown[f"cost_{when}"] == pytest.approx(size * seconds * 36.0 / 3600, rel=1e-3)
+    worth = 0.5 * (shown["end_before_s"] - shown["end_after_s"])
+    assert shown["gain"] == pytest.approx(worth - (shown["cost_after"] - shown["cost_before"]), rel=1e-3)
+    assert shown["gain_error"] >= 0
 
 
 # ---- the samples of the job ------------------------------------------------------------------------------------------
