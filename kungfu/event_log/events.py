@@ -4,7 +4,8 @@ The class says what happened, its tag is the word under ``event`` in the file, a
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
 key that is added, removed or changes its meaning needs another `RECORD_VERSION`; where all that came since an older
 version may be missing, the older one stays in `READABLE_VERSIONS`. Version 2 has more kinds than version 1, of phases,
-processes on standby, and joiners that read to where the others are; and decisions say more of peers, budgets and hooks.
+processes on standby, and joiners that read to where the others are, and signals that are no number; and decisions say
+more of peers, budgets and hooks.
 
 Peers are given by their ids, which never change in a job, unless a field says rank. Times are seconds since 1970,
 durations are seconds. ``None`` is what is not known.
@@ -58,6 +59,7 @@ from kungfu.event_log.peer_events import (
     ShadowDissentEvent,
     SpawnedEvent,
     TookOverEvent,
+    UndefinedEvent,
     UnheardEvent,
     ViewEvent,
 )
@@ -132,6 +134,7 @@ __all__ = [
     "StartedEvent",
     "SupersededEvent",
     "TookOverEvent",
+    "UndefinedEvent",
     "UnheardEvent",
     "UnrecordedEvent",
     "ViewEvent",
@@ -145,6 +148,7 @@ AnyEvent = (
     | PeerEndedEvent | ProgramEndedEvent | LostEvent | BrokenEvent | RegroupingEvent | ViewEvent | PhaseEvent
     | TookOverEvent | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
+    | UndefinedEvent
     | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent
 )  # fmt: skip

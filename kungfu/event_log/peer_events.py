@@ -31,6 +31,7 @@ __all__ = [
     "RoundedVariable",
     "ShadowDissentEvent",
     "SpawnedEvent",
+    "UndefinedEvent",
     "UnheardEvent",
     "ViewEvent",
 ]
@@ -250,6 +251,24 @@ class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):
     what: str
     step: int
     value: Number
+
+
+class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
+    """A named signal of a policy was no number in many steps.
+
+    Attributes:
+        step: The newest step.
+        what: The name of the signal.
+        since: The first step in which it was a number.
+        missing: Steps since then in which it was none.
+        of: All steps since then.
+    """
+
+    step: int
+    what: str
+    since: int
+    missing: int
+    of: int
 
 
 class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again"):

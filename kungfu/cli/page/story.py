@@ -47,6 +47,7 @@ from kungfu.event_log.events import (
     SetEvent,
     ShadowEvent,
     SupersededEvent,
+    UndefinedEvent,
 )
 
 __all__ = ["MOST_ITEMS", "Item", "Story"]
@@ -57,7 +58,7 @@ Item = dict[str, Any]
 MOST_ITEMS = 150
 _FAILURES = (
     DissentEvent, FailedEvent, GapEvent, HostLostEvent, LateEvent, LostEvent, MissingEvent, NotFiniteEvent,
-    PeerEndedEvent, ProgramEndedEvent,
+    PeerEndedEvent, ProgramEndedEvent, UndefinedEvent,
 )  # fmt: skip
 _HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands beside it
 

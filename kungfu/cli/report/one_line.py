@@ -16,7 +16,7 @@ from kungfu.cli.report.decisions import (
     superseded,
     would_have,
 )
-from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
+from kungfu.cli.report.values import counted, duration, figure, finite_number, label, peers_named
 from kungfu.event_log.events import (
     BrokenEvent,
     CalledEvent,
@@ -65,6 +65,7 @@ from kungfu.event_log.events import (
     StartedEvent,
     SupersededEvent,
     TookOverEvent,
+    UndefinedEvent,
     UnheardEvent,
     UnrecordedEvent,
     ViewEvent,
@@ -280,6 +281,11 @@ def _finite_again(event: FiniteAgainEvent) -> str:
     return f"step {figure(event.step)}: the {event.what} is a number again, {since}"
 
 
+def _undefined(event: UndefinedEvent) -> str:
+    share = f"{figure(event.missing)} of {counted(event.of, 'step')} since step {figure(event.since)}"
+    return f"step {figure(event.step)}: the {label(event.what)} was no number in {share}"
+
+
 # ---- rules -----------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +363,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     ShadowDissentEvent: _shadow_dissent,
     NotFiniteEvent: _not_finite,
     FiniteAgainEvent: _finite_again,
+    UndefinedEvent: _undefined,
     DecisionEvent: _decision,
     CalledEvent: _called,
     SetEvent: lambda event: _because(set_to(event), event),

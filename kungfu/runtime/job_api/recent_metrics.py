@@ -17,6 +17,7 @@ from kungfu.event_log.events import (
     NotFiniteEvent,
     PeerEndedEvent,
     RefusedEvent,
+    UndefinedEvent,
 )
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.runtime.core.requests import TimedStep
@@ -116,6 +117,9 @@ def _trouble(event: LoggedEvent) -> str:
             return f"peer {event.peer}: {event.how}"
         case NotFiniteEvent():
             return f"step {event.step}: the {event.what} is {as_json(event.value)}"
+        case UndefinedEvent():
+            share = f"{event.missing} of {event.of} steps since step {event.since}"
+            return f"step {event.step}: the {event.what.replace('_', ' ')} was no number in {share}"
         case HostLostEvent():
             return f"host {event.name} is lost: {event.why}"
         case FailedEvent():

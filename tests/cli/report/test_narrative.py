@@ -191,6 +191,11 @@ def test_a_loss_that_is_no_number_is_reported_where_it_began() -> None:
     assert "the loss is no number since" not in story
 
 
+def test_a_signal_that_is_no_number_in_many_steps_is_told() -> None:
+    news = made(time=111.0, event="undefined", step=104, what="noise_scale", since=5, missing=50, of=100)
+    assert "step 104: the noise scale was no number in 50 of 100 steps since step 5" in told([*GROWN[:6], news])
+
+
 def test_what_a_rule_saw_that_was_no_number_is_told_as_it_was() -> None:
     decision = replace(GROWN[5], saw={"noise_scale": math.nan, "busy": "-Infinity"})
     assert "it saw: noise scale NaN, busy -Infinity" in told([GROWN[0], decision])

@@ -5,7 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from kungfu.event_log.events import DismissedEvent, MissingEvent, NotFiniteEvent, PeerEndedEvent, ViewEvent
+from kungfu.event_log.events import (
+    DismissedEvent,
+    MissingEvent,
+    NotFiniteEvent,
+    PeerEndedEvent,
+    UndefinedEvent,
+    ViewEvent,
+)
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.status import JobMetrics
@@ -58,9 +65,11 @@ def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() 
     assert recent.troubles == ()
     recent.add_event(PeerEndedEvent(peer=1, how="killed by SIGKILL"))
     recent.add_event(MissingEvent(peers=(4, 5), reason="peer 4: late"))
+    recent.add_event(UndefinedEvent(step=104, what="noise_scale", since=5, missing=50, of=100))
     assert [(one.time, one.text) for one in recent.troubles] == [
         (5.0, "peer 1: killed by SIGKILL"),
         (5.0, "peers 4, 5 never got ready: peer 4: late"),
+        (5.0, "step 104: the noise scale was no number in 50 of 100 steps since step 5"),
     ]
 
 

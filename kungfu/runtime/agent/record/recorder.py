@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from kungfu.event_log.codec import event_of, event_to_line, fields_of
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent
 from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.job_api.request_handler import ReportedRecords
@@ -74,6 +75,7 @@ class HostRecorder:
         journal.tell = console.event
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
+        self._undefined = UndefinedSignals()
         self._numbers: dict[int, int] = {}  # of the last message of each peer
         # The peers whose end of training is recorded, each with the phase.
         self._finished: set[tuple[int, int]] = set()
@@ -134,7 +136,11 @@ class HostRecorder:
                 audience.event(event)
             for fields in metrics:
                 audience.status(fields)
-        return ReportedRecords(tuple(events), tuple(metrics))
+        # The leader notices it, and the other hosts hear of it by the event.
+        noticed = [] if records.peer == _LEADER else [one for row in metrics for one in self._undefined.after_step(row)]
+        for news in noticed:
+            self.event(news, shown=True)
+        return ReportedRecords((*events, *noticed), tuple(metrics))
 
 
 def _event_or_gap(fields: pb.Fields, now: float) -> AnyEvent:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from kungfu.event_log.codec import fields_of
-from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent
+from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent, UndefinedEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -112,3 +112,13 @@ def test_that_a_peer_has_finished_is_recorded_once_however_often_it_is_told(tmp_
         recorder.take(pb.Records(peer=-1, records=[record(finished(2))]))
         recorder.finished(finished(2))
     assert [line["peer"] for line in lines_in(tmp_path)] == [0, 1, 2]
+
+
+def test_the_leader_alone_notices_a_signal_without_a_number(tmp_path: Path) -> None:
+    rows = [pb.Record(metrics=json.dumps({"step": n, "noise": "NaN" if n % 2 else 1.0})) for n in range(2, 103)]
+    for peer, noticed in ((0, [UndefinedEvent]), (-1, [])):
+        console = Heard()
+        with closing(Journal(tmp_path / str(peer))) as journal:
+            reported = HostRecorder(journal, console).take(pb.Records(peer=peer, number=1, records=rows))
+        assert [type(one) for one in reported.events] == [type(one) for one in console.events] == noticed
+        assert [line["event"] for line in lines_in(tmp_path / str(peer))] == ["undefined"] * len(noticed)
