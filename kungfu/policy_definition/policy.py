@@ -197,7 +197,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 
     @functools.wraps(function)
     def configured(*args: Any, **kwargs: Any) -> Policy:
-        _check_arguments(configured, args, kwargs)
+        _check_arguments(function, args, kwargs)
 
         written = location_of_function(function)
         origin = location_of_caller() if is_prebuilt(written) else written
@@ -216,7 +216,7 @@ def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Polic
 _ANY_NUMBER = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def _settings_of(function: _Function) -> list[inspect.Parameter]:
+def _settings_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     """The parameters of a policy's function, but for `training`."""
     return list(inspect.signature(function).parameters.values())[1:]
 

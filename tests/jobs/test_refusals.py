@@ -47,7 +47,7 @@ def test_a_program_that_cannot_work_ends_the_job_with_the_message(tmp_path, how,
 
 
 def test_a_conflict_with_the_command_line_is_told_once_with_both_places(tmp_path):
-    options = ("--deadline", 10, "--policy", "linear_scaling()", "--policy", "schedule({20: 2})")
+    options = ("--deadline", 10, "--policy", "schedule({20: 2})", "--policy", "linear_scaling()")
     ended = ran(tmp_path, "-np", 2, *options, program="failing.py", arguments=["two-targets"])
     refused(ended, "PolicyError: policies 'schedule', 'schedule' all rescale the cluster", "kf.at_most(schedule, ")
     line = 1 + (PROGRAMS / "failing.py").read_text().splitlines().index("        return [schedule({10: 1})]")
@@ -57,7 +57,7 @@ def test_a_conflict_with_the_command_line_is_told_once_with_both_places(tmp_path
 
 
 @SOAK
-def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
+def test_the_policies_of_the_command_line_join_those_of_the_program(tmp_path):
     policy = tmp_path / "shrinking.py"
     policy.write_text(
         "import kungfu as kf\n\n\n"
@@ -67,11 +67,13 @@ def test_a_policy_of_the_command_line_joins_those_of_the_program(tmp_path):
     )
     spec = f"{policy}:from_step(3, peers=1)"
     arguments = ["--results", tmp_path / "results", "--epochs", 2]
-    ended = ran(tmp_path, "-np", 2, "--policy", spec, program="network.py", arguments=arguments)
+    options = ("--policy", spec, "--policy", "linear_scaling()")
+    ended = ran(tmp_path, "-np", 2, *options, program="network.py", arguments=arguments)
     assert ended.code == 0, ended.output
     assert ended.sizes == [2, 1]
     assert ended.all_of("decision")[0]["rule"] == "from_step"
     assert ended.all_of("decision")[0]["step"] == 3
+    assert [event["rule"] for event in ended.all_of("set")] == ["linear_scaling"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.errors import UsageError
+from kungfu.errors import PolicyError, UsageError
+from kungfu.policies import schedule
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.combined_metrics import _ADDITIVE
 from tests.keras.fitting import compiled, in_job, network, points
@@ -149,6 +150,19 @@ def test_alone_with_policies_only_the_step_has_to_run_as_a_graph():
         model.fit(X, Y, verbose=0)
     kf.keras.attach(model)
     assert len(model.fit(X, Y, verbose=0).epoch) == 1
+
+
+def test_policies_are_refused_by_attach_with_the_line(monkeypatch):
+    model = compiled(network())
+    for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
+        with pytest.raises(PolicyError, match=r"policies are to be listed, and .* \(.*test_refusals\.py:\d+\): "):
+            kf.keras.attach(model, policies=given)
+    limits, named = Limits(1, 4), ("schedule({5: 2})",)
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", limits, Deadlines(), named)
+    for name, value in settings.to_environment().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(PolicyError, match=r"\(.*test_refusals\.py:\d+; kungfu-run --policy 'schedule\({5: 2}\)'\)"):
+        kf.keras.attach(model, policies=[schedule({1: 3})])
 
 
 @pytest.mark.slow
