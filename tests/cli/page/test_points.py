@@ -18,14 +18,15 @@ from kungfu.cli.page.curves import Curves
 STATIC = Path(app.__file__).parent / "static"
 PROGRAM = """
 import { readFileSync } from "node:fs";
-import { captionOf, chartsOf, pointsOf, readoutOf } from "./points.js";
+import { captionOf, chartsOf, lonely, pointsOf, readoutOf } from "./points.js";
 import { Run } from "./run.js";
 const told = JSON.parse(readFileSync(0)).map((updates) => {
   const run = new Run();
   for (const curves of updates) run.add({ curves });
   const newest = run.steps.length - 1;
   return Object.fromEntries([...chartsOf(run)].map((shown) => [shown.key, {
-    points: pointsOf(run, shown, "steps"), caption: captionOf(run, shown), readout: readoutOf(run, shown, newest),
+    points: pointsOf(run, shown, "steps"), lonely: lonely(pointsOf(run, shown, "steps")[3]),
+    caption: captionOf(run, shown), readout: readoutOf(run, shown, newest),
   }]));
 });
 console.log(JSON.stringify(told));
@@ -126,3 +127,11 @@ def test_a_caption_has_the_value_of_the_step_that_it_names(tmp_path: Path) -> No
     assert told["size"]["caption"] == "size 2 at step 4,998, all the time; batch 256 at step 4,997, all the time"
     assert few["loss"]["caption"] == "1.50 at step 3, from 0.500 to 1.50 so far"
     assert few["loss"]["readout"] == "step 3: loss 1.50"
+
+
+def test_a_noise_scale_that_is_no_number_in_some_steps_has_gaps_and_lone_points(tmp_path: Path) -> None:
+    known = {2: 10.0, 3: 11.0, 6: 12.0, 9: 13.0}
+    rows = [{"step": step, "size": 2, "noise_scale": known.get(step, "nan")} for step in range(1, 10)]
+    (told,) = charts(tmp_path, rows)
+    assert told["noise_scale"]["points"][3] == [known.get(step) for step in range(1, 10)]
+    assert [told["noise_scale"]["points"][0][at] for at in told["noise_scale"]["lonely"]] == [6, 9]

@@ -1,7 +1,7 @@
 // The curves, drawn by uPlot: one figure for each, with a sentence that says what it shows.
 
 import uPlot from "./vendor/uPlot.esm.js";
-import { captionOf, chartsOf, namesOf, pointsOf, range, readoutOf } from "./points.js";
+import { captionOf, chartsOf, lonely, namesOf, pointsOf, range, readoutOf } from "./points.js";
 import { duration, element, short } from "./words.js";
 
 const HEIGHT = 190;
@@ -113,7 +113,9 @@ class Chart {
     const [series, bands] = [[{}], []];
     namesOf(this.run, this.shown).forEach((name, at) => {
       const stroke = colour(at ? "--second" : "--first");
-      const drawn = { scale: at ? "z" : "y", paths, points: { show: false }, spanGaps: name !== "loss" };
+      // What was no number in some steps is not drawn there; the speed alone is unknown by design, after a barrier.
+      const points = { show: false, size: 4, filter: (plot, nth) => lonely(plot.data[nth]) };
+      const drawn = { scale: at ? "z" : "y", paths, points, spanGaps: name === "samples_per_s" };
       // What is extreme stands back behind the line.
       bands.push({ series: [series.length, series.length + 1], fill: `${stroke}${PALE}` });
       series.push({ ...drawn, stroke: `${stroke}${PALE}`, width: 1 }, { ...drawn, width: 0 });

@@ -68,6 +68,12 @@ export function readoutOf(run, shown, at) {
   return `${first === last ? "step" : `steps ${figure(first)} to`} ${figure(last)}: ${values.join(", ")}`;
 }
 
+/** The places of known values between unknown ones: no line leads to them. */
+export function lonely(values) {
+  const isKnown = (at) => (values[at] ?? null) !== null;
+  return [...values.keys()].filter((at) => isKnown(at) && !isKnown(at - 1) && !isKnown(at + 1));
+}
+
 /** The lowest and the highest known value. */
 export function range(values) {
   let [low, high] = [Infinity, -Infinity];
