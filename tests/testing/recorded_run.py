@@ -49,7 +49,7 @@ def rescale(model: ClusterModel, before: list[int], after: list[int], step: int)
 def lines_of(trace: Trace) -> list[dict[str, Any]]:
     """The lines of the record's file."""
     assert trace.plan is not None
-    lines = [header_line(plan_to_json(trace.plan), policy="", every=100)]
+    lines = [header_line(plan_to_json(trace.plan), policies=(), every=100)]
     for one in trace.steps:
         for rank, own in enumerate(one.local):
             place = {"step": one.step, "view": one.view, "rank": rank}

@@ -42,7 +42,7 @@ def told(capsys: pytest.CaptureFixture[str], folder: Path, *words: object, row: 
 
 def test_a_plan_tells_peers_batch_rate_pause_speed_and_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path, GROWN, metrics=STEPS)
-    header = header_line(plan_to_json(compile_policies([linear_scaling()])), policy="", every=100)
+    header = header_line(plan_to_json(compile_policies([linear_scaling()])), policies=(), every=100)
     (tmp_path / "trace.jsonl").write_text(json.dumps(header) + "\n")
     code, text = told(capsys, tmp_path, "resize", 3, "--keep", "local_batch_size")
     assert code == 0
