@@ -48,7 +48,10 @@ from kungfu.training.registered.sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 
-__all__ = ["Barrier", "BarrierContext"]
+__all__ = ["BETWEEN_STEPS", "Barrier", "BarrierContext"]
+
+# Names the messages that the peers exchange there, in what is told of a late or a lost peer.
+BETWEEN_STEPS = "the exchange between steps"
 
 
 @dataclass(frozen=True)
@@ -215,12 +218,12 @@ class Barrier:
         batch = int(read_variable(self.context.graph_state.progress.batch))
         return Manifest(self.steps(), self.size, batch, self.terms, phase=max(1, self.phase))
 
-    def peer_group(self, *, tag: str = "registered") -> PeerGroup:
+    def peer_group(self, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
         """The peers of the view, of which this one is one; ``tag`` names their messages."""
         assert self.rank is not None, "this peer was let go"
         return PeerGroup(self.rank, self.size, partial(self._total, tag=tag))
 
-    def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = "registered") -> list[Any]:
+    def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = BETWEEN_STEPS) -> list[Any]:
         prescale, last, order = (
             tf.constant(scale, tf.float64),
             tf.zeros([0], tf.float32),

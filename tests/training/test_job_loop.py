@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kungfu.cli.report import narrative
+from kungfu.event_log.events import LateEvent
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.training.barrier import BETWEEN_STEPS, Barrier
 from kungfu.training.job_loop import Meeting
 from kungfu.training.registered.sync import PeerGroup
 from tests.training.peers import attached_peers
@@ -60,3 +64,12 @@ def test_alone_there_is_nobody_to_ask():
     assert one.leads
     assert one.from_leader(b"own") == b"own"
     one.take([tf.Variable(1.0)])
+
+
+def test_a_peer_that_is_late_between_steps_is_told_in_a_sentence():
+    late = LateEvent(time=1.0, ranks=(1,), where=BETWEEN_STEPS, step=18, waited_s=15.0)
+    told = "rank 1 is late in the exchange between steps after step 18: 15.0 s so far, but it is alive"
+    assert narrative([late])[0].headline == told
+    assert {inspect.signature(one).parameters["tag"].default for one in (Barrier.peer_group, Barrier._total)} == {
+        BETWEEN_STEPS
+    }
