@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from kungfu.compiler import Plan, compile_policies
@@ -16,7 +17,7 @@ from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, Call, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
-from kungfu.framework_internals import is_keras_model
+from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Membership, Settings, StandaloneMembership
@@ -67,7 +68,8 @@ def attach(
         The training run: its step, average and batches.
 
     Raises:
-        UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops.
+        UsageError: A model or optimizer has no variables yet, TensorFlow has one thread between ops, or, under
+            ``kungfu-run``, a layer would have statistics over the peers (``BatchNormalization(synchronized=True)``).
         PolicyError: A policy is wrong.
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
@@ -100,7 +102,10 @@ def attach_built(
     budget: Budget | None,
 ) -> Training:
     """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
-    settings, attachment = connection.settings, connection.attachment
+    settings = connection.settings
+    if settings is not None:
+        _refuse_synchronized(model)
+    attachment = connection.attachment
     _check_threads()
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
@@ -234,6 +239,18 @@ def _check_model(model: Any) -> None:
             "never called as a whole, so Keras does not know whether these are all: call it once on a batch, or "
             "model.build(shape)"
         )
+
+
+def _refuse_synchronized(model: Any) -> None:
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise UsageError(
+                f"the layer {layer.name!r} is BatchNormalization(synchronized=True) under kungfu-run: its statistics "
+                "would still be those of each peer's slice of a batch, and not of the batch; make it without "
+                "synchronized=True (the moving statistics become the mean over the peers at barriers and at the end of "
+                "an epoch), and choose a batch of which a slice has samples enough, or take GroupNormalization or "
+                "LayerNormalization, which need one sample"
+            )
 
 
 def _state(model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program) -> TrainingState:

@@ -13,7 +13,8 @@ from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule, stop_on_nan
 from kungfu.runtime.agent.supervisor import script_runner
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.training.attach import policies_in_job
+from kungfu.training.attach import attach_built, policies_in_job
+from kungfu.training.job_connection import JobConnection
 from tests.training.linear import linear_model
 
 
@@ -127,3 +128,19 @@ def test_a_tensorflow_with_one_thread_between_ops_is_refused(monkeypatch):
         kf.attach(model, optimizer)
     monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
     kf.attach(model, optimizer)
+
+
+def test_statistics_over_the_peers_are_refused_in_a_job_with_the_way_out():
+    """They would be those of each peer's slice all the same; alone there are no peers."""
+
+    def model():
+        normalised = keras.layers.BatchNormalization(synchronized=True, name="normalised")
+        return keras.Sequential([keras.Input((2,)), keras.Sequential([normalised]), keras.layers.Dense(1)])
+
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    connection, one = JobConnection(settings), model()
+    with pytest.raises(
+        UsageError, match=r"'normalised' is BatchNormalization\(synchronized=True\).*GroupNormalization"
+    ):
+        attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None)
+    assert kf.attach(model(), keras.optimizers.SGD()).size == 1
