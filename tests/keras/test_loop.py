@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -406,6 +407,18 @@ def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(pe
     assert [batch for batch, _ in told.ended] == [each.ended[at][0] for at in ends]
     for (_, logs), at in zip(told.ended, ends, strict=True):
         assert logs == pytest.approx(each.ended[at][1], rel=1e-8)
+
+
+def test_the_last_number_of_a_batch_is_that_of_a_step_that_was_done():
+    """As the guide says of 9 batches, in executions of 4 steps."""
+    numbers = []
+    for fit in (in_job, plainly):
+        model, told = compiled(network(), steps_per_execution=4), Told()
+        fit(model, *points(), batch_size=6, callbacks=[told])
+        numbers.append([batch for batch, _ in told.ended])
+    assert numbers == [[3, 7, 8], [3, 7, 11]]
+    guide = (Path(__file__).parents[2] / "docs" / "keras.md").read_text()
+    assert "with 4 and 9 batches 3, 7, 8, where Keras counts steps that the data do not have (11)" in guide
 
 
 def test_logs_are_computed_when_a_callback_looks_and_are_those_of_their_step():
