@@ -91,14 +91,16 @@ class FitCall:
     @property
     def told(self) -> list[str]:
         """The call in words: what has to be the same on all peers."""
-        arguments, plan = self.arguments, self.data.plan
-        validates = "" if self.data.validation is None else f", validation_freq={arguments['validation_freq']}"
+        arguments, plan, weights = self.arguments, self.data.plan, self.arguments["class_weight"]
+        names = () if self.data.validation is None else ("freq", "steps", "batch_size")
+        validates = [f"validation_{name}={arguments[f'validation_{name}']}" for name in names]
         return [
             f"number {self.connection.phase} of the program",
             f"epochs={arguments['epochs']}",
             f"initial_epoch={arguments['initial_epoch']}",
             f"{plan.source.samples} samples",
-            f"batches of {plan.batch_size}{validates}",
+            ", ".join([f"batches of {plan.batch_size}", *validates]),
+            *([] if weights is None else [f"class_weight={_in_order(weights)}"]),
         ]
 
     def nothing(self) -> Any:
@@ -136,6 +138,11 @@ class FitCall:
         kept = unpack(pack(self.callbacks.kept()))
         stops, ended_at = bool(self.model.stop_training), self.connection.ended_at
         return FitOutcome(self.told, kept, stops, values, self.evaluations, ended_at).packed
+
+
+def _in_order(weights: Mapping[int, float]) -> str:
+    """The weights of classes in words; numbers of NumPy read as others do."""
+    return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
 
 
 def _verbose(given: Any) -> int:

@@ -22,14 +22,20 @@ __all__ = ["describe", "machine_in_words"]
 # Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 
+_SEEDED = (
+    "give what draws, shuffles or splits them a seed, by train_test_split(..., random_state=0), by "
+    "np.random.default_rng(0), or by keras.utils.set_random_seed() at the top"
+)
 _DATA = "data of training.batches()"
 _DATA_SECTIONS = {
     "first_batch": "data that every peer reads, and has to read alike: give what shuffles them a seed, by "
     "shuffle(n, seed=0) or by keras.utils.set_random_seed() at the top, and put layers that change samples at random "
     "into the model, not into map()",
-    "targets": "order of the samples in the arrays of model.fit(), by a checksum of the targets, which peers share by "
-    "index: give what shuffles or splits them a seed, by train_test_split(..., random_state=0), by "
-    "np.random.default_rng(0), or by keras.utils.set_random_seed() at the top",
+    "targets": "order of the samples in the arrays of model.fit() or training.batches(), by a checksum of the targets, "
+    f"which peers share by index: {_SEEDED}",
+    "weights": f"weights of the samples in the arrays of model.fit(), by a checksum of sample_weight: {_SEEDED}",
+    "validation": "validation data of model.fit(), by a checksum of their targets and weights, of which each peer does "
+    f"a part: {_SEEDED}; of a tf.data.Dataset give shuffle() a seed, or leave it out, as the order does not matter",
 }
 
 

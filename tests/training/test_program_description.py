@@ -29,12 +29,13 @@ def described(
     policies: Any = (),
     values: dict[str, Any] | None = None,
     samples: int = 10,
+    **data: int,
 ) -> Description:
     model, optimizer, registry = model or network(), optimizer or keras.optimizers.SGD(0.1), Registry()
     optimizer.build(model.trainable_variables)
     for name, value in (values or {}).items():
         registry.register_variable(name, tf.Variable(value), kind="shared")
-    return describe(compile_policies(policies), model, [optimizer], registry, {"samples": samples, "seed": 1})
+    return describe(compile_policies(policies), model, [optimizer], registry, {"samples": samples, "seed": 1, **data})
 
 
 def told(one: Description, other: Description) -> str:
@@ -70,8 +71,14 @@ def frozen() -> keras.Model:
         (lambda: described(values={"count": 1.0}), ("registered values: peer 1 has 'count', shared, float32()",)),
         (lambda: described(policies=[gns_batch(max_peers=3)]), ("policies: peer 1 has ", "gns_batch.py:")),
         (lambda: described(samples=11), ("data of training.batches(): peer 0 has samples 10, peer 1 has samples 11",)),
+        (lambda: described(targets=1), ("order of the samples in the arrays of model.fit() or training.batches()",)),
+        (lambda: described(weights=1), ("weights of the samples in the arrays", "peer 1 has weights 1")),
+        (lambda: described(validation=1), ("validation data of model.fit()", "give what draws, shuffles")),
     ],
-    ids=["shape", "dtype", "frozen", "optimizer", "slots", "registered", "policy", "data"],
+    ids=[
+        *("shape", "dtype", "frozen", "optimizer", "slots", "registered", "policy"),
+        *("data", "order", "weights", "validation"),
+    ],
 )
 def test_what_differs_is_told(other: Any, words: tuple[str, ...]) -> None:
     found = told(described(), other())

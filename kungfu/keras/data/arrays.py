@@ -12,8 +12,9 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import FitData, class_weights, order_checksum
+from kungfu.keras.data.fit_data import FitData, class_weights
 from kungfu.keras.data.indexed import of_source
+from kungfu.training.data.checksums import order_checksum
 from kungfu.training.data.sample_source import Arrays
 
 __all__ = ["of_arrays"]
@@ -40,13 +41,16 @@ def of_arrays(given: Mapping[str, Any], *, seed: int) -> FitData:
     _refuse_leaves((x, y, sample_weight))
     if given["validation_data"] is None and given["validation_split"]:
         (x, y, sample_weight), validation = _split((x, y, sample_weight), given["validation_split"])
+    weights = sample_weight  # those of classes peers compare by the class, see `FitCall.told`
     if given["class_weight"] is not None:
-        sample_weight = class_weights(y, sample_weight, given["class_weight"])
-    arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
+        weights = class_weights(y, sample_weight, given["class_weight"])
+    arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, weights))
     source = Arrays(arrays, _samples(arrays))
     found = of_source(source, arrays, given, seed=seed)
     # Inputs may have been changed at random, by each peer in its own way: a target says which sample it is.
-    described = {**found.described, "targets": order_checksum(arrays if y is None else (y, sample_weight))}
+    described = {**found.described, "targets": order_checksum((x, y), y)}
+    if sample_weight is not None:
+        described["weights"] = order_checksum(sample_weight)
     return replace(found, described=described, validation=validation)
 
 

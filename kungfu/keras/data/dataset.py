@@ -8,8 +8,9 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, samples_checksum, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, symbolic
 from kungfu.training.data import BatchPlan
+from kungfu.training.data.checksums import samples_checksum
 from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = ["of_dataset"]
@@ -32,16 +33,19 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
     def batches() -> Iterator[Any]:
         return map(batch_format.standard, iter(dataset))
 
+    def checksum(batch: Any) -> int:
+        return samples_checksum(batch_format.as_given(batch))
+
     first, samples = _looked_through(batches(), dataset, steps=steps, epochs=epochs)
     source = Stream(
         lambda reading, at: (0, batches()),
         samples=samples,
         is_endless=bool(steps),
         what="the tf.data.Dataset that model.fit() was given",
-        checksum=samples_checksum,
+        checksum=checksum,
     )
     plan = BatchPlan(source, StreamSampler(samples), min(count_of(first), samples), epochs)
-    return FitData(plan, {"seed": -1, "first_batch": samples_checksum(first)}, tf.nest.map_structure(symbolic, first))
+    return FitData(plan, {"seed": -1, "first_batch": checksum(first)}, tf.nest.map_structure(symbolic, first))
 
 
 def _refuse_elements(dataset: Any) -> None:

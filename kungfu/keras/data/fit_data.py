@@ -6,17 +6,13 @@ epoch, and each peer its slice of them, as with ``training.batches``.
 
 from __future__ import annotations
 
-import zlib
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import lgamma, log
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.training.data import BatchPlan
@@ -25,18 +21,10 @@ from kungfu.training.data.stream import Stream
 __all__ = [
     "BatchFormat",
     "FitData",
-    "checksum",
     "class_weights",
     "count_of",
-    "order_checksum",
-    "samples_checksum",
     "symbolic",
 ]
-
-# Of arrays, that are looked at to see whether peers hold the same samples in the same order.
-_MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
-# Targets tell which samples a batch holds where one in 2**20 other orders of them, or fewer, would look the same.
-_TELLING_BITS = 20.0
 
 
 @dataclass(frozen=True)
@@ -46,8 +34,9 @@ class FitData:
     Args:
         plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
         described: What has to be the same on all peers: ``seed``, that of the order, or -1 where samples come as the
-            data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets``, a checksum
-            of their order, where peers share samples of arrays by index.
+            data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets`` and
+            ``weights``, checksums of their order, where peers share samples of arrays by index; ``validation``, a
+            checksum of the validation data, or -1 where these come in another order each time.
         symbolic_batch: A batch in words: shapes with an open first dimension, and types.
         validation: What ``evaluate`` is given, or ``None``.
     """
@@ -112,6 +101,11 @@ class BatchFormat:
         self._hold_to_first(made)
         return made
 
+    def as_given(self, batch: Any) -> Any:
+        """A batch without the weights that follow from those of classes, of which peers compare ``class_weight``."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
+        return keras.utils.pack_x_y_sample_weight(x, y, sample_weight if self._class_weight is None else None)
+
     def _array(self, leaf: Any) -> Any:
         if leaf is None:
             return None
@@ -153,54 +147,6 @@ def symbolic(array: Any) -> Any:
     """An array of a batch in words."""
     kind = "string" if _is_text(array) else array.dtype.name
     return keras.KerasTensor((None, *array.shape[1:]), dtype=kind)
-
-
-def checksum(batch: Any) -> int:
-    """The same number for the same contents, on all peers."""
-    return zlib.crc32(b"".join(np.ascontiguousarray(one).tobytes() for one in _contents(batch)))
-
-
-def order_checksum(arrays: Any) -> int:
-    """The same number on peers that hold the same samples in the same order; of rows that are spread over the arrays.
-
-    Of floats it is which of two neighbours is larger: their last digits may be others on another processor.
-    """
-    seen = (_spread(np.asarray(one)) for one in tf.nest.flatten(arrays) if one is not None)
-    return checksum([one[1:] > one[:-1] if one.dtype.kind == "f" else one for one in seen])
-
-
-def _spread(array: NDArray[Any]) -> NDArray[Any]:
-    row_size = max(1, array[:1].size)
-    count = min(len(array), _MOST_ROWS, max(2, _MOST_NUMBERS // row_size))
-    return array[np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))]
-
-
-def samples_checksum(batch: Any) -> int:
-    """The same number for the same samples in the same order, whatever was changed at random in their inputs.
-
-    Of a batch whose targets are too alike to tell which samples it holds, inputs count as well.
-    """
-    _, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    return checksum((y, sample_weight) if y is not None and _order_bits(y) >= _TELLING_BITS else batch)
-
-
-def _order_bits(targets: Any) -> float:
-    """The binary logarithm of the number of orders of these targets that look different: n! / (c_1! c_2! ...)."""
-    columns = _contents(targets)
-    counts = Counter(b"".join(one[row].tobytes() for one in columns) for row in range(len(columns[0])))
-    return (lgamma(counts.total() + 1) - sum(lgamma(one + 1) for one in counts.values())) / log(2)
-
-
-def _contents(batch: Any) -> list[Any]:
-    """Arrays whose bytes are their contents: objects stand in other places of memory on each peer."""
-    return [_fixed_width(np.asarray(one)) for one in tf.nest.flatten(batch) if one is not None]
-
-
-def _fixed_width(array: NDArray[Any]) -> NDArray[Any]:
-    if array.dtype != object:
-        return array
-    texts = [one.encode() if isinstance(one, str) else one for one in array.flat]
-    return np.array(texts, dtype="S").reshape(array.shape)
 
 
 def _is_text(array: Any) -> bool:

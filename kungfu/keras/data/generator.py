@@ -13,8 +13,9 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, samples_checksum, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, symbolic
 from kungfu.training.data import BatchPlan
+from kungfu.training.data.checksums import samples_checksum
 from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = ["of_generator"]

@@ -20,9 +20,10 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, checksum, count_of, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, symbolic
 from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
+from kungfu.training.data.checksums import checksum
 from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = ["IndexedBatches", "of_py_dataset"]
@@ -50,18 +51,25 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
     if number == 0:
         raise UsageError(f"model.fit() was given {name}, a PyDataset without batches")
     order = seed if given["shuffle"] and number is not None else None
-    batches = IndexedBatches(dataset, BatchFormat(f"{name}, a PyDataset,", given["class_weight"]), number, order, steps)
+    batch_format = BatchFormat(f"{name}, a PyDataset,", given["class_weight"])
+    batches = IndexedBatches(dataset, batch_format, number, order, steps)
+
+    def targets_checksum(batch: Any) -> int:
+        """Inputs may be changed at random, by each peer as it likes: an index says which samples these are."""
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch_format.as_given(batch))
+        return checksum(x if y is None else (y, sample_weight))
+
     source = Stream(
         batches.read,
         samples=batches.epoch_samples,
         is_endless=True,
         what=f"{name}, the PyDataset that model.fit() was given",
         can_seek=True,
-        checksum=_checksum_of_targets,
+        checksum=targets_checksum,
     )
     epochs = max(0, given["epochs"] - given["initial_epoch"])
     plan = BatchPlan(source, StreamSampler(source.samples), min(batches.batch_size, source.samples), epochs)
-    described = {"seed": -1 if order is None else order, "first_batch": _checksum_of_targets(batches.first)}
+    described = {"seed": -1 if order is None else order, "first_batch": targets_checksum(batches.first)}
     return FitData(plan, described, tf.nest.map_structure(symbolic, batches.first))
 
 
@@ -73,12 +81,6 @@ def _number_of_batches(dataset: Any, name: str) -> int | None:
             f"model.fit() was given {name}, a PyDataset that does not say how many batches it has: give it a __len__, "
             "or a num_batches that is None where it has no end"
         ) from error
-
-
-def _checksum_of_targets(batch: Any) -> int:
-    """Inputs may be changed at random, by each peer as it likes: an index says which samples these are."""
-    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-    return checksum(x if y is None else (y, sample_weight))
 
 
 class IndexedBatches:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from kungfu.keras.data import FitData, fit_data
-from tests.keras.fitting import arguments, points
+from kungfu.keras.phases import FitCall
+from tests.keras.fitting import arguments, network, points
 
 X, Y = points()
 CLASSES = np.digitize(Y, [-0.5, 0.5])
@@ -17,6 +20,12 @@ ORDER = np.random.default_rng(1).permutation(len(X))
 
 def data(x: Any, y: Any = None, **given: Any) -> FitData:
     return fit_data(arguments(x=x, y=y, **given), seed=0)
+
+
+def told(**given: Any) -> list[str]:
+    """The call of ``fit`` in words, as peers compare it."""
+    parts = arguments(x=X, verbose=0, **given)
+    return FitCall(network(), parts, fit_data(parts, seed=0), cast(Any, SimpleNamespace(phase=1))).told
 
 
 @pytest.mark.parametrize(
@@ -31,10 +40,30 @@ def test_samples_in_another_order_on_a_peer_are_told_by_their_targets(y):
     assert data(X[ORDER], other).described["seed"] == data(X, y).described["seed"]
 
 
-def test_another_split_of_the_samples_is_told_and_so_are_other_weights():
+def test_another_split_of_the_samples_is_told_and_other_weights_apart_from_it():
     assert data(X[10:], Y[10:]).described != data(X[:-10], Y[:-10]).described
     weights = np.arange(50.0)
-    assert data(X, Y, sample_weight=weights).described != data(X, Y, sample_weight=weights[::-1]).described
+    one, other = (data(X, Y, sample_weight=given).described for given in (weights, weights[::-1]))
+    assert [name for name in one if one[name] != other[name]] == ["weights"]
+
+
+def test_other_weights_of_classes_are_told_as_such_and_not_as_other_samples():
+    weights = {0: 1.0, 1: 3.0, 2: 1.0}
+    one, other = (data(X, CLASSES, class_weight=given) for given in (weights, {0: 3.0, 1: 1.0}))
+    assert one.described == other.described == data(X, CLASSES).described
+    assert told(y=CLASSES, class_weight=weights)[-1] == "class_weight={0: 1, 1: 3, 2: 1}"
+    assert told(y=CLASSES, class_weight={2: 1, 1: np.int64(3), 0: np.float32(1)})[-1].endswith("{0: 1, 1: 3, 2: 1}")
+    assert not any("class_weight" in one for one in told(y=CLASSES))
+    rows = tf.data.Dataset.from_tensor_slices((X, CLASSES)).batch(25)
+    batches = [data(rows, class_weight=given).described for given in (weights, {0: 3.0, 1: 1.0}, None)]
+    assert batches[0] == batches[1] == batches[2]
+
+
+def test_targets_that_are_all_alike_are_compared_together_with_the_inputs():
+    zeros, few = np.zeros((50, 1)), np.arange(50)[:, None] == 7
+    for y in (zeros, few):
+        assert data(X[ORDER], y).described["targets"] != data(X, y).described["targets"]
+        assert data(X * (1.0 + 1e-15), y).described == data(X, y).described
 
 
 def test_inputs_may_be_changed_at_random_by_each_peer_unless_there_is_nothing_else():
