@@ -16,6 +16,7 @@ from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.data import BatchPlan, Remainder, make_batch_plan
+from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average, average_before_last
 from kungfu.training.graph.gradient_message import Averaging
@@ -327,7 +328,7 @@ class Training:
         Raises:
             UsageError: Data or numbers do not fit, the step was not called with a batch, or an optimizer accumulates
                 gradients itself beside ``max_local_batch_size``. What loading raises comes out of the loop, with a note
-                on the samples.
+                on the samples. At the first step, arrays whose samples stand in another order on this peer.
 
         Cost:
             With ``max_local_batch_size`` a second copy of the gradients.
@@ -346,7 +347,9 @@ class Training:
             )
         cut = max_local_batch_size is not None
         accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
-        self._runner.takes(plan, described={"seed": int(seed)}, accumulation=accumulation)
+        # Peers share samples by index.
+        order = {"targets": plan.source.order_checksum()} if isinstance(plan.source, Arrays) else {}
+        self._runner.takes(plan, described={"seed": int(seed), **order}, accumulation=accumulation)
         self._plan = plan
         return self._runner.walk(plan)
 

@@ -231,3 +231,20 @@ def test_a_first_call_that_fails_can_be_made_again():
         step(points(2))
     wrong[0] = False
     assert step(points(2)).shape == (2, 2)
+
+
+def test_the_order_of_the_samples_in_arrays_is_compared_with_that_of_other_peers():
+    """By the targets of ``(x, y)``, of which each peer may change the inputs; else by all arrays."""
+    x, y, order = points(40), np.sin(np.arange(40.0)), np.random.default_rng(0).permutation(40)
+
+    def compared(data):
+        _, training = attached()
+        training.batches(data, batch_size=4, epochs=1, seed=3)
+        described = training._runner.barrier.between_steps.data
+        assert (described["samples"], described["seed"]) == (40, 3)
+        return described["targets"]
+
+    assert compared((x, y)) == compared((x + 1.0, y)) != compared((x, y[order]))
+    assert compared((x, np.zeros(40))) != compared((x[order], np.zeros(40)))
+    assert compared({"x": x, "y": y}) == compared({"x": x, "y": y}) != compared({"x": x[order], "y": y})
+    assert compared([x]) == compared(x) != compared(x[order])

@@ -13,6 +13,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
+from kungfu.training.data.checksums import order_checksum
 from kungfu.training.data.refusals import refuse_leaf, refuse_lengths, refuse_objects, refuse_unindexed
 
 __all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "is_source", "rows", "stacked"]
@@ -48,6 +49,14 @@ class Arrays:
     def take(self, indices: NDArray[np.int64]) -> Any:
         """These rows of every array."""
         return tf.nest.map_structure(lambda array: rows(array, indices), self.arrays)
+
+    def order_checksum(self) -> int:
+        """The same number on peers that hold the same samples in the same order, by the targets of ``(x, y)``.
+
+        Inputs may have been changed at random, by each peer in its own way; of another nest no part is the inputs.
+        """
+        has_targets = isinstance(self.arrays, list | tuple) and len(self.arrays) > 1
+        return order_checksum(self.arrays, self.arrays[1:] if has_targets else None)
 
 
 @dataclass(frozen=True)
