@@ -45,6 +45,11 @@ _CALLBACKS = "fit.npz"  # in a checkpoint
 # What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.
 _KEPT = ("batch", "begun", "called", "logs")
 
+_NOT_SHARED = (
+    "kungfu: the validation of model.fit() is not shared among the peers: on some its data come in another order, or "
+    "with other inputs. Each peer does the whole, and the numbers are rank 0's"
+)
+
 
 @dataclass(frozen=True)
 class FitParts:
@@ -126,7 +131,7 @@ class FitRun:
         parts.training.register("fit/epochs_ended", lambda: progress.ended, progress.set_ended)
         for place, total in enumerate(parts.metrics.totals):
             parts.training.register(f"fit/totals/{place}", total)
-        self._begins = int(parts.arguments["initial_epoch"])
+        self._begins, self._said = int(parts.arguments["initial_epoch"]), False
         self._callbacks = call.callbacks
         loop.keep_in_checkpoints(_CALLBACKS, self._kept)
         loop.keep_more()
@@ -407,9 +412,13 @@ class FitRun:
         logs = dict(self._logs.so_far())  # the metrics hold them from here
         if self._parts.data.validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs
-        found = self._validation().attempt(self._loop.meet)
+        validation = self._validation()
+        found = validation.attempt(self._loop.meet)
         if found is None:
             return None
+        if validation.differs and self._loop.rank == 0 and not self._said:
+            self._said = True
+            print(_NOT_SHARED, file=sys.stderr)
         return {**logs, **{f"val_{name}": plain_number(value) for name, value in found.items()}}
 
     def _validation(self) -> Validation:

@@ -297,6 +297,7 @@ def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
     ended = ran(tmp_path, "-np", 2, program="keras_fit.py", arguments=words, deadline_s=280.0)
     assert ended.code == 2, ended.output
     assert "data that every peer reads, and has to read alike" in ended.output
+    assert "validation data of model.fit(), by a checksum" in ended.output
     assert not ended.metrics
 
 

@@ -83,11 +83,14 @@ class Network:
     def evaluate(self, x: Any, callbacks: Any, batch_size: int = 1, return_dict: bool = True, **_: Any) -> Any:
         assert (batch_size, return_dict) == (1, True)
         self.reset_metrics()
+        callbacks.on_test_begin()
         for batch, value in enumerate(x):
             callbacks.on_test_batch_begin(batch)
             self.compiled_metrics_mean.update_state(value[0] * self.weight.numpy())
             callbacks.on_test_batch_end(batch, {})
-        return {name: float(value) for name, value in self.get_metrics_result().items()}
+        logs = {name: float(value) for name, value in self.get_metrics_result().items()}
+        callbacks.on_test_end(logs)
+        return logs
 
     def save_weights(self, path: str, overwrite: bool = True) -> None:
         Path(path).write_text(f"{float(self.weight.numpy()):.17g}")
@@ -328,7 +331,13 @@ class _Totals:
         return {"loss": tf.constant(0.5, tf.float64)}
 
 
-def fit_together(callbacks: Callable[[int], list[Any]], *, cuts: Sequence[Cut] = (), size: int = 3) -> dict[Any, Any]:
+def fit_together(
+    callbacks: Callable[[int], list[Any]],
+    *,
+    cuts: Sequence[Cut] = (),
+    size: int = 3,
+    validates_on: Callable[[int], Any] = lambda peer: np.arange(6.0)[:, None],
+) -> dict[Any, Any]:
     """The networks of the peers that came to the end, by their ids, and under "messages" how many were sent."""
     cluster = _Cluster(size, cuts)
     networks = [Network() for _ in range(size)]
@@ -339,7 +348,7 @@ def fit_together(callbacks: Callable[[int], list[Any]], *, cuts: Sequence[Cut] =
         loop = _Loop(cluster, peer, network)
         with cluster.changed:
             cluster.loops[peer] = loop
-        validation = (np.arange(6.0)[:, None], None, None)
+        validation = (validates_on(peer), None, None)
         data = SimpleNamespace(
             plan=SimpleNamespace(epochs=EPOCHS, batch_size=1), steps=STEPS, described={}, validation=validation,
             first_batch_of=lambda epoch: epoch, refuse_other=lambda epoch, leaders: None,

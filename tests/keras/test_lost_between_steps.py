@@ -60,7 +60,7 @@ class Moving(keras.callbacks.Callback):
         self._tell("train done", weight=0.125)
 
 
-def found(folder: Path, *cuts: Cut, size: int = 3) -> dict[str, Any]:
+def found(folder: Path, *cuts: Cut, size: int = 3, **given: Any) -> dict[str, Any]:
     """What each peer that lived has come to, and the files."""
     folder.mkdir()
     called: dict[int, list[str]] = {}
@@ -76,7 +76,7 @@ def found(folder: Path, *cuts: Cut, size: int = 3) -> dict[str, Any]:
         ]
 
     try:
-        ended = fit_together(callbacks, cuts=cuts, size=size)
+        ended = fit_together(callbacks, cuts=cuts, size=size, **given)
     finally:
         for logger in loggers:
             if logger.csv_file is not None:  # of a peer that was lost it is open still
@@ -122,6 +122,16 @@ def test_rank_0_is_lost_over_messages_from_the_beginning_of_a_fit_to_its_end(tmp
     for place, message in enumerate(range(2, whole["messages"], 7)):
         cut = Cut(message, 0, heard_by(place, (1, 2)))
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
+
+
+def test_validation_in_another_order_on_a_peer_is_not_shared_which_is_said_once(tmp_path, capsys):
+    shared = found(tmp_path / "shared")
+    assert capsys.readouterr().err == ""
+    apart = found(tmp_path / "apart", validates_on=lambda peer: np.roll(np.arange(6.0), peer)[:, None])
+    assert capsys.readouterr().err.count("the validation of model.fit() is not shared among the peers") == 1
+    for name, values in shared["peers"][0]["history"].items():
+        for peer in apart["peers"].values():
+            np.testing.assert_allclose(peer["history"][name], values, rtol=1e-12, err_msg=name)
 
 
 def test_callbacks_of_several_steps_hear_only_of_batches_that_exist(tmp_path, monkeypatch):

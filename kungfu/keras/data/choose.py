@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import GeneratorType
 from typing import Any
@@ -17,6 +17,7 @@ from kungfu.keras.data.fit_data import FitData
 from kungfu.keras.data.generator import of_generator
 from kungfu.keras.data.indexed import of_indexed
 from kungfu.keras.data.py_dataset import of_py_dataset
+from kungfu.training.data.checksums import has_rows, order_checksum, samples_checksum
 from kungfu.training.data.sample_source import is_source
 
 __all__ = ["fit_data"]
@@ -47,9 +48,53 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
         made = of_indexed(x, given, seed=seed)
     else:
         made = of_arrays(given, seed=seed)
-    if given["validation_data"] is None:
+    if given["validation_data"] is not None:
+        made = replace(made, validation=keras.utils.unpack_x_y_sample_weight(given["validation_data"]))
+    if made.validation is None:
         return made
-    return replace(made, validation=keras.utils.unpack_x_y_sample_weight(given["validation_data"]))
+    validation, compared = _compared(made.validation)
+    return replace(made, validation=validation, described={**made.described, "validation": compared})
+
+
+def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], int]:
+    """The data of a validation, and their checksum; -1 where they need not come in one order on all peers.
+
+    Of data in batches it is that of the first one. A Dataset that shuffles anew each time gives another one when it is
+    read again, and a PyDataset may do so after an epoch: of these no order can be expected on a peer that joins later.
+    """
+    x, y, sample_weight = validation
+    if isinstance(x, GeneratorType):
+        first = next(x, None)
+        return (_put_back(first, x), y, sample_weight), _batch_checksum(first)
+    if isinstance(x, tf.data.Dataset):
+        return validation, _steady_checksum(lambda: next(iter(x), None))
+    if isinstance(x, keras.utils.PyDataset):
+        shuffles = type(x).on_epoch_end is not keras.utils.PyDataset.on_epoch_end
+        return validation, -1 if shuffles or x.num_batches == 0 else _steady_checksum(lambda: x[0])
+    is_known = _is_batch(keras.utils.pack_x_y_sample_weight(x, y, sample_weight))
+    return validation, order_checksum((x, y, sample_weight), (y, sample_weight)) if is_known else -1
+
+
+def _steady_checksum(read: Callable[[], Any]) -> int:
+    """That of a batch; -1 where it is another one when it is read again."""
+    first, again = _batch_checksum(read()), _batch_checksum(read())
+    return first if first == again else -1
+
+
+def _batch_checksum(batch: Any) -> int:
+    return samples_checksum(batch) if _is_batch(batch) else -1
+
+
+def _is_batch(given: Any) -> bool:
+    """Else Keras knows what it is, or says what is wrong."""
+    leaves = [one for one in tf.nest.flatten(given) if one is not None]
+    return bool(leaves) and all(map(has_rows, leaves)) and len({len(one) for one in leaves}) == 1
+
+
+def _put_back(first: Any, others: Iterator[Any]) -> Iterator[Any]:
+    if first is not None:
+        yield first
+    yield from others
 
 
 def _refuse_beside(given: Mapping[str, Any], kind: str, instead: str, *names: str) -> None:

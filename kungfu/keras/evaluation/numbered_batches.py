@@ -6,7 +6,6 @@ not have half of its loss.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +14,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kungfu.training.data.checksums import checksum, has_rows, spread_rows
+
 __all__ = ["NumberedBatches", "numbered_batches"]
 
 _BATCH_SIZE = 32  # as by Keras
-_MOST_ROWS = 1024  # that are looked at to see whether peers have the same data
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
     leaves = tf.nest.flatten(data)
     if (
         "x" not in data
-        or not all(map(_has_rows, leaves))
+        or not all(map(has_rows, leaves))
         or len({len(one) for one in leaves}) != 1
         or not len(leaves[0])
     ):
@@ -73,11 +73,6 @@ def _is_run(numbers: Sequence[int]) -> bool:
 # ---- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _has_rows(leaf: Any) -> bool:
-    is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
-    return not is_odd and bool(getattr(leaf, "shape", None))
-
-
 def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> NumberedBatches:
     samples = len(tf.nest.flatten(data)[0])
 
@@ -90,7 +85,7 @@ def _of_arrays(data: Mapping[str, Any], batch_size: int, steps: int | None) -> N
             rows = rows[rows < samples]
         return {**tf.nest.map_structure(lambda leaf: _rows(leaf, rows), data), "batch_size": batch_size}
 
-    return NumberedBatches(_limited(-(-samples // batch_size), steps), _checksum(data), part)
+    return NumberedBatches(_limited(-(-samples // batch_size), steps), _checksum(data, batch_size=batch_size), part)
 
 
 def _rows(leaf: Any, rows: Any) -> Any:
@@ -99,16 +94,15 @@ def _rows(leaf: Any, rows: Any) -> Any:
     return tf.gather(leaf, rows) if isinstance(leaf, tf.Tensor) and not isinstance(rows, slice) else leaf[rows]
 
 
-def _checksum(data: Any) -> int:
-    """Of rows that are spread over the data."""
-    checksum = 0
-    for leaf in tf.nest.flatten(data):
-        places = np.unique(np.linspace(0, len(leaf) - 1, min(len(leaf), _MOST_ROWS)).astype(np.int64))
-        rows = np.asarray(_rows(leaf, places))
-        # Texts stand in other places of memory on each peer.
-        rows = np.asarray(rows.tolist(), dtype="S") if rows.dtype.kind in "OU" else rows
-        checksum = zlib.crc32(np.ascontiguousarray(rows).tobytes(), zlib.crc32(repr(leaf.shape).encode(), checksum))
-    return checksum
+def _checksum(data: Any, *, batch_size: int = 0) -> int:
+    """Of rows that are spread over the data, to the last digit, and of how these are cut into batches."""
+    leaves = tf.nest.flatten(data)
+    looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
+    return checksum([looks, *(_looked_at(one) for one in leaves)])
+
+
+def _looked_at(leaf: Any) -> Any:
+    return np.asarray(_rows(leaf, spread_rows(leaf.shape)))
 
 
 # ---- batches that are there ------------------------------------------------------------------------------------------
@@ -156,6 +150,6 @@ def _of_py_dataset(whole: Any, steps: int | None) -> NumberedBatches | None:
     if count <= 0:
         return None
     first = [one for one in tf.nest.flatten(whole[0]) if one is not None]
-    if not all(map(_has_rows, first)):
+    if not all(map(has_rows, first)):
         return None
     return NumberedBatches(count, _checksum(first), lambda numbers: {"x": _Chosen(whole, numbers)})

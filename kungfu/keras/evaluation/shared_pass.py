@@ -216,6 +216,11 @@ class Validation:
         self._evaluation = SharedEvaluation(model, given, callbacks, combine)
         self._pass = SharedPass(numbered_batches(given), self._evaluation)
 
+    @property
+    def differs(self) -> bool:
+        """Whether peers were given other data, or in another order."""
+        return self._pass.differs
+
     def attempt(self, meet: Meet) -> dict[str, Any] | None:
         """The metrics by name; ``None`` where peers were lost over it, see `SharedPass`."""
         return self._pass.result if self._pass.attempt(meet) else None

@@ -23,6 +23,9 @@ from kungfu.training.registered.registry import Registry
 
 __all__ = ["CheckpointManager", "CheckpointRequest", "Trained"]
 
+# Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
+_MAY_CHANGE = ("weights", "validation")
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -117,7 +120,8 @@ class CheckpointManager:
         resumed = self._resumed
         if resumed is None or not data:
             return
-        others = [name for name, value in resumed.data.items() if data.get(name) != value]
+        bound = [name for name in resumed.data if name not in _MAY_CHANGE]
+        others = [name for name in bound if data.get(name) != resumed.data[name]]
         if others:
             raise UsageError(
                 f"the checkpoint was written while training walked {_told(resumed.data, others)}, and now it walks "

@@ -307,9 +307,10 @@ def main() -> None:
         if given.losses
         else given_data(given.data, own_seed(given), given.slow * (own_id() > 1))
     )
+    held_out = slice(0, 20) if not given.unlike else slice(own_id(), 20 + own_id())
     history = model.fit(
         **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
-        validation_data=(x[:20], {name: one[:20] for name, one in y.items()}),
+        validation_data=(x[held_out], {name: one[held_out] for name, one in y.items()}),
     )  # fmt: skip
     found |= {"left": False, "history": history.history, "epochs": history.epoch}
     found["traces"] = model.fit.attached.training.traces()

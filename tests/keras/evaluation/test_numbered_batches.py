@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
+from kungfu.training.data.checksums import spread_rows
 from tests.keras.fitting import compiled, network, points
 
 SIZE = 8
@@ -71,9 +72,11 @@ def test_other_data_have_another_checksum_and_steps_limit_the_batches(kind):
     assert one is not None
     assert again is not None
     assert (again.count, again.checksum) == (2, one.checksum)
-    other = numbered_batches({"x": X + 1, "y": Y, "batch_size": SIZE})
-    assert other is not None
-    assert other.checksum != one.checksum
+    for given in ({"x": X + 1, "batch_size": SIZE}, {"x": X, "batch_size": SIZE + 1}):
+        other = numbered_batches({"y": Y, **given})
+        assert other is not None
+        assert other.count == COUNT, "of another size there are as many"
+        assert other.checksum != one.checksum
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,14 @@ def test_data_without_numbers_are_left_to_keras(x):
 
 
 def test_texts_and_missing_parts_are_data_too():
-    batches = numbered_batches({"x": np.array(["a", "bc", "d"], object), "y": None, "batch_size": 2})
+    batches = numbered_batches({"x": np.array(["a", "bç", "d"], object), "y": None, "batch_size": 2})
     assert batches is not None
     assert batches.part([1])["x"].tolist() == ["d"]
     assert "y" not in batches.part([1])
+
+
+def test_of_large_rows_few_are_looked_at():
+    wide = np.lib.stride_tricks.as_strided(np.zeros(1), shape=(1000, 1 << 19), strides=(0, 0))
+    assert len(spread_rows(wide.shape)) == 2
+    assert numbered_batches({"x": wide}) is not None
+    assert spread_rows((3, 2)).tolist() == [0, 1, 2]
