@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "KERAS_TRAINERS",
@@ -20,6 +20,7 @@ __all__ = [
     "all_layers",
     "build_symbolically",
     "call_traced",
+    "dataset_order",
     "effect_op_makers",
     "flat_metrics",
     "function_graph",
@@ -223,6 +224,21 @@ def effect_op_makers() -> list[tuple[Any, str]]:
 
     summaries = [name for name in vars(gen_summary_ops) if re.fullmatch(r"write_\w+(?<!_eager_fallback)", name)]
     return [(gen_logging_ops, "print_v2"), *((gen_summary_ops, name) for name in summaries)]
+
+
+def dataset_order(dataset: Any) -> Literal["as read", "by seed", "by chance"]:
+    """The way in which the elements of a ``tf.data.Dataset`` come into their order, by the steps that made it.
+
+    A step inside of a function, such as that of ``interleave``, is not seen.
+    """
+    steps = [dataset]
+    for one in steps:  # it grows meanwhile
+        steps.extend(one._inputs())
+    seeds = [(int(one._seed), int(one._seed2)) for one in steps if hasattr(one, "_seed2")]
+    is_free = any(getattr(one, "_deterministic", "") == "false" for one in steps)
+    if is_free or dataset.options().deterministic is False or (0, 0) in seeds:  # zeros are for a seed that is drawn
+        return "by chance"
+    return "by seed" if seeds else "as read"
 
 
 def python_function(token: str) -> Any:

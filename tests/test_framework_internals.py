@@ -336,3 +336,13 @@ def test_tensorflow_tells_which_variables_an_op_writes() -> None:
     found = {id(names[id(one)]) for op in graph.get_operations() for one in internals.resources_written(op)}
     told = "auto_control_deps_utils does not tell: weights that are written past the optimizers would not be seen"
     assert found == {id(written.handle), id(branched.handle)}, told
+
+
+def test_tensorflow_tells_how_the_order_of_a_dataset_comes_about() -> None:
+    told = "kungfu could not tell a shuffled Dataset: peers would share a validation whose batches are others on each"
+    rows, order = tf.data.Dataset.range(9), internals.dataset_order
+    assert order(tf.data.Dataset.zip((rows, rows)).map(lambda a, b: a + b, 2).batch(3).prefetch(1)) == "as read"
+    assert order(rows.shuffle(9, seed=1).batch(3).repeat(2)) == "by seed", f"shuffle() keeps no _seed2: {told}"
+    tf.random.set_seed(None)  # what other tests have set
+    assert order(rows.shuffle(9).batch(3)) == "by chance", f"a seed that is drawn is not 0, 0: {told}"
+    assert order(rows.map(lambda a: a, 2, deterministic=False).batch(3)) == "by chance", f"map() and its order: {told}"

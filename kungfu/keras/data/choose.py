@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import dataset_order
 from kungfu.keras.data.arrays import of_arrays
 from kungfu.keras.data.dataset import of_dataset
 from kungfu.keras.data.fit_data import FitData
@@ -59,15 +60,16 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
 def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], int]:
     """The data of a validation, and their checksum; -1 where they need not come in one order on all peers.
 
-    Of data in batches it is that of the first one. A Dataset that shuffles anew each time gives another one when it is
-    read again, and a PyDataset may do so after an epoch: of these no order can be expected on a peer that joins later.
+    Of data in batches it is that of the first one. A Dataset that is shuffled gives another one when it is read again,
+    and a PyDataset may do so after an epoch: a peer that joins in a later fit has read them less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
         first = next(x, None)
         return (_put_back(first, x), y, sample_weight), _batch_checksum(first)
     if isinstance(x, tf.data.Dataset):
-        return validation, _steady_checksum(lambda: next(iter(x), None))
+        is_shuffled = dataset_order(x) != "as read"
+        return validation, -1 if is_shuffled else _steady_checksum(lambda: next(iter(x), None))
     if isinstance(x, keras.utils.PyDataset):
         shuffles = type(x).on_epoch_end is not keras.utils.PyDataset.on_epoch_end
         return validation, -1 if shuffles or x.num_batches == 0 else _steady_checksum(lambda: x[0])
@@ -76,7 +78,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
 
 def _steady_checksum(read: Callable[[], Any]) -> int:
-    """That of a batch; -1 where it is another one when it is read again."""
+    """That of a batch; -1 where it is another one when it is read again, as samples are changed at random."""
     first, again = _batch_checksum(read()), _batch_checksum(read())
     return first if first == again else -1
 

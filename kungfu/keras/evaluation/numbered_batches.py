@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from kungfu.framework_internals import dataset_order
 from kungfu.training.data.checksums import checksum, has_rows, spread_rows
 
 __all__ = ["NumberedBatches", "numbered_batches"]
@@ -43,7 +44,7 @@ def numbered_batches(given: Mapping[str, Any]) -> NumberedBatches | None:
         given: Its arguments by name.
 
     Returns:
-        ``None`` for data that come without numbers: a generator, a Dataset of unknown length.
+        ``None`` for data that come without numbers: a generator, a Dataset of unknown length, or in an order of chance.
     """
     x, steps = given["x"], given.get("steps")
     if isinstance(x, tf.data.Dataset):
@@ -111,8 +112,9 @@ def _looked_at(leaf: Any) -> Any:
 def _of_dataset(dataset: Any, steps: int | None) -> NumberedBatches | None:
     """A peer passes over the batches before its own: it reads them, and does not compute them."""
     count = _limited(int(dataset.cardinality()), steps)
-    if count <= 0:
-        return None  # nobody knows how many, or there is no end
+    # Nobody knows how many, or there is no end; or a number is another batch on each peer, and each time.
+    if count <= 0 or dataset_order(dataset) == "by chance":
+        return None
     first = next(iter(dataset), None)
     if first is None or not all(isinstance(one, tf.Tensor) and one.shape.rank for one in tf.nest.flatten(first)):
         return None

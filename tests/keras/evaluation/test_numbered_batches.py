@@ -84,13 +84,14 @@ def test_other_data_have_another_checksum_and_steps_limit_the_batches(kind):
     [
         None,
         tf.data.Dataset.from_tensor_slices(X).batch(SIZE).repeat(),
+        tf.data.Dataset.from_tensor_slices(X).batch(SIZE).map(lambda x: x, 2, deterministic=False),
         tf.data.Dataset.from_tensor_slices(X).filter(lambda _: True).batch(SIZE),
         (X[:8] for _ in range(2)),
         tf.ragged.constant([[1.0], [2.0, 3.0]]),
         np.zeros((0, 3)),
         {"a": X, "b": X[:4]},
     ],
-    ids=["nothing", "without an end", "of unknown length", "generator", "ragged", "empty", "uneven"],
+    ids=["nothing", "without an end", "by chance", "of unknown length", "generator", "ragged", "empty", "uneven"],
 )
 def test_data_without_numbers_are_left_to_keras(x):
     assert numbered_batches({"x": x}) is None

@@ -178,7 +178,7 @@ def test_bytes_that_changed_on_the_disk_are_told_before_anything_is_read(written
 def test_other_data_are_refused_since_the_position_means_nothing_there(written):
     run = regular_run()
     run.training.resume(written[0])
-    with pytest.raises(UsageError, match="20 samples by seed 4, .* and now it walks 30 samples"):
+    with pytest.raises(UsageError, match=r"20 samples by seed 4, .* and now it walks 30 samples"):
         walked(run, samples=30)
 
 
