@@ -44,6 +44,10 @@ __all__ = ["FitParts", "FitRun"]
 _CALLBACKS = "fit.npz"  # in a checkpoint
 # What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.
 _KEPT = ("batch", "begun", "called", "logs")
+_UNHEEDED = (
+    "kungfu: a callback has set model.stop_training on this peer, and not on rank 0, whose word counts: training goes "
+    "on; let callbacks decide by what all peers have alike, as the logs, or call stop() of what attach() gave on rank 0"
+)
 
 _NOT_SHARED = (
     "kungfu: the validation of model.fit() is not shared among the peers: on some its data come in another order, or "
@@ -136,6 +140,7 @@ class FitRun:
         loop.keep_in_checkpoints(_CALLBACKS, self._kept)
         loop.keep_more()
         self._logs, self._execution = JobLogs(parts.metrics), int(parts.model.steps_per_execution)
+        self._is_unheeded = False  # a callback of this peer alone wants training to stop, and people were told
 
     def run(self) -> Any:
         """Trains to the end.
@@ -188,8 +193,15 @@ class FitRun:
             return
         progress.batch += 1
         progress.stops = bool(stops.numpy() > 0)
+        self._tell_if_unheeded(stops=progress.stops)
         if progress.batch % self._execution == 0:
             self._end_execution()
+
+    def _tell_if_unheeded(self, *, stops: bool) -> None:
+        """Says once that a callback of this peer wants training to stop, where that of rank 0 ``stops`` nothing."""
+        if self._parts.model.stop_training and not stops and not self._is_unheeded:
+            self._is_unheeded = True
+            print(_UNHEEDED, file=sys.stderr)
 
     def _begin_execution(self) -> None:
         """Callbacks are called per ``steps_per_execution`` steps: before the first of them, also where it is redone."""
@@ -395,6 +407,7 @@ class FitRun:
             self._parts.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
         self._callbacks.agree(meeting, "writers")
         meeting.take(self._loop.agreed_variables())
+        self._tell_if_unheeded(stops=agreed["stops"] or progress.stops or self._loop.stopped)
         model.stop_training = agreed["stops"]
         self._parts.asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None

@@ -212,6 +212,7 @@ class _Loop:
     stopped: bool = False
     has_view: bool = True
     views: int = 1
+    wants: Any = None  # this peer's callbacks want training to stop
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 
@@ -267,7 +268,8 @@ class _Loop:
         assert self.given is None, "a step without a meeting in a new view"
         try:
             size = len(self.cluster.ids)
-            (total,) = self.total([np.float64(self.step_number + 1.0)])
+            asks = float(self.wants) if self.rank == 0 else 0.0
+            total, stops = self.total([np.float64(self.step_number + 1.0), np.float64(asks)])
         except LostError:
             self.recovered()
             return self.SKIPPED
@@ -283,7 +285,7 @@ class _Loop:
             self.stage = 1
         except LostError:
             self.recovered()
-        return tf.constant(0.0)
+        return stops
 
     def batches(self, plan: Any, *, described: Any, over: Callable[[], bool], attend: Any) -> Iterator[int]:
         while not over() and self.place["epoch"] < EPOCHS:
@@ -356,7 +358,7 @@ def fit_together(
         connection = SimpleNamespace(phase=1)
         parts = arguments(epochs=EPOCHS, verbose=0, callbacks=given[peer], validation_batch_size=1)
         call = FitCall(network, parts, cast(FitData, data), cast(Any, connection))
-        wants = tf.Variable(0.0)
+        loop.wants = wants = tf.Variable(0.0)
         fit_parts = FitParts(network, parts, cast(Any, data), cast(Any, loop), loop.step, _Totals(), wants)
         call.outcome = lambda: lambda: b""  # type: ignore[method-assign]
         try:

@@ -146,6 +146,29 @@ def test_callbacks_of_several_steps_hear_only_of_batches_that_exist(tmp_path, mo
         assert_as_whole(found(tmp_path / f"{message}", cut), whole, cut)
 
 
+class Stopping(keras.callbacks.Callback):
+    """Wants training to stop where it is called by this name, on some peers."""
+
+    def __init__(self, hook: str, *, stops: bool) -> None:
+        super().__init__()
+        self._stops = lambda name: stops and name == hook  # what is plain would be rank 0's
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = self.model.stop_training or self._stops("batch")
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = self.model.stop_training or self._stops("epoch")
+
+
+@pytest.mark.parametrize("hook", ["batch", "epoch"])
+@pytest.mark.parametrize("peers", [(1,), (0,), (0, 1)])
+def test_stop_training_on_a_rank_other_than_0_alone_is_told(capsys, hook, peers):
+    ended = fit_together(lambda peer: [Stopping(hook, stops=peer in peers)], size=2)
+    is_told = "a callback has set model.stop_training on this peer, and not on rank 0" in capsys.readouterr().err
+    assert is_told == (peers == (1,))
+    assert [ended[peer].history.epoch for peer in (0, 1)] == ([[0, 1]] * 2 if is_told else [[0]] * 2)
+
+
 def test_two_peers_are_lost_at_the_beginning_of_a_fit(tmp_path):
     """Two peers are lost at the beginning of a fit of which the callbacks of one peer have heard."""
     whole = found(tmp_path / "whole", size=4)
