@@ -20,6 +20,8 @@ __all__ = [
     "all_layers",
     "build_symbolically",
     "call_traced",
+    "calls_of",
+    "compiled_with",
     "dataset_order",
     "effect_op_makers",
     "flat_metrics",
@@ -34,6 +36,7 @@ __all__ = [
     "loss_tracker",
     "make_eager_function",
     "make_resource_variable",
+    "maker_of",
     "output_loss_trackers",
     "python_function",
     "reductions_by",
@@ -69,6 +72,28 @@ def all_layers(model: Any) -> list[Any]:
 def layer_statistics(model: Any) -> list[Any]:
     """The variables that layers keep as not trainable: Keras tells statistics from frozen weights only there."""
     return [weight for layer in all_layers(model) for weight in layer._non_trainable_variables]
+
+
+def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
+    """The calls that a functional model is made of: operation, arguments, and those by name; none of another layer.
+
+    ``get_config`` gives them, too, but with every config inside, and with the bytes of functions that hold their files.
+    """
+    depths = getattr(model, "_nodes_by_depth", {})
+    nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
+    return [(one.operation, one.arguments.args, one.arguments.kwargs) for one in nodes if not one.is_input]
+
+
+def maker_of(tensor: Any) -> tuple[Any, int]:
+    """The operation whose output a symbolic tensor of Keras is, and the number of that output."""
+    operation, _, output = tensor._keras_history
+    return operation, output
+
+
+def compiled_with(model: Any) -> Mapping[str, Any]:
+    """What ``compile`` was given, as it was given; ``get_compile_config`` gives it in words. Empty before it."""
+    given = getattr(model, "_compile_config", None)
+    return {} if given is None else given.config
 
 
 def learning_rate_or_schedule(optimizer: Any) -> Any:

@@ -47,6 +47,31 @@ def test_keras_tells_statistics_from_frozen_weights() -> None:
     assert names == {"moving_mean", "moving_variance"}, f"Layer._non_trainable_variables are {names}: {told}"
 
 
+def test_keras_tells_of_what_calls_a_functional_model_is_made() -> None:
+    told = "peers could not tell that their models are wired in another way, or compute with other numbers"
+    given = keras.Input((2,))
+    dense, lost = keras.layers.Dense(1), f"Keras {keras.__version__} has no Function._nodes_by_depth: {told}"
+    one = keras.Model(given, dense(given) * 0.5)
+    calls = internals.calls_of(one)
+    assert [(operation.name.rstrip("_0123456789"), [*args[1:]]) for operation, args, _ in calls] == [
+        ("dense", []),
+        ("multiply", [0.5]),
+    ], lost
+    maker, output = internals.maker_of(calls[1][1][0])
+    assert maker is dense, f"KerasTensor._keras_history: {told}"
+    assert output == 0
+    assert internals.calls_of(dense) == []
+
+
+def test_keras_keeps_what_compile_was_given() -> None:
+    one, loss = model(), keras.losses.MeanSquaredError()
+    assert internals.compiled_with(one) == {}
+    one.compile("sgd", loss, loss_weights=[0.5])
+    told = f"Keras {keras.__version__} has no Trainer._compile_config: peers could not compare losses and their weights"
+    assert internals.compiled_with(one).get("loss") is loss, told
+    assert internals.compiled_with(one)["loss_weights"] == [0.5], told
+
+
 def test_keras_gives_the_schedule_of_an_optimizer() -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     found = internals.learning_rate_or_schedule(keras.optimizers.SGD(schedule))

@@ -15,6 +15,7 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.compiler.outline import outline
 from kungfu.runtime.api import Description, ProgramPart, installed_version
+from kungfu.training.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.registered.registry import Registry
 
 __all__ = ["describe", "machine_in_words"]
@@ -48,13 +49,13 @@ def describe(
     *,
     told: Sequence[str] = (),
 ) -> Description:
-    """All that has to be alike on the peers of a job: versions, plan, variables, registered values, data.
+    """All that has to be alike on the peers of a job: versions, plan, configs, variables, registered values, data.
 
     Args:
         plan: The compiled policies. Of a hook the module and the qualified name count, and not its code.
         model: Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may
-            number otherwise in another process.
-        optimizers: Their types and variables, in their order.
+            number otherwise in another process. Of what it is made of, and compiled with, see `program_entries`.
+        optimizers: Their types, numbers and variables, in their order.
         registry: The values that the program has registered.
         data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
             that every peer reads; empty without loader.
@@ -69,6 +70,7 @@ def describe(
             *(ProgramPart.of("registered values", one) for one in registry.described()),
             *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
             *(ProgramPart.of("the call of fit", one) for one in told),
+            *(ProgramPart.of("compile()", *one) for one in compile_entries(model)),
         ]
     )
 
@@ -79,6 +81,8 @@ def _versions() -> dict[str, str]:
 
 
 def _model(model: Any) -> Iterator[ProgramPart]:
+    for entry in model_entries(model):
+        yield ProgramPart.of("model", *entry)
     trained = {id(one) for one in model.trainable_variables}
     for place, variable in enumerate(model.variables):
         is_trained = "trained" if id(variable) in trained else "not trained"
@@ -89,6 +93,8 @@ def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
     for number, optimizer in enumerate(optimizers):
         kind = type(optimizer).__name__
         yield ProgramPart.of("optimizers", kind, f"{number} {kind}")
+        for entry in optimizer_entries(optimizer, number=number):
+            yield ProgramPart.of("optimizers", *entry)
         for place, variable in enumerate(optimizer.variables):
             yield _variable("optimizers", place, variable, f"of {kind}", where=f"{number} ")
 

@@ -14,11 +14,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_peers_whose_policies_differ_by_the_order_of_a_sum_do_not_train(tmp_path):
+    """Nor do those that have drawn a number of their optimizer."""
     ended = ran(tmp_path, "-np", 2, program="unlike.py", arguments=["order"])
     assert ended.code == 2, ended.output
     (failed,) = ended.all_of("failed")
     assert "policies: peer 0 has c = a + b in rule summed [unlike.py:" in failed["error"]
     assert "peer 1 has c = b + a in rule summed [unlike.py:" in failed["error"]
+    assert "optimizers: peer 0 has SGD.momentum = 0.91, peer 1 has SGD.momentum = 0.87" in failed["error"]
     assert failed["error"] in ended.output
     assert ended.metrics == []
 

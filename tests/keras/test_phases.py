@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -14,6 +14,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import StandaloneMembership
+from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, difference
 from kungfu.training.job_connection import JobConnection
 from tests.keras.fitting import compiled, float64, in_job, network, plainly, points
 
@@ -122,6 +123,74 @@ def test_a_fit_that_is_called_otherwise_on_a_peer_that_comes_late_is_refused(mon
         pytest.raises(UsageError, match="has batches of 10 on this peer, and batches of 16 on those that have done"),
     ):
         fits(in_job, batch_size=10)
+
+
+# ---- the program that peers compare ----------------------------------------------------------------------------------
+
+
+class Noting(Late):
+    """A peer that notes by what it is compared with others as it comes into a fit."""
+
+    def __init__(self, other: JobConnection | None = None, over: int = 0) -> None:
+        super().__init__(cast(JobConnection, other), over)
+        self.described: list[Description] = []
+
+    def join(self, state: Any, *, description: Description = NOTHING_SAID, **given: Any) -> Any:
+        self.described.append(description)
+        return super().join(state, **given)
+
+
+class Shifted(keras.Model):
+    """A model of the program's own, with a function in it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.shift = keras.layers.Dense(5), keras.layers.Lambda(lambda x: x + 0.5)
+        self.last = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.last(self.shift(self.first(x)))
+
+
+def squares(weight: float) -> Any:
+    def loss(y: Any, predicted: Any) -> Any:
+        return weight * keras.ops.mean(keras.ops.square(y - predicted), axis=-1)
+
+    return loss
+
+
+@kf.policy
+def setting_all(training):
+    """Sets the rate, and by a hook a registered value."""
+    hook = kf.control.every(2).call(lambda control, *_: control.set_value("level", 3.0), training.step)
+    return kf.control.every(2).set_learning_rate(0.01), hook
+
+
+def changing_fits() -> None:
+    """Frozen; and again, with another loss and the optimizer whose rate was set meanwhile."""
+    (x, y), model, level = points(), Shifted(), [1.0]
+    model(x[:1])
+    model.first.trainable = False
+    optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), momentum=0.9)
+    for weight in (0.5, 1.5):
+        model.compile(optimizer, squares(weight), loss_weights=[0.25], jit_compile=False)
+        handle = kf.keras.attach(model, policies=[setting_all()])
+        handle.register("level", lambda: level[0], lambda value: level.__setitem__(0, value))
+        _fitting(model, x, y, {"batch_size": 16, "epochs": 1, "verbose": 0})
+    assert level == [3.0]
+
+
+def test_a_peer_that_comes_into_a_later_fit_runs_the_program_of_the_others(monkeypatch) -> None:
+    """It is that before the first step, whatever was set since: rates, registered values, what is frozen."""
+    connection = connected(monkeypatch)
+    connection.membership = first = Noting()
+    changing_fits()
+    connected(monkeypatch).membership = late = Noting(connection, over=1)
+    changing_fits()
+    ((_, theirs), (its,)) = first.described, late.described
+    assert difference(theirs, its, names=("they", "it")) == ""
+    assert theirs.digest == its.digest
+    assert "loss.weight = 1.5" in [part.shown for part in its.parts]
 
 
 def test_after_a_fit_that_an_error_has_ended_there_is_no_other_one(monkeypatch) -> None:

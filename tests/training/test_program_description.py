@@ -17,8 +17,8 @@ from kungfu.training.program_description import describe, machine_in_words
 from kungfu.training.registered.registry import Registry
 
 
-def network(width: int = 4, *, dtype: str = "float32", named: str | None = None) -> keras.Model:
-    layers = [keras.Input((2,)), keras.layers.Dense(width, dtype=dtype, name=named), keras.layers.Dropout(0.5)]
+def network(width: int = 4, *, dtype: str = "float32", named: str | None = None, rate: float = 0.5) -> keras.Model:
+    layers = [keras.Input((2,)), keras.layers.Dense(width, dtype=dtype, name=named), keras.layers.Dropout(rate)]
     return keras.Sequential([*layers, keras.layers.Dense(1)])
 
 
@@ -54,20 +54,38 @@ def test_the_version_of_kungfu_is_the_one_that_is_installed() -> None:
     assert own == f"kungfu {version('kungfu-training')}"
 
 
+def compiled(model: keras.Model) -> keras.Model:
+    model.compile("sgd", "mse")
+    return model
+
+
 def frozen() -> keras.Model:
     model = network()
     model.layers[0].trainable = False
     return model
 
 
+def late_frozen() -> keras.Model:
+    """A weight is frozen, which no config tells."""
+    model = network()
+    model.layers[0].kernel.trainable = False
+    return model
+
+
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        (lambda: described(network(5)), ("model: peer 0 has variable 0", "float32(2, 4)", "float32(2, 5)")),
-        (lambda: described(network(dtype="float64")), ("model: peer 0 has variable 0", "float64(2, 4)")),
-        (lambda: described(frozen()), ("float32(2, 4), trained", "float32(2, 4), not trained")),
+        (lambda: described(network(5)), ("model: peer 0 has dense", ".units = 4, peer 1 has", ".units = 5")),
+        (lambda: described(network(dtype="float64")), (".dtype = float32, peer 1 has", ".dtype = float64")),
+        (lambda: described(network(rate=0.4)), (".rate = 0.5, peer 1 has dropout", ".rate = 0.4")),
+        (lambda: described(compiled(network())), ("compile(): peer 0 has loss = None, peer 1 has loss = 'mse'",)),
+        (lambda: described(frozen()), (".trainable = True, peer 1 has", ".trainable = False")),
+        (lambda: described(late_frozen()), ("float32(2, 4), trained", "float32(2, 4), not trained")),
         (lambda: described(optimizer=keras.optimizers.Adam()), ("optimizers: peer 0 has SGD, peer 1 has Adam",)),
-        (lambda: described(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)), ("optimizers: peer 1 has variable 2",)),
+        (
+            lambda: described(optimizer=keras.optimizers.SGD(0.1, momentum=0.9)),
+            ("peer 0 has SGD.momentum = 0, peer 1",),
+        ),
         (lambda: described(values={"count": 1.0}), ("registered values: peer 1 has 'count', shared, float32()",)),
         (lambda: described(policies=[gns_batch(max_peers=3)]), ("policies: peer 1 has ", "gns_batch.py:")),
         (lambda: described(samples=11), ("data of training.batches(): peer 0 has samples 10, peer 1 has samples 11",)),
@@ -76,7 +94,7 @@ def frozen() -> keras.Model:
         (lambda: described(validation=1), ("validation data of model.fit()", "give what draws, shuffles")),
     ],
     ids=[
-        *("shape", "dtype", "frozen", "optimizer", "slots", "registered", "policy"),
+        *("shape", "dtype", "rate", "compile", "frozen", "variable", "optimizer", "slots", "registered", "policy"),
         *("data", "order", "weights", "validation"),
     ],
 )
@@ -84,6 +102,11 @@ def test_what_differs_is_told(other: Any, words: tuple[str, ...]) -> None:
     found = told(described(), other())
     for word in words:
         assert word in found
+
+
+def test_the_first_number_that_differs_is_told_with_both_values() -> None:
+    one, other = (described(optimizer=keras.optimizers.SGD(0.1, momentum=each)) for each in (0.91, 0.87))
+    assert told(one, other) == "optimizers: peer 0 has SGD.momentum = 0.91, peer 1 has SGD.momentum = 0.87"
 
 
 def test_values_in_another_order_differ() -> None:

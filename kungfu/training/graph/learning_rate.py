@@ -14,7 +14,7 @@ from kungfu.framework_internals import learning_rate_or_schedule
 from kungfu.runtime.api import Ramp
 from kungfu.training.graph.graph_state import ProgressVariables
 
-__all__ = ["LearningRateControl", "make_learning_rate"]
+__all__ = ["LearningRateControl", "make_learning_rate", "without_factor"]
 
 
 class _Factored(keras.optimizers.schedules.LearningRateSchedule):
@@ -29,6 +29,13 @@ class _Factored(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, Any]:
         """Serialised, a schedule is the user's own: the factor belongs to the run."""
         return dict(self.schedule.get_config())
+
+
+def without_factor(schedule: Any) -> Any:
+    """The user's own schedule under the factors of this run and of those before it; anything else as it is."""
+    while isinstance(schedule, _Factored):
+        schedule = schedule.schedule
+    return schedule
 
 
 @dataclass(frozen=True)

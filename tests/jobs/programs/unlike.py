@@ -1,8 +1,9 @@
 """A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
 
-The first peers differ in ``order``, ``environment``, ``model``; in ``threads`` and ``clipped`` only in how they round.
-In ``joiner`` the second peer differs, which a rule asks for. With a file peers train until it is there. In ``rate`` and
-``noise`` the program changes something between two steps, by a generator without a seed, in a loop and in a callback.
+The first peers differ in ``order``, in which they also draw a number of the optimizer, ``environment``, ``model``; in
+``threads`` and ``clipped`` only in how they round. In ``joiner`` the second peer differs, which a rule asks for. With a
+file peers train until it is there. In ``rate`` and ``noise`` the program changes something between two steps, by a
+generator without a seed, in a loop and in a callback.
 """
 
 from __future__ import annotations
@@ -90,7 +91,8 @@ def main() -> None:
     if HOW == "noise":
         fit_with_noise(model)
         return
-    optimizer = keras.optimizers.SGD(0.01, global_clipnorm=0.1 if HOW == "clipped" else None)
+    momentum = (0.91, 0.87)[PEER] if HOW == "order" else 0.0
+    optimizer = keras.optimizers.SGD(0.01, momentum, global_clipnorm=0.1 if HOW == "clipped" else None)
     training = kf.attach(model, optimizer, policies=policies())
 
     @training.step

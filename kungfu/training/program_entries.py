@@ -1,0 +1,361 @@
+"""The numbers of a program, entry by entry: the configs of layers, losses, metrics and optimizers, and functions.
+
+Peers whose entries differ would train something else each. An entry is a path, as in ``dense_1.activation``, and its
+value. What differs between two processes of one program is no part of it:
+
+- *State*: the value of a variable, such as a learning rate. Seeds, because each peer draws numbers of its own, and
+  initializers, because all begin with the weights of rank 0.
+- *Names*, which Keras counts in each process by itself: the place of a layer decides.
+- *Places*: addresses, paths, and the files and lines of functions. A function is its qualified name, its bytecode,
+  and the numbers that it reads from outside and does not set.
+
+What declares no config is compared by its class, and a layer also by its variables.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import re
+import sys
+import warnings
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from types import CodeType, FunctionType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.framework_internals import all_layers, calls_of, compiled_with, maker_of
+from kungfu.training.graph.learning_rate import without_factor
+
+__all__ = ["compile_entries", "model_entries", "optimizer_entries"]
+
+# An entry as people read it, and the text that decides.
+Entry = tuple[str, str]
+
+_MOST_SINGLE = 64  # values of a sequence or an array that are entries, or told, one by one
+_MOST_NUMBERS = 1 << 16  # in an array: Keras makes lists of them, so a config with more is not asked for
+_DEEPEST = 12  # levels of a config, or of functions that hold functions
+# Names, and by what Keras makes an object again; models and optimizers have entries of their own.
+_PASSED_OVER = frozenset(
+    {
+        "build_config", "compile_config", "inbound_nodes", "input_layers", "keras_history", "module", "name",
+        "optimizer", "output_layers", "registered_name", "shared_object_id",
+    }
+)  # fmt: skip
+_OF_COMPILE = ("loss", "loss_weights", "metrics", "weighted_metrics", "steps_per_execution")
+_ADDRESS = re.compile(r"0x[0-9a-f]{6,}")
+_PLAIN = (bool, int, float, complex, str, bytes, np.generic, type(None))
+_PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"  # another one has other bytecode
+_LIBRARIES = ("keras", "tensorflow", "kungfu")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A place in a program: for people, and as it decides; ``order`` has the places of layers by their names."""
+
+    shown: str
+    decides: str
+    order: Mapping[str, str] = field(default_factory=dict)
+    depth: int = 0
+    told: set[int] = field(default_factory=set)  # the functions that have entries already, of this place and its parts
+
+    def at(self, key: Any) -> _Place:
+        """The place of a part of what is here; of what ``compile`` was given by output, by the place of that."""
+        decides = self.order.get(key, key) if not self.depth else key
+        return replace(self, shown=f"{self.shown}.{key}", decides=f"{self.decides}.{decides}", depth=self.depth + 1)
+
+    def holds(self, shown: str, decides: str | None = None) -> Entry:
+        """The entry of the value that is here."""
+        return f"{self.shown} = {shown}", f"{self.decides} = {shown if decides is None else decides}"
+
+
+def model_entries(model: Any) -> Iterator[Entry]:
+    """Entries of a model: of its layers and operations in their order, and how a functional one calls them."""
+    for number, part in enumerate(_parts(model)):
+        yield from _object(_Place(part.name, f"#{number}"), part)
+        calls, inputs = calls_of(part), getattr(part, "inputs", None) or []
+        local = _order([*(maker_of(one)[0] for one in inputs), *(call[0] for call in calls)])
+        for call, (operation, *arguments) in enumerate(calls):
+            at = _Place(f"{part.name}: call {call}, of {operation.name}", f"#{number} call {call}", local)
+            yield at.holds(type(operation).__name__, local[operation.name])
+            yield from _entries(at.at("arguments"), arguments)
+        if calls:
+            yield from _entries(_Place(f"{part.name}: outputs", f"#{number} outputs", local), part.outputs)
+
+
+def compile_entries(model: Any) -> Iterator[Entry]:
+    """Entries of what ``compile`` was given, but for the optimizer and for how the machine is to compute."""
+    given, order = compiled_with(model), _order(_parts(model))
+    for name in _OF_COMPILE:
+        yield from _entries(_Place(name, name, order), given.get(name))
+
+
+def optimizer_entries(optimizer: Any, *, number: int) -> Iterator[Entry]:
+    """Entries of an optimizer, which is the one with this number."""
+    return _object(_Place(type(optimizer).__name__, str(number)), optimizer)
+
+
+def _parts(model: Any) -> list[Any]:
+    """The layers at every depth, and the operations of functional models that are none."""
+    layers = all_layers(model)
+    called = [call[0] for layer in layers for call in calls_of(layer)]
+    return list({id(one): one for one in (*layers, *called)}.values())
+
+
+def _order(named: Sequence[Any]) -> dict[str, str]:
+    return {name: f"#{place}" for place, name in enumerate(dict.fromkeys(one.name for one in named))}
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def _entries(place: _Place, value: Any) -> Iterator[Entry]:
+    """The entries of any value."""
+    value = without_factor(value)
+    if place.depth > _DEEPEST:
+        yield place.holds(type(value).__name__)
+    elif isinstance(value, _PLAIN):
+        yield place.holds(_text(value))
+    elif _is_variable(value):
+        yield place.holds("a variable")
+    elif isinstance(value, np.ndarray) or tf.is_tensor(value):
+        yield place.holds(_array(value))
+    elif keras.utils.is_keras_tensor(value):
+        operation, output = maker_of(value)
+        yield place.holds(f"output {output} of {operation.name}", f"{place.order.get(operation.name)} {output}")
+    elif isinstance(value, Mapping):
+        yield from _mapping(place, value)
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from _sequence(place, value)
+    elif isinstance(value, functools.partial):
+        yield from _entries(place, value.func)
+        yield from _entries(place.at("arguments"), [value.args, value.keywords])
+    elif (function := _python_function(value)) is not None:
+        yield from _function(place, function)
+    # It has entries of its own.
+    elif isinstance(value, keras.Operation):
+        yield place.holds(type(value).__name__)
+    else:
+        yield from _object(place, value)
+
+
+def _text(value: Any) -> str:
+    """A plain value in words: numbers to six digits, as they may be computed in another order; of a path only that."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, str):
+        return "a path" if "/" in value else repr(_ADDRESS.sub("0x", value))
+    return repr(value)
+
+
+def _array(value: Any) -> str:
+    """An array in words: its numbers where these are few."""
+    looks, count = f"{value.dtype.name}{value.shape}", _count(value)
+    return f"{looks} of {', '.join(map(_text, np.asarray(value).flat))}" if 0 < count <= _MOST_SINGLE else looks
+
+
+def _mapping(place: _Place, value: Mapping[Any, Any]) -> Iterator[Entry]:
+    """The entries of a mapping; of an object that Keras has put into words those of its class and its config."""
+    match value:
+        # Its bytes hold the file and the lines.
+        case {"class_name": "__lambda__"}:
+            yield place.holds("a lambda")
+        case {"class_name": "DTypePolicy", "config": {"name": name}}:
+            yield place.holds(str(name))
+        case _ if len(value) > _MOST_SINGLE and all(isinstance(one, _PLAIN) for one in value.values()):
+            texts = sorted(f"{key}: {_text(one)}" for key, one in value.items())
+            yield place.holds(f"{len(value)} values by name", str(texts))
+        case _:
+            for key in sorted(filter(_counts, value), key=str):
+                yield from _entries(place.at(key), value[key])
+
+
+def _counts(key: Any) -> bool:
+    return key not in _PASSED_OVER and "seed" not in str(key)
+
+
+def _sequence(place: _Place, value: Any) -> Iterator[Entry]:
+    """An entry for each value; one for many plain values, and for those of a set, which has no order."""
+    if isinstance(value, set | frozenset):
+        texts = sorted(_text(one) if isinstance(one, _PLAIN) else type(one).__name__ for one in value)
+        yield place.holds("{" + ", ".join(texts) + "}")
+    elif len(value) > _MOST_SINGLE and all(isinstance(one, _PLAIN) for one in value):
+        yield place.holds(f"{len(value)} values from {_text(value[0])} to {_text(value[-1])}", _many(value))
+    elif not value:
+        yield place.holds("nothing")
+    else:
+        for number, one in enumerate(value):
+            yield from _entries(place.at(number), one)
+
+
+def _many(values: Sequence[Any]) -> str:
+    """The texts of many values; of floats, some of which rounding would change, the larger one of each two."""
+    if all(isinstance(one, float | np.floating) for one in values):
+        return f"{len(values)} {[bool(one > other) for one, other in pairwise(values)]}"
+    return f"{list(map(_text, values))}"
+
+
+# ---- objects ---------------------------------------------------------------------------------------------------------
+
+
+def _object(place: _Place, one: Any) -> Iterator[Entry]:
+    """The class and the config of an object; also its numbers, where the config may not tell them."""
+    place = replace(place, order={})  # its entries are called like no output
+    yield place.holds(getattr(one, "__qualname__", type(one).__qualname__))
+    if isinstance(one, type | keras.initializers.Initializer):
+        return
+    held, config = getattr(one, "__dict__", {}), _config(one)
+    for key in sorted(filter(_counts, config), key=str):
+        kept = held.get(key, held.get(f"_{key}"))
+        yield from _entries(place.at(key), kept if _tells_more(kept) else config[key])
+    # A class of the program's may declare less than it has, and an optimizer cannot where its schedule does not.
+    if not isinstance(one, keras.Operation) and not (config and _is_of_library(type(one))):
+        changing = _set_later(type(one))
+        for key, value in sorted(held.items()):
+            if key[:1] != "_" and key not in config and key not in changing and _counts(key) and _is_number(value):
+                yield from _entries(place.at(key), value)
+        if not config and "_learning_rate" in held:
+            yield from _entries(place.at("learning_rate"), held["_learning_rate"])
+
+
+def _config(one: Any) -> Mapping[str, Any]:
+    """The config that an object declares; of models that are made of others only their own part of it."""
+    if not hasattr(one, "get_config") or _is_large(one):
+        return {}
+    is_made_of_others = isinstance(one, keras.Sequential) or bool(calls_of(one))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of functions that Keras could not load again
+            found = keras.Layer.get_config(one) if is_made_of_others else one.get_config()
+    # The program's own class may raise anything, most of them that it declares none.
+    except Exception:  # noqa: BLE001 - what has no config is compared by its class
+        return {}
+    return found if isinstance(found, Mapping) else {}
+
+
+def _is_large(one: Any) -> bool:
+    """True if the object, or an initializer of it, keeps an array of which Keras would make a long list."""
+    kept = list(getattr(one, "__dict__", {}).values())
+    kept += [
+        value for each in kept if isinstance(each, keras.initializers.Initializer) for value in vars(each).values()
+    ]
+    return any(_count(value) > _MOST_NUMBERS for value in kept)
+
+
+def _count(value: Any) -> int:
+    """The numbers of an array; 0 of anything else, or where they are not known before a graph runs."""
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
+        return int(value.shape.num_elements())
+    return value.size if isinstance(value, np.ndarray) else 0
+
+
+def _tells_more(kept: Any) -> bool:
+    """True for an attribute that tells more than its text in a config: a variable, a function, what has a config."""
+    if isinstance(kept, list | tuple):
+        return any(map(_tells_more, kept))
+    function = _python_function(kept)
+    is_own = isinstance(kept, functools.partial) or (function is not None and not _is_of_library(function))
+    return is_own or _is_variable(kept) or (hasattr(kept, "get_config") and not isinstance(kept, type))
+
+
+def _is_variable(value: Any) -> bool:
+    return isinstance(value, tf.Variable | keras.Variable)
+
+
+def _is_number(value: Any) -> bool:
+    """True for a number, an array, or a tuple of numbers; a list may be filled by the program as it runs."""
+    if isinstance(value, tuple):
+        return all(map(_is_number, value))
+    return isinstance(value, bool | int | float | np.number | np.ndarray | tf.Tensor)
+
+
+def _is_of_library(made: Any) -> bool:
+    return str(made.__module__).partition(".")[0] in _LIBRARIES
+
+
+def _set_later(kind: type) -> set[str]:
+    """The attributes that methods of a class set after its beginning, as a counter."""
+    own = [one for each in kind.__mro__ if not _is_of_library(each) for one in vars(each).items()]
+    codes = [one.__code__ for name, one in own if isinstance(one, FunctionType) and name != "__init__"]
+    return {step.argval for code in codes for step in _instructions(code) if step.opname == "STORE_ATTR"}
+
+
+# ---- functions -------------------------------------------------------------------------------------------------------
+
+
+def _python_function(value: Any) -> FunctionType | None:
+    """The function of a method or a ``tf.function``."""
+    if not callable(value):
+        return None
+    value = getattr(value, "python_function", value)
+    value = getattr(value, "__func__", value)
+    return value if isinstance(value, FunctionType) else None
+
+
+def _function(place: _Place, function: FunctionType) -> Iterator[Entry]:
+    yield place.holds(function.__qualname__)
+    if _is_of_library(function) or id(function) in place.told:
+        return
+    place.told.add(id(function))
+    text = _code(function.__code__)
+    yield place.at("code").holds(f"{_PYTHON} bytecode {zlib.crc32(text.encode()):08x}", text)
+    for name, value in sorted(_read(function).items()):
+        yield from _entries(place.at(name), value)
+
+
+def _code(code: CodeType) -> str:
+    """Code without files and lines; constants that are sets in one order, as Python draws the hashes of texts anew."""
+    return repr((code.co_code, code.co_names, [*map(_constant, code.co_consts)]))
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, CodeType):
+        return _code(value)
+    if isinstance(value, frozenset):
+        return sorted(map(repr, value))
+    return [*map(_constant, value)] if isinstance(value, tuple) else repr(value)
+
+
+def _read(function: FunctionType) -> dict[str, Any]:
+    """The numbers and losses that a function reads from its module, its closure and its defaults.
+
+    Functions of its closure and its defaults too; one of its module may read what has nothing to do with it.
+    """
+    code, steps = function.__code__, list(_instructions(function.__code__))
+    globals_ = {one.argval for one in steps if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")} & function.__globals__.keys()
+    found = {name: one for name in globals_ if not callable(one := function.__globals__[name]) or _is_loss(one)}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        # It is assigned after the function is made.
+        except ValueError:
+            continue
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    found |= dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (function.__kwdefaults__ or {})
+    # What it sets is state of the program.
+    set_here = {one.argval for one in steps if one.opname in ("STORE_GLOBAL", "STORE_DEREF")}
+    return {name: one for name, one in found.items() if name not in set_here and _counts(name) and _is_read(one)}
+
+
+def _is_read(value: Any) -> bool:
+    return _is_number(value) or _is_loss(value) or _python_function(value) is not None
+
+
+def _is_loss(value: Any) -> bool:
+    return isinstance(value, keras.losses.Loss)
+
+
+def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
+    """The instructions of a code, and of the functions that are made in it."""
+    yield from dis.get_instructions(code)
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _instructions(one)
