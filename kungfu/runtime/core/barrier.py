@@ -3,6 +3,35 @@
 `decide` first merges the requests (see ``core.barrier_requests``), then chooses the next view (see
 ``core.next_membership``), then the terms with the settings that rules ask for. Real peers and the model of
 ``kungfu.testing`` hold their barriers with it.
+
+Nothing that can be done at once waits for joiners. The table shows what a request becomes in the next barrier of three
+peers, where two more are on their way: they start, they are offered to this barrier, or they are on their way to the
+survivors of a loss.
+
+| a rule or hook asks for | nothing under way | joiners start         | joiners offered       | after a loss          |
+| ----------------------- | ----------------- | --------------------- | --------------------- | --------------------- |
+| nothing                 | nothing           | joiners come          | joiners join          | joiners come          |
+| the end of training     | ends              | ends, joiners         | ends, joiners         | ends, joiners         |
+|                         |                   | dismissed             | dismissed             | dismissed             |
+| a checkpoint            | written           | written, joiners come | written, joiners join | written, joiners come |
+| another batch           | set               | set, joiners come     | set, joiners join     | set, joiners come     |
+| the size under way: 5   | joiners start     | joiners come          | joiners join          | joiners come          |
+| the present size: 3     | nothing           | joiners dismissed     | joiners dismissed     | joiners dismissed     |
+| a smaller size: 2       | peers leave       | peers leave, joiners  | peers leave, joiners  | peers leave, joiners  |
+|                         |                   | dismissed             | dismissed             | dismissed             |
+| a size between: 4       | joiners start     | joiners come, joiners | joiners join, joiners | joiners come, joiners |
+|                         |                   | dismissed             | dismissed             | dismissed             |
+| a larger size: 6        | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
+|                         |                   | start                 | start                 | start                 |
+| a peer to evict         | peers leave       | peers leave, joiners  | peers leave, joiners  | peers leave, joiners  |
+|                         |                   | come                  | come                  | come                  |
+| a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
+|                         |                   | start                 | start                 | start                 |
+
+Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is asked for again in
+the next one (`BarrierRequests.after`). One thing waits, for one step: a rule that asks for a size, a batch, a rate or a
+call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``), where it would
+judge by a size that is about to change.
 """
 
 from __future__ import annotations
@@ -11,7 +40,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest, merge
-from kungfu.runtime.core.next_membership import Decision, Prepared, Situation, next_membership
+from kungfu.runtime.core.next_membership import (
+    Decision,
+    Prepared,
+    Situation,
+    is_under_way,
+    next_membership,
+    without_joiners,
+)
 from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings, meant_size
 from kungfu.runtime.core.view import NO_SPEEDS, View, is_slow
 from kungfu.runtime.settings import Limits
@@ -54,9 +90,16 @@ def decide(
     >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=BarrierRequests((grow,))).prepare
     4
     """
-    merged, outside = merge(requests.rescale, requests.external), requests.external
     terms = _without_refusals(terms, requests)
+    news = tuple(one for one in requests.rescale if not is_under_way(one, terms, limits))
+    merged, stop = merge(news, requests.external), next((one for one in requests.settings if one.kind == "stop"), None)
+    if stop is not None:
+        # Nobody has to come to training that ends; those who leave now leave.
+        merged, prepared = merged.without_joiners(by=stop.rule), None
+    outside = requests.external if requests.external in merged.taken else None
     decision = next_membership(Situation(view, terms, limits, merged.taken, outside, prepared, speeds))
+    if stop is not None:
+        decision = without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:
         # Other peers, or the same ones elsewhere: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))

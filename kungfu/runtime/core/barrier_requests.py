@@ -191,6 +191,12 @@ class Merged:
     taken: tuple[RescaleRequest, ...]
     superseded: tuple[Superseded, ...]
 
+    def without_joiners(self, *, by: str) -> Merged:
+        """Those that let peers leave now; what others would have to come for is superseded by the end of training."""
+        now = tuple(one for one in self.taken if one.leave is not None and one.leave.when != "replaced")
+        others = (Superseded(one, by) for one in self.taken if one not in now)
+        return Merged(now, (*self.superseded, *others))
+
 
 def merge(requests: Sequence[RescaleRequest], external: RescaleRequest | None = None) -> Merged:
     """Chooses among requests by the table of this module.

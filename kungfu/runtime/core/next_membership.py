@@ -32,7 +32,8 @@ What is under way is a size *and* peers to exchange, and one wave of joiners ser
 |                      | replaced                | once                                                             |
 | an exchange          | a size                  | that size, and the exchange                                      |
 | a size               | another size            | the newer size                                                   |
-| a size, an exchange  | peers to leave now      | the exchange of the others; the size follows from who leaves     |
+| a size, an exchange  | peers to leave now      | the exchange of the others, and that size less those who leave   |
+| a size               | that size, kept alike   | nothing: it is asked for already (`is_under_way`)                |
 
 Where fewer come than were asked for, peers are exchanged first, the slowest before others: an exchange gives back the
 slot that it takes, and a slow peer costs the job more than one peer that is missing. The size is then marked as
@@ -55,7 +56,7 @@ from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Decision", "Prepared", "Situation", "next_membership"]
+__all__ = ["Decision", "Prepared", "Situation", "is_under_way", "next_membership", "without_joiners"]
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,21 @@ def next_membership(at: Situation) -> Decision:
         return _change_size(at, at.terms.target_size, asked=_under_way(view, at.terms), preparing=True)
     # A barrier for something else, a checkpoint say.
     return Decision(view, at.terms)
+
+
+def is_under_way(request: RescaleRequest, terms: Terms, limits: Limits) -> bool:
+    """True if a request of a rule or a hook asks for what joiners are on their way for already."""
+    if request.leave is not None or not terms.target_size:
+        return False
+    asked, target = _with_reachable_size(request, terms, limits)
+    same_terms = (asked.keep, asked.max_global_batch) == (terms.keep, terms.max_global_batch)
+    return same_terms and target == terms.target_size
+
+
+def without_joiners(decision: Decision, *, preparing: bool) -> Decision:
+    """The decision of a barrier that ends training: nobody comes, nobody waits; who is on the way is dismissed."""
+    terms = replace(decision.terms, target_size=0, leaving=())
+    return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
 
 
 def _resize(at: Situation, request: RescaleRequest) -> Decision:
@@ -306,8 +322,10 @@ def _let_named_leave(at: Situation) -> Decision:
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
         # Some leave at this barrier.
-        stays = named.noticed_only and (pending or lead.leave is not None)
+        stays, keep = named.noticed_only and (pending or lead.leave is not None), terms.keep
         shrunk, terms = _after_leaving(shrunk, terms, lead, batch_stays=stays)
+        # Those under way come on the terms on which they were asked for.
+        terms = replace(terms, keep=keep) if pending and preparing else terms
     terms = replace(terms, target_size=wanted if pending else 0, leaving=leaving)
     processes = wanted + len(leaving) + len(gone)  # the agent still counts those who leave
     return Decision(shrunk, terms, processes if pending or preparing else None, host=named.host)
@@ -343,8 +361,11 @@ def _size_after_named_leave(at: Situation, lead: RescaleRequest, named: _Named) 
     if named.now and named.noticed_only:
         # A notice says how many the job shall have with those under way.
         return max(staying, at.limits.clip(lead.size - len(terms.leaving)))
+    if at.outside is None and named.now:
+        # Evicted peers leave a smaller job, also of those who are on their way.
+        return max(staying, terms.target_size - len(named.now))
     if named.now or not named.replaced:
-        # Evicted peers leave a smaller job.
+        # Peers that somebody outside lets go: nobody comes, whoever was under way.
         return staying
     if at.outside is None:
         # A size that is under way stays so.

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
 from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
+from kungfu.runtime.core.next_membership import is_under_way
 from kungfu.runtime.core.terms import Keep, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -46,6 +47,7 @@ def decided(
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     decision = decide(view, terms, limits, requests=BarrierRequests(requests, outside), prepared=prepared)
-    given = requests if outside is None else (outside, *requests)
+    news = tuple(one for one in requests if not is_under_way(one, terms, limits))
+    given = news if outside is None else (outside, *news)
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, given))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

@@ -6,13 +6,14 @@ the agent hears what it decided. That is all the delay there is between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, RescaleRequest
+from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, Leave, RescaleRequest
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     Cluster,
@@ -34,7 +35,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
     step,
 )
-from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.terms import SettingChange, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines, Limits
 
@@ -99,15 +100,22 @@ def happen(world: World, what: str, which: int) -> None:
             world.tell(ProcessEnded(peer, -9))
 
 
-def hold_barrier(world: World, *, size: int | None, meanwhile: list[tuple[str, int]]) -> None:
+Asked = int | Literal["evict", "stop"] | None
+
+
+def hold_barrier(world: World, *, asked: Asked, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
     prepared, world.offer = world.offer, None
     forwarded, world.forwarded = world.forwarded, None
     external = None if forwarded is None else forwarded.rescale(step=1)
-    if size is not None:
-        world.wanted = size
-    asked = () if size is None else (RescaleRequest(size, "local_batch_size", "rule", 1),)
-    requests = BarrierRequests(asked, external)
+    world.wanted = asked if isinstance(asked, int) else world.wanted
+    requests = BarrierRequests(external=external)
+    if asked == "stop":
+        requests = replace(requests, settings=(SettingChange("stop", 0.0, "rule", 1),))
+    elif asked is not None:
+        leave = Leave((world.view.ids[world.view.size // 2],), "now") if asked == "evict" else None
+        size = world.view.size - 1 if asked == "evict" else asked
+        requests = replace(requests, rescale=(RescaleRequest(size, "local_batch_size", "rule", 1, leave=leave),))
     decision = decide(world.view, world.terms, LIMITS, requests=requests, prepared=prepared)
     for what, which in meanwhile:
         happen(world, what, which)
@@ -141,13 +149,35 @@ def test_nobody_is_left_waiting_and_no_request_stays_pending(size: int, history:
         for what, which in before:
             happen(world, what, which)
         if target is not None or world.offer is not None:
-            hold_barrier(world, size=target, meanwhile=meanwhile)
+            hold_barrier(world, asked=target, meanwhile=meanwhile)
     settle(world)
     assert world.terms.target_size == 0
     assert world.cluster.alive - world.killed == set(world.view.ids)
     assert world.terms.global_batch_size == 8 * world.view.size
     reached = world.view.size == world.wanted
     assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
+
+
+requests = st.none() | st.integers(0, 8) | st.just("evict")
+
+
+@given(st.integers(1, 4), st.lists(st.tuples(happenings, requests, happenings), max_size=12), st.booleans())
+def test_whoever_is_evicted_while_others_come_nobody_is_left_waiting(
+    size: int, history: list[tuple], ends: bool
+) -> None:
+    world = begun(size)
+    for before, asked, meanwhile in history:
+        for what, which in before:
+            happen(world, what, which)
+        if asked is not None or world.offer is not None:
+            hold_barrier(world, asked=asked, meanwhile=meanwhile)
+    if ends:
+        hold_barrier(world, asked="stop", meanwhile=[])
+    else:
+        settle(world)
+    assert world.terms.target_size == 0
+    assert world.cluster.alive - world.killed == set(world.view.ids), "whoever is on the way is dismissed"
+    assert world.terms.global_batch_size == 8 * world.view.size
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), happenings)
@@ -159,7 +189,7 @@ def test_whoever_is_taken_away_from_full_hosts_is_replaced(
         # The only one that is left of the job would wait for its own slot: nobody could come for it.
         if peer in world.view.ids and world.view.size > 1:
             world.tell(PeerNoticed(peer))
-            hold_barrier(world, size=None, meanwhile=[one for one in meanwhile if one[0] == "ready"])
+            hold_barrier(world, asked=None, meanwhile=[one for one in meanwhile if one[0] == "ready"])
             settle(world)
     assert world.view.size == 3
     assert world.terms.target_size == 0
@@ -171,5 +201,5 @@ def settle(world: World) -> None:
     """No more requests: joiners get ready one after the other, and barriers are held where offers call for them."""
     for _ in range(20):
         if world.offer is not None:
-            hold_barrier(world, size=None, meanwhile=[])
+            hold_barrier(world, asked=None, meanwhile=[])
         happen(world, "ready", 0)

@@ -1,0 +1,134 @@
+"""Each request against what is under way: the table of ``core.barrier``, cell by cell, in its own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from kungfu.runtime.core import barrier
+from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest
+from kungfu.runtime.core.terms import SettingChange, Terms
+from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
+
+REQUESTS = {
+    "nothing": NO_REQUESTS,
+    "the end of training": BarrierRequests(settings=(SettingChange("stop", 0.0, "stop_on_nan", 9),)),
+    "a checkpoint": BarrierRequests(checkpoints=("checkpoint",)),
+    "another batch": BarrierRequests(settings=(SettingChange("global_batch_size", 64.0, "batch", 9),)),
+    "the size under way: 5": BarrierRequests((size_request(5),)),
+    "the present size: 3": BarrierRequests((size_request(3),)),
+    "a smaller size: 2": BarrierRequests((size_request(2),)),
+    "a size between: 4": BarrierRequests((size_request(4),)),
+    "a larger size: 6": BarrierRequests((size_request(6),)),
+    "a peer to evict": BarrierRequests((leaving(1),)),
+    "a peer to replace": BarrierRequests((leaving(1, when="replaced"),)),
+}
+# The terms and the offer of each column. After a loss the batch is that of the peers before it.
+UNDER_WAY = {
+    "nothing under way": (terms_of(3), None),
+    "joiners start": (terms_of(3, target=5), None),
+    "joiners offered": (terms_of(3, target=5), Prepared(peers(7, 8))),
+    "after a loss": (Terms(128, 32.0, target_size=5), None),
+}
+
+
+def table() -> Iterator[tuple[str, str, str]]:
+    """The cells of the table: request, what is under way, and what the request becomes."""
+    head: list[str] = []
+    rows: list[list[str]] = []
+    for line in (barrier.__doc__ or "").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("| ") else []
+        if cells and not head:
+            head = cells[1:]
+        elif cells and cells[0]:
+            rows.append(cells)
+        elif cells:
+            rows[-1] = [f"{cell} {more}".strip() for cell, more in zip(rows[-1], cells, strict=True)]
+    return (
+        (row[0], column, cell)
+        for row in rows
+        if "---" not in row[0]
+        for column, cell in zip(head, row[1:], strict=True)
+    )
+
+
+def coming(size: int, terms: Terms) -> int:
+    return terms.target_size - size + len(terms.leaving) if terms.target_size else 0
+
+
+def in_words(asked: BarrierRequests, before: Terms, decision: Decision) -> str:
+    """What became of a request in a view of three, in the words of the table."""
+    view, after = view_of(3), decision.view
+    left, joined = set(view.ids) - set(after.ids), set(after.ids) - set(view.ids)
+    still, surplus = (
+        coming(after.size, decision.terms),
+        coming(3, before) - len(joined) - coming(after.size, decision.terms),
+    )
+    if decision.prepare is not None:
+        # The agent counts those who leave; where nobody comes, any number up to the members dismisses all.
+        assert decision.prepare == 3 + still or (not still and decision.prepare <= 3)
+    elif not joined:
+        assert surplus == 0, "the agent has to be told whom to start or to dismiss"
+    parts = {
+        "ends": any(one.kind == "stop" for one in asked.settings),
+        "set": any(one.kind == "global_batch_size" for one in asked.settings),
+        "written": bool(asked.checkpoints),
+        "peers leave": bool(left),
+        "joiners join": bool(joined),
+        "joiners come": bool(still) and still > max(0, -surplus),
+        "joiners dismissed": surplus > 0,
+        "joiners start": surplus < 0,
+    }
+    return ", ".join(words for words, holds in parts.items() if holds) or "nothing"
+
+
+CELLS = [*table()]
+
+
+@pytest.mark.parametrize(("asked", "under_way", "becomes"), CELLS, ids=[f"{row}, {column}" for row, column, _ in CELLS])
+def test_each_request_becomes_what_the_table_says(asked: str, under_way: str, becomes: str) -> None:
+    terms, offer = UNDER_WAY[under_way]
+    requests = REQUESTS[asked]
+    # The barrier that was asked first broke over the loss.
+    requests = NO_REQUESTS.after(requests) if under_way == "after a loss" else requests
+    assert in_words(requests, terms, decide(view_of(3), terms, LIMITS, requests=requests, prepared=offer)) == becomes
+
+
+def test_the_table_has_every_request_and_everything_that_may_be_under_way() -> None:
+    assert {(row, column) for row, column, _ in CELLS} == {(row, column) for row in REQUESTS for column in UNDER_WAY}
+
+
+def test_joiners_of_an_evicted_peer_s_job_come_on_the_terms_of_their_growth() -> None:
+    terms = replace(terms_of(3, target=5), keep="global_batch_size")
+    evicted = decided(view_of(3), terms, LIMITS, asked=leaving(1))
+    assert (evicted.view.ids, evicted.terms.global_batch_size, evicted.terms.target_size) == ((0, 2), 64, 4)
+    joined = decided(evicted.view, evicted.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    assert (joined.view.ids, joined.terms.global_batch_size) == ((0, 2, 7, 8), 64)
+
+
+def test_a_stop_supersedes_what_others_would_have_to_come_for() -> None:
+    stop = REQUESTS["the end of training"]
+    for asked in (size_request(5), size_request(2), leaving(1, when="replaced")):
+        decision = decide(view_of(3), terms_of(3), LIMITS, requests=replace(stop, rescale=(asked,)))
+        assert (decision.view, decision.terms.target_size, decision.prepare) == (view_of(3), 0, None)
+        assert [(one.request, one.by) for one in decision.superseded] == [(asked, "stop_on_nan")]
+    outside = replace(stop, external=size_request(5))
+    assert decide(view_of(3), terms_of(3), LIMITS, requests=outside).superseded[0].by == "stop_on_nan"
+
+
+def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_it() -> None:
+    notice = leaving(1, when="noticed", size=3)
+    ends = replace(REQUESTS["the end of training"], external=notice)
+    decision = decide(view_of(3), terms_of(3, target=4), LIMITS, requests=ends)
+    assert (decision.view.ids, decision.terms.target_size, decision.prepare) == ((0, 2), 0, 2)
+    stopped = NO_REQUESTS.with_external(ExternalRequest("stop", "kungfu stop"), step=9)
+    assert decide(view_of(3), terms_of(3, target=4), LIMITS, requests=stopped).prepare == 3
+
+
+def test_a_size_on_other_terms_replaces_the_one_under_way() -> None:
+    other = size_request(5, "global_batch_size")
+    decision = decided(view_of(3), terms_of(3, target=5), LIMITS, asked=other)
+    assert (decision.terms.keep, decision.terms.target_size, decision.prepare) == ("global_batch_size", 5, 5)
