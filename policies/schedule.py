@@ -21,7 +21,8 @@ def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep 
     """From each step of ``{step: size}`` on, that many peers.
 
     In every step the size wanted is that of the largest step of the table that has been reached; before the first one
-    nothing is wanted. A moment that was missed, because another change was under way, is made up for later.
+    nothing is wanted. A size whose peers have not come when the next one is due is given up for it. A moment that was
+    missed, because the barrier of that step changed the cluster, is made up for in the next one.
 
     Args:
         training: The signals of a step.
@@ -33,7 +34,7 @@ def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep 
         PolicyError: At `attach`, for an empty table and for other numbers.
 
     Cost:
-        No message, no state.
+        No message, 13 bytes of state.
 
     >>> schedule({100: 4, 300: 2}).name
     'schedule'

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
-from kungfu.control import Budget, Call, Replace, Rule
+from kungfu.control import Budget, Call, Evict, Replace, Rule
 from kungfu.control.action import changes_membership, operands, rewired
 from kungfu.control.budget import Credit, Taken, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
@@ -116,6 +116,9 @@ def _held_back(rule: Rule, credit: Credit, *, taken: Taken) -> tuple[Rule, Rule]
     """The rule where the credit allows it, and its twin, which tells of the other steps."""
     with attributed_to(rule.origin):
         replaces = isinstance(rule.action, Replace)
+        if isinstance(rule.action, Evict):
+            # Those on their way change the cluster too, and are charged when they have come.
+            taken = taken.and_rescale(Source("target_size") > 0)
         allowed = credit.allows_exchange(taken) if replaces else credit.allows_rescale(taken)
         if replaces and credit.counts_replacements:
             rule = _told_replacements_left(rule, credit, taken=taken)

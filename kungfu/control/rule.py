@@ -32,7 +32,7 @@ from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import SCALAR, VECTOR, Constant, Fold, Signal, Source, as_signal, fold
 from kungfu.signal.gate import period_of
-from kungfu.signal.operation import SignalType
+from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.whole_number import is_whole_number
 
@@ -162,10 +162,9 @@ def rate_limited(rule: Rule) -> Rule:
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
     """Whether the rule could fire again in the step between its post and the barrier: it would ask for the same twice.
 
-    A size or an eviction that was posted is pending then, and a checkpoint waits by itself.
+    A size waits in a step whose barrier may change the cluster.
     """
-    is_held_anyway = isinstance(rule.action, Rescale | Evict | Checkpoint)
-    return rule.mode == "acting" and period_of(rule.gate) < 2 and not is_held_anyway
+    return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, Rescale)
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -218,8 +217,10 @@ def rescale_rule(
 ) -> Rule:
     """The rule that asks for a size of the cluster, rounded and held within the job's limits.
 
-    It does not fire while a change is pending, for a target that is not finite, for the size that is, or for the size
-    that was refused last.
+    While peers are on their way another size takes the place of the one that they come for, and the present size takes
+    it back, where this rule wanted it last: what somebody else asked for is not undone by a rule that is content. It
+    does not fire for a target that is not finite, for the size that is under way, or, if none is, for the size that
+    is; for the size that was refused last; and in a step whose barrier may change the cluster.
 
     Args:
         peers: The size: a number, or an agreed signal.
@@ -241,9 +242,28 @@ def rescale_rule(
     wanted = as_signal(peers)
     size, refused = Source("size"), Source("refused_size")
     target = clip(round(wanted), Source("min_size"), Source("max_size"))
-    news = is_finite(wanted) & (target != size) & (target != refused)
+    under_way, wants = Source("target_size"), _looks(trigger) & is_finite(wanted)
+    # What is not one number is refused when the rules are checked, by its name.
+    is_number = target.type.shape == SCALAR
+    withdraws = _wanted_last(target, gate=trigger.gate, asked=wants & (target != size)) if is_number else False
+    news = where(target == size, withdraws, (target != under_way) & (target != refused))
     inputs = {**_seen(trigger, wanted), "size": size, "target": target}
-    return Rule(name, trigger, _ready(trigger) & news, Rescale(target, keep, most or 0), inputs)
+    return Rule(name, trigger, _ready(trigger) & is_finite(wanted) & news, Rescale(target, keep, most or 0), inputs)
+
+
+def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
+    """True where the peers under way come for the size that was asked for last, in this view: bool."""
+
+    # The state: whether they do, the last size that was asked for, and the view in which it was.
+    def update(
+        state: tuple[Signal, ...], asks: Signal, size: Signal, view: Signal, under_way: Signal
+    ) -> tuple[Signal, ...]:
+        comes = (under_way > 0) & (under_way == state[1]) & (view == state[2])
+        return comes, where(asks, size, state[1]), where(asks, view, state[2])
+
+    sources = Source("view"), Source("target_size")
+    made = fold(update, (False, 0.0, -1), asked, target * 1.0, *sources, output=lambda state: state[0])
+    return replace(made, gate=gate)
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
@@ -273,23 +293,12 @@ def rate_rule(
 
 def stop_rule(*, trigger: Trigger) -> Rule:
     """The rule that ends the training."""
-    return Rule("stop", trigger, _ready(trigger), Stop(), _seen(trigger, trigger.gate))
+    return Rule("stop", trigger, _looks(trigger), Stop(), _seen(trigger, trigger.gate))
 
 
 def checkpoint_rule(*, trigger: Trigger) -> Rule:
-    """The rule that asks for a checkpoint; where a change is pending, as soon as it no longer is."""
-
-    # The state: whether a checkpoint is due and has to wait, and whether it is asked for in this step. It also waits
-    # in the step between its post and the barrier that answers it.
-    def update(state: tuple[Signal, ...], asked: Signal, pending: Signal, barrier_due: Signal) -> tuple[Signal, ...]:
-        due, waits = state[0] | asked, pending | (barrier_due & state[1])
-        return due & waits, due & ~waits
-
-    asked = trigger.gate & trigger.predicate
-    sources = Source("pending"), Source("barrier_due")
-    fires = fold(update, (False, False), asked, *sources, output=lambda state: state[1])
-    always = replace(trigger, gate=Constant(True))
-    return Rule("checkpoint", always, fires, Checkpoint(), _seen(trigger, trigger.gate))
+    """The rule that asks for a checkpoint."""
+    return Rule("checkpoint", trigger, _looks(trigger), Checkpoint(), _seen(trigger, trigger.gate))
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
@@ -306,8 +315,8 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     size, marked = Source("size"), sum(where(mask, 1.0, 0.0))
     fewest = Source("min_size") if kind == "evict" else Constant(1)
     can_replace = ~Source("replacing") & ~Source("replacement_refused")
-    ready = _ready(trigger) if kind == "evict" else trigger.gate & trigger.predicate & can_replace
-    fires = ready & (marked > 0) & (size - marked >= fewest)
+    looks = _looks(trigger) if kind == "evict" else _looks(trigger) & can_replace
+    fires = looks & (marked > 0) & (size - marked >= fewest)
     action = Evict(mask) if kind == "evict" else Replace(mask)
     return Rule(kind, trigger, fires, action, {**_seen(trigger, mask), "size": size, "marked": marked})
 
@@ -325,11 +334,14 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
     return Rule(name, trigger, _ready(trigger), Call(fn, values), inputs)
 
 
+def _looks(trigger: Trigger) -> Signal:
+    """True in the steps in which a trigger lets a rule act."""
+    return trigger.predicate if trigger.event == "rescale" else trigger.gate & trigger.predicate
+
+
 def _ready(trigger: Trigger) -> Signal:
-    """Where a trigger lets a rule act: a change of the cluster that is under way has to end first."""
-    if trigger.event == "rescale":
-        return trigger.predicate
-    return trigger.gate & trigger.predicate & ~Source("pending")
+    """True in those steps whose barrier does not change the cluster: its size is what the rule judges by."""
+    return _looks(trigger) if trigger.event == "rescale" else _looks(trigger) & ~Source("change_due")
 
 
 def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:

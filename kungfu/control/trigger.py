@@ -129,7 +129,9 @@ class Trigger:
     ) -> Rule:
         """Ask for a size of the cluster.
 
-        Fires only while no change is pending and for a size that is neither the present nor the last refused one.
+        Fires for a size that is neither the present nor the last refused one. While peers are on their way, it fires
+        for another size than the one that they come for, which it replaces; the present size takes back what this rule
+        itself has wanted. It waits one step where the barrier may change the cluster (`TrainingSignals.change_due`).
 
         Args:
             peers: Peers, agreed; rounded, and held between the job's limits; NaN asks for nothing.
@@ -143,15 +145,15 @@ class Trigger:
             PolicyError: `max_global_batch` is no number of samples, or the global batch is kept anyway.
 
         Cost:
-            No message.
+            No message, 13 bytes of state.
         """
         return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least).
 
-        NaN, and a number that is not above 0, ask for nothing. Fires only while no change is pending and for another
-        number than the present one. Cost: no message.
+        NaN, and a number that is not above 0, ask for nothing. Fires for another number than the present one; where the
+        barrier may change the cluster, a step later. Cost: no message.
         """
         return rules.batch_rule(samples, trigger=self)
 
@@ -160,9 +162,9 @@ class Trigger:
     ) -> Rule:
         """Ask for a learning rate, at once or at the end of a straight line.
 
-        Fires only while no change is pending, for another rate than the present one and than the one that this rule
-        asked for last. An optimizer's own schedule stays in force, multiplied; see `kf.control.SetLearningRate` for the
-        formula.
+        Fires for another rate than the present one and than the one that this rule asked for last; where the barrier
+        may change the cluster, a step later. An optimizer's own schedule stays in force, multiplied; see
+        `kf.control.SetLearningRate` for the formula.
 
         Args:
             rate: The learning rate, agreed; NaN, and a number that is not above 0, ask for nothing.
@@ -179,17 +181,17 @@ class Trigger:
         return rules.rate_rule(rate, trigger=self, ramp_length=length, unit=unit)
 
     def stop(self) -> Rule:
-        """End the training on all peers. Fires only while no change is pending. Cost: no message."""
+        """End the training on all peers; peers on their way are dismissed. Cost: no message."""
         return rules.stop_rule(trigger=self)
 
     def checkpoint(self) -> Rule:
-        """Write the shared state down; in a step in which a change is pending, when that is done. Cost: no message."""
+        """Write the shared state down, as it stands after the next barrier. Cost: no message."""
         return rules.checkpoint_rule(trigger=self)
 
     def evict(self, mask: Signal) -> Rule:
         """Let the peers go where `mask` (agreed, bool, one entry a peer) holds, and go on with the others.
 
-        Fires only while no change is pending, and where somebody is marked and the job's fewest peers would remain.
+        Fires where somebody is marked and the job's fewest peers would remain. Peers on their way come nevertheless.
         """
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
@@ -208,7 +210,8 @@ class Trigger:
         This is the escape hatch for decisions that the vocabulary cannot express. By `control`, a
         `kungfu.control.hook.Control`, the function asks for what rules ask for: a size, a batch, a rate, peers to let
         go, a checkpoint, the end, and another value of what the program has registered. Only the requests of rank 0's
-        call count. Fires only while no change is pending.
+        call count. A size that peers are on their way for already changes nothing, and another one takes its place.
+        Where the barrier may change the cluster, it is called a step later.
 
         The barrier comes at the end of the step after the one in which the rule fired, and the rule does not fire again
         before: ``always()`` calls in every second step. Rules that fire meanwhile are answered by the same barrier: of

@@ -28,7 +28,8 @@ _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 # What a replay knows by itself, or where records of older versions lack it takes from what these hold.
 _KNOWN_OTHERWISE = frozenset(
-    {"size", "view", "host_joiners", "replaced_peers", "barrier_due", "replacing", "replacement_refused"}
+    {"size", "view", "host_joiners", "replaced_peers", "replacing", "replacement_refused"}
+    | {"barrier_due", "change_due", "target_size"}
 )
 
 

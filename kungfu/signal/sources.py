@@ -65,6 +65,10 @@ SOURCES = {
     "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),
     "pending": SourceKind(_BOOL, "agreed", "after", "", "a change of the cluster is under way"),
     "barrier_due": SourceKind(_BOOL, "agreed", "after", "", "this step ends with a barrier that was asked for"),
+    "change_due": SourceKind(_BOOL, "agreed", "after", "", "the barrier after this step may change the cluster"),
+    "target_size": SourceKind(
+        _INT, "agreed", "before", "peers", "size of the job once those under way have come, 0 if none are"
+    ),
     "replacing": SourceKind(_BOOL, "agreed", "before", "", "peers are under exchange for others"),
     "step": SourceKind(_INT, "agreed", "before", "steps", "number of the running step, from 1"),
     "size": SourceKind(_INT, "agreed", "before", "peers", "peers in the view"),

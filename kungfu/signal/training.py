@@ -144,13 +144,26 @@ class TrainingSignals:
 
     @property
     def pending(self) -> Source:
-        """A change of the cluster is under way, or the barrier after this step is asked for one (bool, agreed).
+        """Peers are on their way into the job, or a change of the cluster is due (`change_due`) (bool, agreed).
 
-        It is asked for one by a rule that fired in the step before to rescale, evict or replace, and by requests from
-        outside. A rule that changes a setting asks for none, nor does a hook: what that wants is known when it is
-        called, and pending from then on. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
+        No rule waits for that to end; it says that what is measured may be disturbed.
         """
         return self._source("pending")
+
+    @property
+    def change_due(self) -> Source:
+        """The barrier after this step is asked for a change of the cluster, and may make one (bool, agreed).
+
+        It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
+        ready, and by requests from outside. A rule that changes a setting asks for none, nor does a hook: what that
+        wants is known when it is called. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
+        """
+        return self._source("change_due")
+
+    @property
+    def target_size(self) -> Source:
+        """The size of the job once the peers under way have come, 0 if none are (int64, peers, agreed)."""
+        return self._source("target_size")
 
     @property
     def barrier_due(self) -> Source:

@@ -101,8 +101,9 @@ class SimulatedBarrier:
             due, self.posted = [*self.posted, *fired], []
             self._decide(due, prepared, fractions)
         job, changes = self.job, any(changes_membership(one.action) for one in self.posted)
-        job.barrier_due = bool(self.posted) or bool(job.terms.departing)
-        job.pending = changes or job.terms.target_size > 0 or bool(job.terms.departing)
+        admits = bool(job.terms.departing) or self._prepared(ahead=1) is not None
+        job.barrier_due = bool(self.posted) or admits
+        job.change_due = changes or admits
         return self.brought
 
     def finish(self) -> None:
@@ -141,10 +142,10 @@ class SimulatedBarrier:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests
 
-    def _prepared(self) -> Prepared | None:
-        """The agent's offer, once the peers that it prepares are ready."""
+    def _prepared(self, *, ahead: int = 0) -> Prepared | None:
+        """The agent's offer, once the peers that it prepares are ready; or so many steps ``ahead``."""
         joining, job = self.joining, self.job
-        if joining is None or job.step < joining.due_step or job.clocks.total_s < joining.due_s:
+        if joining is None or job.step + ahead < joining.due_step or job.clocks.total_s < joining.due_s:
             return None
         return Prepared(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 

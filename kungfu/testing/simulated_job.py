@@ -58,7 +58,7 @@ class SimulatedJob:
         step: The number of the step that comes.
         samples_done: Samples of the steps before.
         barrier_due: Whether a barrier comes after the next step, as far as was asked for before it.
-        pending: Whether a change of the cluster is under way.
+        change_due: Whether that barrier may change the cluster.
         joiners: The numbers of the peers on their way.
         clocks: The times that the job takes.
     """
@@ -72,7 +72,7 @@ class SimulatedJob:
     step: int = 1
     samples_done: int = 0
     barrier_due: bool = False
-    pending: bool = False
+    change_due: bool = False
     joiners: tuple[int, ...] = ()
     clocks: Clocks = field(default_factory=Clocks)
 
@@ -137,8 +137,10 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
         "view": job.view,
         "epoch_samples": start.epoch_samples,
         "job_samples": start.job_samples,
-        "pending": job.pending,
+        "pending": job.change_due or job.terms.target_size > 0,
         "barrier_due": job.barrier_due,
+        "change_due": job.change_due,
+        "target_size": job.terms.target_size,
         "replacement_refused": job.terms.replacement_refused,
         "replacing": bool(job.terms.leaving or job.terms.departing),
         "global_batch_size": batch,

@@ -201,6 +201,8 @@ def invented(rng: np.random.Generator, *, number: int, size: int, **changed: Any
         "step": number,
         "pending": False,
         "barrier_due": False,
+        "change_due": False,
+        "target_size": 0,
         "replacing": False,
         "replacement_refused": False,
         "min_size": 1,

@@ -19,7 +19,7 @@ from tests.compiler.cluster import outcome_of, replayed_states, restore
 from tests.compiler.witness import Log
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
-_KNOWN_AFTER = ("mean_grads", "mean_loss", "total_samples", "pending", "barrier_due")
+_KNOWN_AFTER = ("mean_grads", "mean_loss", "total_samples", "pending", "barrier_due", "change_due")
 
 
 @dataclass

@@ -27,7 +27,7 @@ def test_no_policy_is_an_empty_plan() -> None:
 
 def test_a_plan_names_the_sources_that_it_reads() -> None:
     read = compile_policies([schedule({10: 2})]).sources
-    assert read == {"step", "size", "min_size", "max_size", "refused_size", "pending"}
+    assert read == {"step", "size", "view", "min_size", "max_size", "refused_size", "target_size", "change_due"}
 
 
 def test_a_monitor_is_watched_by_its_name() -> None:

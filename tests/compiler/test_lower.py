@@ -87,14 +87,20 @@ def test_a_program_runs_on_every_step_of_a_while_loop() -> None:
     def steps(count: tf.Tensor) -> tf.Tensor:
         fired = tf.constant(0)
         for number in tf.range(1, count + 1):
-            sources = {"step": number, "size": 1, "rank": 0, "pending": False, "mean_loss": tf.cast(number, tf.float32)}
+            sources = {
+                "step": number,
+                "size": 1,
+                "rank": 0,
+                "change_due": False,
+                "mean_loss": tf.cast(number, tf.float32),
+            }
             outcome = looped.conclude(sources, looped.piggybacked(sources), lambda vectors, tag: vectors)
             fired += tf.reduce_sum(tf.cast(outcome.fired, tf.int32))
         return fired
 
     assert int(steps(tf.constant(6, tf.int64))) == 3
     for number in range(1, 7):
-        replay.step([{}], {"step": number, "pending": False, "mean_loss": float(number)})
+        replay.step([{}], {"step": number, "change_due": False, "mean_loss": float(number)})
     np.testing.assert_allclose(states(looped), replayed_states(replay, rank=0), rtol=1e-6)
 
 
@@ -188,15 +194,29 @@ def test_the_nan_of_one_peer_stays_in_its_own_entry_and_its_own_rider() -> None:
     local = [{"busy_seconds": np.float32(one), "samples": np.float32(2)} for one in (1.0, np.nan, 4.0)]
     cluster = eager_cluster(plan, size=3)
     offered = [{**one, "grads": [], "loss": np.float32(0)} for one in local]
-    (outcome, *_) = step(cluster, offered, {"step": 1, "pending": False, "barrier_due": False})
+    (outcome, *_) = step(cluster, offered, {"step": 1, "change_due": False, "barrier_due": False})
     np.testing.assert_array_equal(outcome.inputs, [5, 6, np.nan])
-    assert_same([outcome], Replay(plan, size=3).step(local, {"step": 1, "pending": False}))
+    known = {"step": 1, "change_due": False, "barrier_due": False}
+    assert_same([outcome], Replay(plan, size=3).step(local, known))
+
+
+# Of those that a schedule reads.
+ALL_BUT_ONE = {
+    "size": 2,
+    "rank": 0,
+    "step": 1,
+    "view": 1,
+    "min_size": 1,
+    "max_size": 2,
+    "refused_size": 0,
+    "target_size": 0,
+}
 
 
 def test_a_source_that_the_step_does_not_offer_is_named() -> None:
     program = lower(compile_policies([schedule({1: 2})]))
-    with pytest.raises(InternalError, match="the step did not offer the source 'pending' that its plan reads"):
-        program.conclude({"size": 2, "rank": 0}, tf.zeros([0]), lambda vectors, tag: vectors)
+    with pytest.raises(InternalError, match="the step did not offer the source 'change_due' that its plan reads"):
+        program.conclude(ALL_BUT_ONE, tf.zeros([0]), lambda vectors, tag: vectors)
 
 
 def test_vectors_behind_a_gate_have_the_length_of_the_cluster_on_and_off_it() -> None:

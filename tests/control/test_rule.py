@@ -60,9 +60,9 @@ def test_a_rescale_waits_for_its_condition() -> None:
     assert [bool(decided(rule, mean_loss=loss).fired[0]) for loss in (3.0, 1.0, math.nan)] == [False, True, False]
 
 
-def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_pending() -> None:
+def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_due() -> None:
     rule = control.every(2).when(training.mean_loss > 2).call(lambda control, loss: None, training.mean_loss)
-    tried = [{"step": 2}, {"step": 3}, {"step": 2, "mean_loss": 1.0}, {"step": 2, "pending": True}]
+    tried = [{"step": 2}, {"step": 3}, {"step": 2, "mean_loss": 1.0}, {"step": 2, "change_due": True}]
     assert [bool(decided(rule, **one).fired[0]) for one in tried] == [True, False, False, False]
     assert math.isnan(decided(rule, step=2).targets[0])
 

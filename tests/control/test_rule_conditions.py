@@ -61,27 +61,70 @@ def test_a_learning_rate_is_asked_for_where_it_is_another_one_and_one(wanted: fl
     assert outcome.fired.tolist() == [fires]
 
 
-@pytest.mark.parametrize("pending", [True, False])
-def test_nothing_is_asked_for_while_a_change_is_under_way(pending: bool) -> None:
-    rules = (
-        control.always().set_global_batch_size(7),
-        control.always().set_learning_rate(0.125),
-        control.always().stop(),
-        control.always().checkpoint(),
-        control.always().evict(ops.all_gather(training.loss) > 1),
-    )
-    fired = [bool(decided(rule, losses=(0, 2, 0), pending=pending).fired[0]) for rule in rules]
-    assert fired == [not pending] * 5
+WAITING = (
+    control.always().set_global_batch_size(7),
+    control.always().set_learning_rate(0.125),
+    control.always().rescale(4),
+    control.always().call(lambda control: None),
+)
+ACTING = (
+    control.always().stop(),
+    control.always().checkpoint(),
+    control.always().evict(ops.all_gather(training.loss) > 1),
+    control.always().replace(ops.all_gather(training.loss) > 1),
+)
 
 
-def test_a_checkpoint_that_fell_due_while_a_change_was_under_way_is_made_up_for() -> None:
-    plan = compile_policies([Policy("alone", lambda training: control.every(3).checkpoint())])
-    replay = Replay(plan, size=1)
-    busy = {3, 4, 8}
-    fired = [
-        step for step in range(1, 11) if replay.step([{}], {**CALM, "step": step, "pending": step in busy}).fired[0]
-    ]
-    assert fired == [5, 6, 9]
+@pytest.mark.parametrize("rule", [*WAITING, *ACTING], ids=lambda rule: rule.name)
+@pytest.mark.parametrize(
+    ("under_way", "waits"),
+    [
+        ({}, False),
+        ({"pending": True, "target_size": 6}, False),  # joiners start
+        ({"pending": True, "target_size": 6, "barrier_due": True, "change_due": True}, True),  # they are offered
+        ({"barrier_due": True, "change_due": False}, False),  # a barrier for something else
+    ],
+)
+def test_a_rule_waits_only_for_a_barrier_that_may_change_what_it_judges_by(
+    rule: Rule, under_way: dict[str, Any], waits: bool
+) -> None:
+    """A rule waits at most for the barrier of its own step, and only where that may change what it judges by."""
+    known = {"barrier_due": False, "change_due": False, "target_size": 0, "replacing": False, **under_way}
+    assert decided(rule, losses=(0, 2, 0), **known).fired[0] == (not waits or rule in ACTING)
+
+
+@pytest.mark.parametrize(
+    "action", [lambda one: one.checkpoint(), lambda one: one.evict(ops.all_gather(training.loss) > 1)]
+)
+def test_what_is_asked_for_in_every_step_is_asked_for_once_in_a_barrier(action: Any) -> None:
+    replay = Replay(compile_policies([Policy("alone", lambda training: action(control.always()))]), size=3)
+    due, fired = False, []
+    for step in range(1, 7):
+        known = {**CALM, "step": step, "barrier_due": due, "change_due": due}
+        fired.append(bool(replay.step([{"loss": loss} for loss in (0.0, 2.0, 0.0)], known).fired[0]))
+        due = fired[-1]
+    assert fired == [True, False] * 3
+
+
+def test_a_size_replaces_the_one_under_way_and_only_its_own_rule_takes_it_back() -> None:
+    rule = control.always().rescale(training.mean_loss)
+    replay = Replay(compile_policies([Policy("alone", lambda training: rule)]), size=2)
+
+    def asks(wanted: float, *, target: int = 0, view: int = 1, due: bool = False) -> float:
+        known = {**CALM, "min_size": 1, "mean_loss": wanted, "target_size": target, "view": view, "change_due": due}
+        return float(replay.step([{}, {}], known).targets[0])
+
+    nothing = pytest.approx(math.nan, nan_ok=True)
+    assert asks(2.0, target=4) == nothing, "somebody else asked for four, and this rule is content"
+    assert asks(4.0) == 4
+    assert asks(4.0, due=True) == nothing, "its post rides on this step"
+    assert asks(4.0, target=4) == nothing
+    assert asks(3.0, target=4) == 3, "another size"
+    assert asks(2.0, target=3) == 2, "it takes its wish back"
+    assert asks(2.0, target=4) == nothing, "which is not what it wanted last"
+    assert asks(math.nan, target=3) == nothing
+    assert asks(2.0, target=3, view=2) == nothing, "in a view after a loss others come for those who were lost"
+    assert asks(1.0, target=3, view=2) == 1
 
 
 @pytest.mark.parametrize(

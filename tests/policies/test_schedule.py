@@ -12,6 +12,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.control import Rescale
 from kungfu.errors import PolicyError
 from kungfu.policies import schedule
+from kungfu.testing import ClusterModel, Rescaling, Start, run_on_model
 
 NAMED = r"policy 'schedule' \(.*test_schedule\.py:\d+\): "
 CALM = {"min_size": 1, "max_size": 8, "refused_size": 0, "pending": False}
@@ -28,12 +29,22 @@ def test_each_size_is_asked_for_from_its_step_on_until_it_is_reached() -> None:
     np.testing.assert_array_equal(targets, [np.nan, np.nan, 4, 4, 2, np.nan, np.nan])
 
 
-def test_a_moment_missed_while_another_change_was_pending_is_made_up_for() -> None:
+def test_a_moment_missed_because_the_barrier_may_change_the_size_is_made_up_for() -> None:
     replay = Replay(compile_policies([schedule({2: 4})]), size=2)
     fired = [
-        bool(replay.step([{}] * 2, {**CALM, "step": number, "pending": number < 4}).fired[0]) for number in range(1, 6)
+        bool(replay.step([{}] * 2, {**CALM, "step": number, "change_due": number < 4}).fired[0])
+        for number in range(1, 6)
     ]
     assert fired == [False, False, False, True, True]
+
+
+def test_joiners_that_never_come_hold_up_no_later_size() -> None:
+    never = ClusterModel(
+        {1: 100, 3: 300}, steps=400, start=Start(size=1, max_size=3), rescaling=Rescaling(joining_steps=100_000)
+    )
+    run = run_on_model(schedule({10: 3, 200: 1, 300: 2}), never)
+    assert [(one.step, one.value) for one in run.decisions] == [(10, 3.0), (200, 1.0), (300, 2.0)]
+    assert (run.size, run.changes) == (1, ())
 
 
 def test_step_zero_holds_from_the_start() -> None:
@@ -72,9 +83,9 @@ def test_it_keeps_the_batch_size_that_it_was_told_to() -> None:
     assert action.keep == "global_batch_size"
 
 
-def test_it_needs_no_message_no_rider_and_no_state() -> None:
+def test_it_needs_no_message_no_rider_and_remembers_what_it_wanted_last() -> None:
     plan = compile_policies([schedule({1: 2, 10: 4, 20: 1})])
-    assert (plan.messages_per_step, plan.piggybacked.floats(9), plan.folds) == (0, 0, ())
+    assert (plan.messages_per_step, plan.piggybacked.floats(9), len(plan.folds)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize("sizes", [{}, [(1, 2)], None])

@@ -48,7 +48,7 @@ def test_steps_that_are_not_in_a_row_end_nothing() -> None:
         ([math.nan, math.nan], 3, {}, None),
         ([math.nan] * 4, 2, {"size": [1, 1, 1, 1]}, 2),  # alone
         ([math.nan] * 4, 3, {"size": [2, 2, 1, 1]}, 3),  # a rescale leaves the count
-        ([math.nan] * 4, 2, {"pending": [False, True, True, False]}, 4),  # while a change is under way it waits
+        ([math.nan] * 4, 2, {"pending": [True] * 4, "target_size": [3] * 4}, 2),  # it waits for nobody on the way
     ],
 )
 def test_it_counts_the_steps_in_a_row(

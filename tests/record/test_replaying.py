@@ -131,15 +131,15 @@ def test_an_old_record_says_by_its_pending_changes_when_to_wait() -> None:
     """A record of a version without exchanges beside a growth says by its pending changes when to wait."""
 
     def rules(training: Any) -> Any:
-        return control.always().replace(ops.all_gather(training.rank) == 1), control.always().checkpoint()
+        return control.always().replace(ops.all_gather(training.rank) == 1), control.always().rescale(7)
 
     lines = recorded(GNS)
     for one in lines:
         if "agreed" in one:
             one["agreed"]["pending"] = one["step"] % 3 > 0
-            assert {"barrier_due", "replacing"}.isdisjoint(one["agreed"])
+            assert {"barrier_due", "change_due", "target_size", "replacing"}.isdisjoint(one["agreed"])
     replayed = replay(compile_policies([Policy("rules", rules)]), parse_trace(texts(lines)), whose="another")
-    assert {one.rule for one in replayed.decisions} == {"replace", "checkpoint"}
+    assert {one.rule for one in replayed.decisions} == {"replace", "rescale"}
     assert {one.step % 3 for one in replayed.decisions} == {0}
 
 

@@ -127,8 +127,8 @@ def test_joiners_take_their_steps_or_their_seconds_whichever_is_longer(rescaling
     looked = {
         one.step for one in run_policy([schedule({10: 3}), watching(lambda t: t.size)], model) if not one.value > 0
     }
-    # Every rule holds still while a change is pending, as in a job.
-    assert {*range(1, 61)} - looked == {*range(11, joined_after + 1)}
+    # No hook is called in a step whose barrier was asked for a change before it, as in a job.
+    assert {11} <= {*range(1, 61)} - looked <= {11, joined_after}
 
 
 def test_peers_are_slower_while_others_start_on_their_host_only() -> None:
@@ -149,10 +149,9 @@ def test_each_peer_knows_of_the_joiners_on_its_own_host() -> None:
     ranks = [lambda t, rank=rank: ops.all_gather(t.host_joiners)[rank].named(f"beside_{rank}") for rank in range(3)]
     seen = shown(model, *ranks, beside=(schedule({10: 5}),))
     # Asked for after step 11; both of them start on the host of the third peer, and nobody starts any more when they
-    # have joined. While a change is pending no hook is called, so each peer's largest number is remembered.
-    assert set(seen) == {(0, 0, 0)}
-    most = [lambda t, rank=rank: kf.fold(ops.maximum, 0.0, ranks[rank](t)).named(f"most_{rank}") for rank in range(3)]
-    assert shown(model, *most, beside=(schedule({10: 5}),))[-1] == (0, 0, 2)
+    # have joined.
+    assert {*seen} == {(0, 0, 0), (0, 0, 2)}
+    assert (seen[0], seen[-1]) == ((0, 0, 0), (0, 0, 0))
 
 
 def test_a_size_for_which_no_host_has_room_is_refused_once_and_says_why() -> None:

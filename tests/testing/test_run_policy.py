@@ -90,7 +90,7 @@ def test_gradients_themselves_can_be_given() -> None:
     [
         ({"mean_loss": [1.0], "loss": [1.0, 2.0]}, "arrays of a trace have one length"),
         ({"mean_loss": 3.0}, "arrays of a trace have one length"),
-        ({"main_loss": [1.0]}, "'main_loss' is no source; a step offers barrier_due, busy_seconds"),
+        ({"main_loss": [1.0]}, "'main_loss' is no source; a step offers barrier_due, base_global_batch_size"),
         ({"norm_squared(gradients)": [1.0]}, "is no source"),
         ({"learning_rate": [1.0]}, "the plan reads 'mean_loss': give it, or 'loss' to compute it from"),
         ({"loss": [[1.0, 2.0]], "mean_loss": [1.0], "size": [3]}, "'loss' has 2 values in entry 0"),

@@ -92,11 +92,11 @@ def sets(samples: int, *, step: int = 1) -> FiredRule:
 def test_a_setting_brings_a_barrier_and_leaves_no_change_pending() -> None:
     barrier = barrier_of(2)
     hold(barrier, [sets(80)])
-    assert (barrier.job.pending, barrier.job.barrier_due) == (False, True)
+    assert (barrier.job.change_due, barrier.job.barrier_due) == (False, True)
     hold(barrier, [])
     assert (barrier.job.terms.global_batch_size, barrier.job.barrier_due) == (80, False)
     hold(barrier, [asks_for(3)])
-    assert (barrier.job.pending, barrier.job.barrier_due) == (True, True)
+    assert (barrier.job.change_due, barrier.job.barrier_due) == (True, True)
 
 
 def test_a_barrier_answers_what_fires_in_its_own_step_in_the_view_in_which_it_fired() -> None:
@@ -141,7 +141,7 @@ def test_whatever_fires_a_barrier_changes_the_view_once_and_the_job_comes_to_res
         assert barrier.replay.size == barrier.job.size == len({*barrier.job.peers})
     hold(barrier, *[[]] * 8)
     assert (barrier.joining, barrier.job.terms.target_size, barrier.job.terms.departing) == (None, 0, ())
-    assert not barrier.job.pending
+    assert not barrier.job.change_due
 
 
 # ---- replacements within a budget ------------------------------------------------------------------------------------

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from kungfu import control, ops
+from kungfu.policies import stop_on_nan
 from kungfu.policy_definition import Policy
-from kungfu.runtime.api import StandaloneMembership
+from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Terms
+from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.peer.barrier_result import PeerState
 from tests.training.linear import Run, linear_run, points
 
 
@@ -74,6 +78,34 @@ def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way(
         under_way(run, target)
         run.step(points(2))
         assert in_graph(run) == told
+
+
+class Growing(StandaloneMembership):
+    """A job of one peer that decides as the job of several does, and keeps how many peers the agent is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[int | None] = []
+
+    def hold_barrier(self, state: Any, terms: Terms, *, requests: Any, adjust: Any, **more: Any) -> BarrierResult:
+        decision = decide(self.view, terms, Limits(1, 3), requests=requests, adjust=adjust)
+        self.asked.append(decision.prepare)
+        after = PeerState(decision.view, 0, decision.terms)
+        return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))
+
+
+def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way() -> None:
+    run, membership = linear_run(policies=[stop_on_nan(steps=2)]), Growing()
+    run.step(points(2))
+    barrier = run.training._runner.barrier
+    barrier.context = replace(barrier.context, membership=membership)
+    barrier._put_in_force(replace(barrier.terms, target_size=3))
+    for _ in range(3):
+        assert not run.training.stopped
+        run.step(points(2) * np.float32(np.nan))
+    # Two losses in a row, and the step on whose message that rides.
+    assert (run.training.stopped, run.training.step_number) == (True, 4)
+    assert (membership.asked, barrier.terms.target_size) == ([1], 0), "the joiners are dismissed"
 
 
 def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:

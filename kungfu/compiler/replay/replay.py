@@ -222,7 +222,8 @@ def _total_samples(local: Local, _: Mapping[str, Any]) -> Any:
 
 
 def _pending(_: Local, known: Mapping[str, Any]) -> Any:
-    # Older records lack what this stands for; there every barrier and every exchange made a change pending.
+    # Older records lack what this stands for; there every barrier and every exchange made a change pending, and a rule
+    # waited for the end of it.
     return known["pending"]
 
 
@@ -242,11 +243,14 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     "local_batch_size": _local_batch_size,
     "total_samples": _total_samples,
     "barrier_due": _pending,
+    "change_due": _pending,
     "replacing": _pending,
     "replacement_refused": lambda local, known: False,
     "mean_loss": _mean_loss,
     "mean_grads": _mean_grads,
-    "replaced_peers": _none,  # an older record does not tell them
+    # An older record does not tell them.
+    "replaced_peers": _none,
+    "target_size": _none,
 }
 
 

@@ -101,4 +101,6 @@ DERIVED_SOURCES: Mapping[str, Callable[[GivenNumbers], float]] = {
     "total_samples": lambda given: given.header[0],
     "pending": lambda given: float(given.header[3] > 0 or given.target_size > 0),
     "barrier_due": lambda given: float(given.header[2] > 0),
+    "change_due": lambda given: float(given.header[3] > 0),
+    "target_size": lambda given: given.target_size,
 }

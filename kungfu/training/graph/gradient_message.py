@@ -269,6 +269,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
         "min_size": tf.constant(limits.minimum, tf.int64),
         "max_size": tf.constant(limits.maximum, tf.int64),
         "refused_size": graph_state.view.refused_size,
+        "target_size": graph_state.view.target_size,
         "replaced_peers": graph_state.view.replaced_peers,
         "replacement_refused": graph_state.view.replacement_refused.read_value() > 0,
         "replacing": graph_state.view.exchanged.read_value() > 0,
@@ -339,6 +340,7 @@ def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:
         "total_samples": extras[0],
         "pending": pending,
         "barrier_due": posts > 0,
+        "change_due": changes > 0,
     }
 
 

@@ -23,7 +23,7 @@ def plan_of(body: Any) -> Plan:
 
 def test_a_small_policy_is_a_listing_that_can_be_read() -> None:
     bytecode = after_sync(plan_of(lambda t: control.every(2).call(ignore, t.mean_loss + 0.1)))
-    assert bytecode.inputs == {"summed": "float32", "step": "int64", "pending": "bool", "mean_loss": "float32"}
+    assert bytecode.inputs == {"summed": "float32", "step": "int64", "change_due": "bool", "mean_loss": "float32"}
     assert bytecode.text.splitlines() == [
         "states",
         "inputs 0 2 6 7",

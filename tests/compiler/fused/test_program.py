@@ -90,13 +90,19 @@ def test_it_runs_on_every_step_of_a_while_loop() -> None:
     def steps(count: tf.Tensor) -> tf.Tensor:
         fired = tf.constant(0)
         for number in tf.range(1, count + 1):
-            sources = {"step": number, "size": 1, "rank": 0, "pending": False, "mean_loss": tf.cast(number, tf.float32)}
+            sources = {
+                "step": number,
+                "size": 1,
+                "rank": 0,
+                "change_due": False,
+                "mean_loss": tf.cast(number, tf.float32),
+            }
             fired += tf.reduce_sum(tf.cast(stepped(looped, sources).fired, tf.int32))
         return fired
 
     assert int(steps(tf.constant(6, tf.int64))) == 3
     for number in range(1, 7):
-        replay.step([{}], {"step": number, "pending": False, "mean_loss": float(number)})
+        replay.step([{}], {"step": number, "change_due": False, "mean_loss": float(number)})
     np.testing.assert_allclose(states(looped), replayed_states(replay, rank=0), rtol=1e-6)
 
 
@@ -115,10 +121,23 @@ def test_without_a_library_it_stays_op_by_op(monkeypatch: pytest.MonkeyPatch) ->
     assert fused(program) is program
 
 
+# Of those that a schedule reads.
+ALL_BUT_ONE = {
+    "size": 2,
+    "rank": 0,
+    "step": 1,
+    "view": 1,
+    "min_size": 1,
+    "max_size": 2,
+    "refused_size": 0,
+    "target_size": 0,
+}
+
+
 def test_a_source_that_the_step_does_not_offer_is_named() -> None:
     program = fused(lower(compile_policies([schedule({1: 2})])))
-    with pytest.raises(InternalError, match="the step did not offer the source 'pending' that its plan reads"):
-        program.conclude({"size": 2, "rank": 0, "step": 1}, tf.zeros([0]), no_messages)
+    with pytest.raises(InternalError, match="the step did not offer the source 'change_due' that its plan reads"):
+        program.conclude(ALL_BUT_ONE, tf.zeros([0]), no_messages)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ def given(**numbers):
 FOLLOWS = {
     "step": 3, "local_batch_size": 4.5, "global_batch_size": 9, "job_samples": 192, "clock_seconds": 2.5,
     "replacement_refused": 1, "replacing": 0, "mean_loss": 0.5, "total_samples": 8, "pending": 0, "barrier_due": 1,
+    "change_due": 0, "target_size": 0,
 }  # fmt: skip
 
 
