@@ -61,10 +61,14 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
-    """Nothing came of what a rule asked for, since ``by`` came before it. Fields as in a decision."""
+    """Nothing came of what a rule asked for, since ``by`` came before it, or after it in the step ``later``.
+
+    Other fields as in a decision.
+    """
 
     asked: int
     by: str
+    later: int | None = None
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     peers: tuple[int, ...] = ()

@@ -42,6 +42,10 @@ def _lines(status: JobStatus) -> Iterator[str]:
     going = f", on the way to {where.target}" if where.target != where.size else ""
     bounds = f"from {where.minimum} to {where.maximum}, {status.scaling}"
     yield f"view {where.version or UNKNOWN}: {counted(where.size, 'peer')}{going} ({bounds})"
+    coming = [one for one in status.peers if where.version and one.state in ("starting", "ready")]
+    if coming:
+        said = ", ".join(f"peer {one.id} ({one.state} for {duration(one.for_s)})" for one in coming)
+        yield f"waits for {said}; nothing else that is asked for does"
     batch = counted(figures.global_batch_size, "sample")
     yield f"{_position(status)}, batch {batch}, loss {figure(figures.loss)}"
     yield ", ".join([f"{figure(figures.samples_per_s)} samples/s", *_seen(status.progress)])

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kungfu.cli.report.changes import MembershipChange, phase_of
-from kungfu.cli.report.decisions import SettingRun, asked, contest, requested_by_hook
+from kungfu.cli.report.decisions import SettingRun, asked, contest, passed_over, requested_by_hook
 from kungfu.cli.report.narrative import is_told, paragraph, root_causes
 from kungfu.cli.report.values import counted, duration, figure, label
 from kungfu.event_log.events import (
@@ -77,7 +77,8 @@ class Story:
         """Adds an event; one that another event tells better has no item."""
         if isinstance(event, DismissedEvent | LostEvent):
             self._expected.add(event.peer)
-        self._close_decision(event)
+        if self._close_decision(event) and isinstance(event, SupersededEvent):
+            return
         if isinstance(event, SetEvent) and event.what != "stop":
             self._add_setting(event)
             return
@@ -122,20 +123,30 @@ class Story:
         self._runs[key] = number, run
         self._put(number, _told("setting", event, run if run.times > 1 else event))
 
-    def _close_decision(self, event: LoggedEvent) -> None:
-        """Tells the outcome of the decision that an event carries out, or refuses."""
+    def _close_decision(self, event: LoggedEvent) -> bool:
+        """Tells the outcome of the decision that an event carries out, refuses or supersedes, if it is kept."""
         match event:
             case RescaleEvent(rule=rule, decided_at=step) if step is not None:
                 done = f"{counted(event.after, 'peer')} after step {figure(event.step)}; training stood still for "
                 outcome = "carried out", done + duration(event.stop_s)
             case RefusedEvent(rule=rule):
                 step, outcome = None, ("refused", f"refused: {event.reason}")
+            case SupersededEvent(rule=rule, step=step) if event.later is not None:
+                outcome = "superseded", passed_over(event)
             case _:
-                return
+                return False
+        # One change may carry out what several rules have decided, each of them in a step of its own.
+        several = rule.split(" and ")
+        step = step if len(several) == 1 else None
+        return sum(self._close(one, step, outcome) for one in dict.fromkeys((rule, *several))) > 0
+
+    def _close(self, rule: str, step: int | None, outcome: tuple[str, str]) -> bool:
+        """Gives the newest open decision of a rule, in a step if that is known, its outcome; false without one."""
         for number, item in reversed(self._kept.get("decision", {}).items()):
             if item["rule"] == rule and item["state"] == "decided" and step in (None, item["step"]):
                 self._put(number, {**item, "state": outcome[0], "outcome": outcome[1]})
-                return
+                return True
+        return False
 
 
 def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None = None) -> Item:
@@ -190,8 +201,7 @@ def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[
             if event.asked == event.size and not event.peers:
                 more["state"] = "carried out"
         case SupersededEvent():
-            by = f"nothing came of it, since {event.by} came before it"
-            more = {"asked": counted(event.asked, "peer"), "state": "superseded", "outcome": by}
+            more = {"asked": counted(event.asked, "peer"), "state": "superseded", "outcome": passed_over(event)}
         case CalledEvent():
             # A hook is called again and again, and mostly asks for nothing.
             if event.asked is None and not event.also and not event.ignored:

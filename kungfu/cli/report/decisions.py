@@ -9,9 +9,12 @@ from kungfu.cli.report.values import counted, figure, finite_number, label, peer
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
+    EndedEvent,
+    FailedEvent,
     HeldEvent,
     LoggedEvent,
     RefusedEvent,
+    RescaleEvent,
     RuleEvent,
     SetEvent,
     ShadowEvent,
@@ -24,12 +27,14 @@ __all__ = [
     "contest",
     "held_back",
     "merged_runs",
+    "passed_over",
     "reasons",
     "refused",
     "requested_by_hook",
     "set_repeatedly",
     "set_to",
     "superseded",
+    "under_way",
     "winners",
     "would_have",
 ]
@@ -75,6 +80,23 @@ def asked(event: DecisionEvent) -> str:
     return f"{counted(event.asked, 'peer')} instead of {figure(event.size)}"
 
 
+def under_way(events: Iterable[LoggedEvent]) -> list[DecisionEvent]:
+    """The decisions that wait for joiners after these events."""
+    waiting: list[DecisionEvent] = []
+    for event in events:
+        match event:
+            case DecisionEvent() if event.asked > event.size or event.when == "replaced":
+                waiting.append(event)
+            case SupersededEvent():
+                waiting = [one for one in waiting if (one.rule, one.step) != (event.rule, event.step)]
+            # They have come, or will not; or nobody waits any more.
+            case RescaleEvent(joined=joined) if joined:
+                waiting.clear()
+            case RefusedEvent() | EndedEvent() | FailedEvent():
+                waiting.clear()
+    return waiting
+
+
 # ---- rules that stand for several policies ---------------------------------------------------------------------------
 
 
@@ -110,7 +132,17 @@ def superseded(event: SupersededEvent) -> str:
     # It was about single peers, by eviction or replacement.
     if event.peers:
         what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"
-    return f"{_start(event)} wanted {what}; nothing came of it, since {event.by} came before it"
+    return f"{_start(event)} wanted {what}; {passed_over(event)}"
+
+
+def passed_over(event: SupersededEvent) -> str:
+    """Why nothing came of a request.
+
+    >>> passed_over(SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57))
+    'nothing came of it, since stop_on_nan came after it, at step 57'
+    """
+    when = "before it" if event.later is None else f"after it, at step {figure(event.later)}"
+    return f"nothing came of it, since {event.by} came {when}"
 
 
 def requested_by_hook(event: CalledEvent) -> str:

@@ -18,6 +18,7 @@ from kungfu.cli.report.decisions import (
     refused,
     requested_by_hook,
     set_repeatedly,
+    under_way,
 )
 from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.one_line import one_line
@@ -209,6 +210,8 @@ def _conclusion(events: Sequence[LoggedEvent], now: float | None) -> Iterator[Pa
     runs = now is not None and not has_ended
     lasting = _lasting_s(events, now if runs else None)
     details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
+    waiting = (f"{one.rule} wanted {asked(one)} at step {figure(one.step)}" for one in under_way(events))
+    details += [f"still waits for joiners: {one}" for one in waiting]
     # The agent writes the end; without it, nobody knows who does not see it run.
     if not has_ended and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest
+from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest, Terms, View
 
 __all__ = ["describe_decision"]
 
@@ -28,7 +28,9 @@ def _of_size(result: BarrierResult, request: RescaleRequest) -> str:
         parts.append(f"{_listed(list(result.slow))} left first: {fractions} of the median speed")
     if target > after:
         more = target - after
-        parts.append(f"{more} more {'are' if more > 1 else 'is'} being prepared while training goes on")
+        parts.append(f"{more} more {_are(more)} being prepared while training goes on")
+    if (surplus := _dismissed(result)) > 0:
+        parts.append(f"{_peers(surplus)} on {'their' if surplus > 1 else 'its'} way {_are(surplus)} dismissed")
     reached = target or after
     if result.after.terms.refused_size == request.size and reached != request.size:
         parts.append(f"{request.size} is out of reach")
@@ -52,8 +54,24 @@ def _of_peers(result: BarrierResult, leave: Leave) -> str:
     return "; ".join(parts) or f"nothing: the size stays {len(ids)}"
 
 
+def _dismissed(result: BarrierResult) -> int:
+    """How many joiners are not wanted any more."""
+    assert result.before is not None
+    before, after = result.before, result.after
+    joined = sum(before.view.rank_of(peer) is None for peer in after.view.ids)
+    return _coming(before.view, before.terms) - joined - _coming(after.view, after.terms)
+
+
+def _coming(view: View, terms: Terms) -> int:
+    return terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
+
+
 def _peers(count: int) -> str:
     return f"{count} peer{'s' if count > 1 else ''}"
+
+
+def _are(count: int) -> str:
+    return "are" if count > 1 else "is"
 
 
 def _leave(count: int) -> str:

@@ -54,6 +54,7 @@ class EventLogWriter:
     def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._record, self._clock = record, clock
         self._under_way: tuple[RescaleRequest, ...] = ()
+        self._stopped_by = ""  # the rule or command that ends training
         self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
         self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
         self._leading = False
@@ -88,6 +89,7 @@ class EventLogWriter:
     def set(self, settings: Sequence[SettingChange]) -> None:
         """The leader's barrier changes other settings than the size."""
         for setting in settings:
+            self._stopped_by = setting.rule if setting.kind == "stop" else self._stopped_by
             event = SetEvent(
                 step=setting.step, rule=setting.rule, saw=setting.inputs, what=setting.kind.replace("_", " "),
                 to=None if setting.kind == "stop" else setting.value, over=setting.over, unit=setting.unit,
@@ -99,13 +101,13 @@ class EventLogWriter:
         for one in fired:
             self._record("events", _fired(one))
 
-    def superseded(self, superseded: Sequence[Superseded]) -> None:
-        """Requests that came to nothing since another one came before them, or after them."""
+    def superseded(self, superseded: Sequence[Superseded], *, later: int | None = None) -> None:
+        """Requests that came to nothing since another one came before them, or after them, in the step ``later``."""
         for one in superseded if self._leading else ():
             request = one.request
             told = SupersededEvent(
                 step=request.step, rule=request.rule, saw=request.inputs, asked=request.size, by=one.by,
-                won=request.won, lost=request.lost, peers=_named(request), when=_when(request),
+                won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
             )  # fmt: skip
             self._record("events", told)
 
@@ -113,11 +115,11 @@ class EventLogWriter:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
-        if result.requests:
+        if result.requests or after.terms.stopped:
             # The leader of the view in which they were decided tells of them: the next one may have another.
             no_longer = self._no_longer(result)
             if self._leading:
-                self.superseded(no_longer)
+                self.superseded(no_longer, later=result.requests[0].step if result.requests else step)
                 for request in result.requests:
                     self._decided(result, request)
             self._under_way = (*self._standing(result, no_longer), *result.requests)
@@ -130,8 +132,11 @@ class EventLogWriter:
         # The view stays.
         if after.view.version == before.view.version:
             return
-        # Another view: the requests that were under way have led to it.
+        # Another view: the requests that were under way have led to it, but for those whose joiners come later.
         ended = self._under_way
+        if after.terms.target_size:
+            ended = tuple(one for one in self._under_way if _is_carried_out(one, after.view.size)) or ended
+            self._under_way = tuple(one for one in self._under_way if one not in ended or _is_notice(one))
         self._rescale = RescaleEvent(
             step=step,
             rule=_rules_of(ended),
@@ -183,11 +188,12 @@ class EventLogWriter:
         assert recovery is not None
         self._leading = after.rank == 0
         self.ended()  # a change of the membership that no step came after
-        # An exchange of peers was under way: the newcomers that it asked for come for the lost ones instead.
-        if before.terms.leaving:
-            exchanges = [one for one in self._under_way if _is_exchange(one)]
-            self.superseded([Superseded(one, "the loss of peers") for one in exchanges])
-        self._under_way = ()
+        # What was under way goes on where joiners still come; those of an exchange come for the lost ones instead.
+        standing = self._under_way if before.terms.target_size else ()
+        kept = [one for one in standing if after.terms.target_size and not _is_exchange(one)]
+        ended = [one for one in standing if one not in kept]
+        self.superseded([Superseded(one, "the loss of peers") for one in ended], later=step)
+        self._under_way = (*kept,)
         self._rescale = RecoveredEvent(
             step=step,
             before=before.view.size,
@@ -274,10 +280,13 @@ class EventLogWriter:
             return []
         # The same peers are to leave: their exchange goes on.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
-        # As many are to be there: so does the change of the size.
+        # As many are to be there, or as many less those who leave: so does the change of the size.
+        is_sized = any(one.leave is None for one in result.requests)
         reached = before.terms.target_size in (after.target_size, result.after.view.size)
+        reached = reached or (not is_sized and after.target_size > result.after.view.size)
         ended = (one for one in older if not (stays and (reached or _is_exchange(one))))
-        return [Superseded(one, result.requests[0].rule) for one in ended]
+        by = self._stopped_by if after.stopped else result.requests[0].rule
+        return [Superseded(one, by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Superseded]) -> list[RescaleRequest]:
         """What was under way before, and comes about together with the requests of this barrier."""
@@ -337,6 +346,16 @@ def _named(request: RescaleRequest) -> tuple[int, ...]:
 def _is_exchange(request: RescaleRequest) -> bool:
     """Whether a request replaces peers, whatever the size."""
     return request.leave is not None and request.leave.when == "replaced"
+
+
+def _is_notice(request: RescaleRequest) -> bool:
+    """True if peers are taken away by their platform, and others may come for them."""
+    return request.leave is not None and request.leave.when == "noticed"
+
+
+def _is_carried_out(request: RescaleRequest, size: int) -> bool:
+    """True if a request has been carried out in a view of so many peers in which others are still on their way."""
+    return request.size == size if request.leave is None else request.leave.when != "replaced"
 
 
 def _when(request: RescaleRequest) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
+from kungfu.runtime.core.cluster.state import Starting
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
@@ -124,6 +127,17 @@ def test_the_status_tells_how_far_the_job_is(tmp_path: Path, capsys: pytest.Capt
         assert main(["status", str(tmp_path), "--json"]) == 0
     progress = json.loads(capsys.readouterr().out)["progress"]
     assert progress == {"samples": 448, **told, "seconds_left": 100.0}
+
+
+def test_the_status_says_for_whom_the_job_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serve_job(tmp_path) as place:
+        joiner = Starting(time.monotonic())
+        people = replace(place.cluster.processes, alive=frozenset({0, 1, 2}))
+        place.cluster = replace(place.cluster, starting={2: joiner}, processes=people)
+        assert main(["status", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "view 3: 2 peers, on the way to 3 (from 1 to 4, elastic)\nwaits for peer 2 (starting for " in out
+    assert "); nothing else that is asked for does\n" in out
 
 
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

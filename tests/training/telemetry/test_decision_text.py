@@ -26,11 +26,15 @@ def peers(*ids: int, when: When = "now") -> RescaleRequest:
 
 
 def told(
-    *requests: RescaleRequest, least: int = 1, most: int = 6, speeds: Mapping[int, float] = NO_SPEEDS
+    *requests: RescaleRequest,
+    least: int = 1,
+    most: int = 6,
+    speeds: Mapping[int, float] = NO_SPEEDS,
+    target: int = 0,
 ) -> list[str]:
-    """What is told of each of these requests, carried out together in a view of four."""
+    """What is told of each of these requests, carried out together in a view of four, perhaps while it grows."""
     limits = Limits(least, most)
-    before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0))
+    before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0, target))
     decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests), speeds=speeds)
     after = PeerState(decision.view, 0, decision.terms)
     result = BarrierResult(before, after, decision.requests, slow=decision.slow)
@@ -90,3 +94,16 @@ def test_what_the_limits_of_the_job_do_not_allow_is_told() -> None:
 )
 def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[RescaleRequest], words: list[str]) -> None:
     assert told(*requests, speeds={0: 0.512, 1: 0.97, 2: 0.7, 3: 1.1}) == words
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (size(4), "2 peers on their way are dismissed"),
+        (size(5), "1 more is being prepared while training goes on; 1 peer on its way is dismissed"),
+        (size(3), "1 peer leaves at once; 2 peers on their way are dismissed"),
+        (peers(1), "1 peer leaves at once"),
+    ],
+)
+def test_those_on_their_way_whom_a_newer_size_does_not_want_are_told(request_: RescaleRequest, words: str) -> None:
+    assert told(request_, target=6) == [words]

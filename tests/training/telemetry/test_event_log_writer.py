@@ -11,7 +11,7 @@ from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
 from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
-from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.terms import SettingChange, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
@@ -253,6 +253,62 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
     first, second, third = events(recorded)
     assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
     assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
+
+
+def test_the_end_of_training_takes_the_place_of_a_growth():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.set([SettingChange("stop", float("nan"), "stop_on_nan", 57)])
+    told.passed(BarrierResult(preparing, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
+    decision, ends, over = events(recorded)
+    assert (decision["event"], ends["event"], over["event"]) == ("decision", "set", "superseded")
+    assert (over["rule"], over["step"], over["by"], over["later"]) == ("gns_batch", 50, "stop_on_nan", 58)
+
+
+def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    evict = RescaleRequest(1, "local_batch_size", "evict", 54, leave=Leave((1,), "now"))
+    one = replace(TWO, view=View(2, PEERS[:1]), terms=replace(TWO.terms, target_size=3))
+    told.passed(BarrierResult(preparing, one, (evict,)), step=55, stop_s=0.1)
+    three = replace(FOUR, view=View(3, (PEERS[0], *PEERS[2:])))
+    told.passed(BarrierResult(one, three, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.ended()
+    found = [(event["rule"], event["decided_at"]) for event in events(recorded) if event["event"] == "rescale"]
+    assert found == [("evict", 54), ("gns_batch", 50)]
+    assert "superseded" not in {event["event"] for event in events(recorded)}
+
+
+def test_a_growth_keeps_its_decision_through_a_loss():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    alone = PeerState(View(4, PEERS[:1]), 0, replace(TWO.terms, target_size=4))
+    lost = BarrierResult(preparing, alone, recovery=LossRecovery({1: "killed"}, "died", 0))
+    told.recovered(lost, step=55, redone=0, stop=stops(0.5))
+    told.stepped(FIGURES.copy)
+    four = PeerState(View(5, (PEERS[0], *PEERS[2:], Peer(4, "host:4"))), 0, FOUR.terms)
+    told.passed(BarrierResult(alone, four, prepared=Prepared((*PEERS[2:], Peer(4, "host:4")))), step=60, stop_s=0.2)
+    told.ended()
+    decision, recovered, rescale = events(recorded)
+    assert (decision["event"], recovered["event"]) == ("decision", "recovered")
+    assert (rescale["rule"], rescale["decided_at"], rescale["to"]) == ("gns_batch", 50, 4)
+
+
+def test_a_growth_whose_joiners_were_lost_too_is_over_and_told():
+    told, recorded, _ = event_log()
+    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
+    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.recovered(BarrierResult(preparing, TWO, recovery=LossRecovery({}, "died", 0)), step=55, redone=0, stop=stops())
+    over = events(recorded)[-1]
+    assert (over["event"], over["rule"], over["by"], over["later"]) == (
+        "superseded",
+        "gns_batch",
+        "the loss of peers",
+        55,
+    )
 
 
 def test_what_goes_on_is_not_told_as_superseded():
