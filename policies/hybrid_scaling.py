@@ -21,11 +21,13 @@ def hybrid_scaling(
 ) -> tuple[Rule, Rule]:
     """On every rescale, the smallest batch that keeps all peers busy, and a learning rate that follows on a line.
 
-    With N peers and the global batch B before, N' peers now, and the factors k = 1, 2, 4, ... up to N'/N: the first
-    ``k * B`` for which N' peers are not more than is optimal; if there is none, ``B * N' / N``. So a job first scales
-    strongly (the same batch on more peers), which leaves its result alone, and weakly only where peers would idle. The
-    learning rate becomes ``rate * (batch / B)``, on a straight line. The policy asks for no size itself: put it beside
-    one that does.
+    With N peers and the global batch B that were set last, by `attach` or by a rule in a step, N' peers now, and the
+    factors k = 1, 2, 4, ... up to N'/N: the first ``k * B`` for which N' peers are not more than is optimal; if there
+    is none, ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which leaves its result
+    alone, and weakly only where peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
+    straight line. Batch and rate thus depend on the size alone, and a growth and a return leave them as they were; the
+    paper counts from the size before, and would halve a batch that it did not double. The policy asks for no size
+    itself: put it beside one that does.
 
     Args:
         training: The signals of a step.
@@ -46,15 +48,15 @@ def hybrid_scaling(
     'hybrid_scaling'
     """
     _check(optimal_peers)
-    before, peers = training.previous_global_batch_size, training.size
-    growth = peers / training.previous_size
-    batch: Signal = before * growth
+    base, peers = training.base_global_batch_size, training.size
+    growth = peers / training.base_size
+    batch: Signal = base * growth
     for doublings in reversed(range(16)):
         factor = 2**doublings
-        busy = _looked_up(before * factor, optimal_peers) >= peers
-        batch = kf.ops.where((factor <= growth) & busy, before * factor, batch)
+        busy = _looked_up(base * factor, optimal_peers) >= peers
+        batch = kf.ops.where((factor <= growth) & busy, base * factor, batch)
     at_rescale = kf.control.on_rescale()
-    rate = training.learning_rate * (training.global_batch_size / before)
+    rate = training.learning_rate * (training.global_batch_size / training.previous_global_batch_size)
     return at_rescale.set_global_batch_size(batch), at_rescale.set_learning_rate(rate, over_steps=over_steps)
 
 

@@ -47,7 +47,8 @@ def on_rescale() -> AtRescale:
 
     Conditions and targets of its rules are made of numbers that the barrier has: `size` (the new one), `previous_size`,
     `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch that these rules
-    set as well), `previous_global_batch_size`, `learning_rate` (where a ramp is under way: the rate it leads to),
+    set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a batch can be
+    chosen that depends on the size alone), `learning_rate` (where a ramp is under way: the rate it leads to),
     `min_size`, `max_size`, constants, and maps of them.
 
     Raises:

@@ -63,7 +63,7 @@ SOURCES = {
     "mean_grads": SourceKind(_NEST, "agreed", "after", "", "the gradients averaged over all samples of the step"),
     "mean_loss": SourceKind(_FLOAT, "agreed", "after", "", "the loss averaged over all samples of the step"),
     "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),
-    "pending": SourceKind(_BOOL, "agreed", "after", "", "a change of the cluster is under way"),
+    "pending": SourceKind(_BOOL, "agreed", "after", "", "peers join, or the barrier may change the cluster"),
     "barrier_due": SourceKind(_BOOL, "agreed", "after", "", "this step ends with a barrier that was asked for"),
     "change_due": SourceKind(_BOOL, "agreed", "after", "", "the barrier after this step may change the cluster"),
     "target_size": SourceKind(
@@ -102,12 +102,20 @@ SOURCES = {
     "previous_global_batch_size": SourceKind(
         _INT, "agreed", "before", "samples", "samples of a step before the rescale; in kf.control.on_rescale()"
     ),
+    "base_global_batch_size": SourceKind(
+        _INT,
+        "agreed",
+        "before",
+        "samples",
+        "samples of a step as set last outside kf.control.on_rescale(); in its rules",
+    ),
+    "base_size": SourceKind(_INT, "agreed", "before", "peers", "peers that it was set for; in kf.control.on_rescale()"),
 }
 
 # What a gate may be a function of: whole numbers that are equal on every peer whatever its arithmetic.
 GATE_SOURCES = frozenset({"step", "size", "min_size", "max_size"})
 
-# What a barrier knows when it changes the size, and a rule of control.on_rescale() may use; the last two only there.
+# What a barrier knows when it changes the size, and a rule of control.on_rescale() may use; the last four only there.
 RESCALE_SOURCES = frozenset(
     {
         "size",
@@ -119,6 +127,8 @@ RESCALE_SOURCES = frozenset(
         "max_size",
         "previous_size",
         "previous_global_batch_size",
+        "base_global_batch_size",
+        "base_size",
     }
 )
-ONLY_AT_RESCALE = frozenset({"previous_size", "previous_global_batch_size"})
+ONLY_AT_RESCALE = frozenset({"previous_size", "previous_global_batch_size", "base_global_batch_size", "base_size"})

@@ -144,15 +144,16 @@ class TrainingSignals:
 
     @property
     def pending(self) -> Source:
-        """Peers are on their way into the job, or a change of the cluster is due (`change_due`) (bool, agreed).
+        """Peers join, or the barrier may change the cluster, as `change_due` says (bool, agreed).
 
-        No rule waits for that to end; it says that what is measured may be disturbed.
+        Joiners may be on their way for minutes, and no rule waits for them; what is measured meanwhile may be
+        disturbed.
         """
         return self._source("pending")
 
     @property
     def change_due(self) -> Source:
-        """The barrier after this step is asked for a change of the cluster, and may make one (bool, agreed).
+        """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
         It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
         ready, and by requests from outside. A rule that changes a setting asks for none, nor does a hook: what that
@@ -162,7 +163,7 @@ class TrainingSignals:
 
     @property
     def target_size(self) -> Source:
-        """The size of the job once the peers under way have come, 0 if none are (int64, peers, agreed)."""
+        """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
         return self._source("target_size")
 
     @property
@@ -270,6 +271,21 @@ class TrainingSignals:
     def previous_global_batch_size(self) -> Source:
         """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
         return self._source("previous_global_batch_size")
+
+    @property
+    def base_global_batch_size(self) -> Source:
+        """Samples of a step as set last outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
+
+        `attach` sets it, and a rule in a step. Where each rescale chooses a batch from this one and from `base_size`,
+        the batch depends on the size alone: a growth and a return leave it as it was. Before a rule on a rescale has
+        chosen one, it is `previous_global_batch_size`.
+        """
+        return self._source("base_global_batch_size")
+
+    @property
+    def base_size(self) -> Source:
+        """Peers that it was set for; in kf.control.on_rescale(): `base_global_batch_size` (int64, peers, agreed)."""
+        return self._source("base_size")
 
     # ---- of the user's own -----------------------------------------------------------------------------------------
 

@@ -163,12 +163,15 @@ class SimulatedBarrier:
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """The settings that rules on a rescale choose, from what the barrier knows."""
         job, start, ramp = self.job, self.job.model.start, decision.terms.ramp
+        base_batch, base_size = job.terms.base(previous_size)
         sources = {
             "size": size,
             "previous_size": previous_size,
             "step": job.step - 1,
             "global_batch_size": decision.terms.global_batch_size,
             "previous_global_batch_size": job.terms.global_batch_size,
+            "base_size": base_size,
+            "base_global_batch_size": base_batch,
             "learning_rate": job.learning_rate if ramp is None else ramp.target,
             "min_size": start.min_size,
             "max_size": start.max_size,

@@ -408,7 +408,7 @@ class Barrier:
     def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
         """What the rules on a rescale choose from the new size."""
         graph_state, rate = self.context.graph_state, self.context.rate
-        step = self.steps()
+        step, (base_batch, base_size) = self.steps(), self.terms.base(previous_size)
         sources = {
             "size": size,
             "previous_size": previous_size,
@@ -416,6 +416,8 @@ class Barrier:
             "global_batch_size": decision.terms.global_batch_size,
             "epoch_samples": int(read_variable(graph_state.progress.samples)),
             "previous_global_batch_size": self.terms.global_batch_size,
+            "base_size": base_size,
+            "base_global_batch_size": base_batch,
             "learning_rate": math.nan if rate is None else rate.destined(),
             "min_size": self.context.limits.minimum,
             "max_size": self.context.limits.maximum,
@@ -444,4 +446,5 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
         return replace(first, target_size=target)
     lasting = replace(before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer)
     lasting = replace(lasting, ramp=first.ramp, stopped=False, target_size=target, leaving=())
+    lasting = replace(lasting, policy_share=0.0, base_batch=0, base_size=0)
     return replace(lasting, refused_size=0, replacement_refused=False)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from kungfu.compiler import compile_policies, evaluate_rescale_rules
 from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, schedule
-from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
+from kungfu.testing import ClusterModel, FiredRule, SimulatedStep, Start, run_policy
+from kungfu.testing.simulated_run import simulate
 
 TABLE = {32: 2, 64: 4, 128: 8, 256: 10}
 
@@ -49,6 +50,8 @@ def settled(
         "step": 9,
         "global_batch_size": kept,
         "previous_global_batch_size": batch,
+        "base_size": before,
+        "base_global_batch_size": batch,
         "epoch_samples": epoch_samples,
         "learning_rate": rate,
     }
@@ -119,6 +122,19 @@ def test_beside_a_policy_that_rescales_it_sets_both() -> None:
     # From 2 to 4 peers 32 samples would leave two of them idle, and 64 is what the rescale made of them already.
     shown = [(type(one.action).__name__, one.value) for one in found]
     assert shown == [("SetLearningRate", 0.25), ("SetLearningRate", 0.5)]
+
+
+@pytest.mark.parametrize("sizes", [{5: 4, 30: 2}, {5: 8, 30: 2}, {5: 4, 15: 8, 25: 3, 35: 2}])
+@pytest.mark.parametrize(("batch", "table"), [(64, TABLE), (8, TABLE), (64, {64: 10}), (48, {48: 2})])
+def test_a_growth_and_a_return_leave_batch_and_rate_as_they_were(
+    sizes: dict[int, int], batch: int, table: dict[int, int]
+) -> None:
+    start = Start(size=2, max_size=8, global_batch_size=batch, learning_rate=0.125)
+    model = ClusterModel({1: 100, 8: 800}, steps=60, start=start)
+    seen: list[SimulatedStep] = []
+    simulate(compile_policies([schedule(sizes), hybrid_scaling(table, over_steps=0)]), model, seen=seen.append)
+    assert len({one.size for one in seen}) == len({2, *sizes.values()})
+    assert (seen[-1].size, seen[-1].samples, seen[-1].learning_rate) == (2, batch, pytest.approx(0.125))
 
 
 @pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64], {64: None}, {64: math.nan}, None])

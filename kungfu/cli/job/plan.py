@@ -256,6 +256,7 @@ def _settings(
     sources = {
         "size": plan.after, "previous_size": plan.before, "step": step, "epoch_samples": 0,
         "global_batch_size": batch, "previous_global_batch_size": plan.batch_before,
+        "base_size": plan.before, "base_global_batch_size": plan.batch_before,
         "learning_rate": math.nan if rate is None else rate, "min_size": limits.minimum, "max_size": limits.maximum,
     }  # fmt: skip
     chosen = evaluate_rescale_rules(compiled, sources)

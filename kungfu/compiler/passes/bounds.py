@@ -17,7 +17,7 @@ from kungfu.signal import Constant, Map, Signal, Source, topological
 __all__ = ["check_bounded"]
 
 Side = Literal["lower", "upper"]
-_SIZES = frozenset({"size", "previous_size", "min_size", "max_size"})
+_SIZES = frozenset({"size", "previous_size", "base_size", "min_size", "max_size"})
 # Which of the operands must be bounded for the result to be, where it is not all of them.
 _ENOUGH: dict[tuple[str, Side], Callable[[Iterable[object]], bool]] = {
     ("minimum", "upper"): any,

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kungfu.compiler.passes.remainders import can_meet
-from kungfu.control import Checkpoint, Rule
+from kungfu.control import Rule
 from kungfu.control.action import mask_of, setting_of
 from kungfu.errors import PolicyError
-from kungfu.signal import Constant, Fold, Map, Signal, Source, topological
+from kungfu.signal import Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 
 __all__ = ["check_can_fire"]
@@ -37,7 +37,7 @@ class _Range:
 
 _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
 _ROUNDING = 1e-6  # some units in the last place of a float32
-_FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "global_batch_size"})
+_FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "base_size", "global_batch_size"})
 _FROM_0 = frozenset(
     [
         "rank",
@@ -49,10 +49,12 @@ _FROM_0 = frozenset(
         "job_samples",
         "local_batch_size",
         "refused_size",
+        "target_size",
         "host_joiners",
         "replaced_peers",
     ]
     + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
+    + ["base_global_batch_size"]
 )
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 
@@ -67,7 +69,7 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
     Raises:
         PolicyError: The trigger holds in no step, or the action asks for nothing that could be done.
     """
-    if not _can_hold(_trigger(rule)):
+    if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its trigger holds in no step, whatever the run is like "
             "(steps and sizes count from 1); look at its .when(...), .after(...) and numbers"
@@ -86,13 +88,6 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
             f"policy {policy!r} has a rule that can never fire: the {what} that it asks for never is a finite number"
             f"{bounds} other than what is; give one that can come about"
         )
-
-
-def _trigger(rule: Rule) -> Signal:
-    """When a rule may act; one for a checkpoint remembers that it was asked, and waits."""
-    if isinstance(rule.action, Checkpoint) and isinstance(rule.fires, Fold):
-        return rule.fires.observed[0]
-    return rule.gate & rule.when
 
 
 def _can_hold(condition: Signal) -> bool:

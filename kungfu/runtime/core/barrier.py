@@ -91,7 +91,7 @@ def decide(
     4
     """
     terms = _without_refusals(terms, requests)
-    news = tuple(one for one in requests.rescale if not is_under_way(one, terms, limits))
+    news = tuple(one for one in requests.rescale if not is_under_way(one, terms, limits, view))
     merged, stop = merge(news, requests.external), next((one for one in requests.settings if one.kind == "stop"), None)
     if stop is not None:
         # Nobody has to come to training that ends; those who leave now leave.
@@ -129,7 +129,12 @@ def with_settings(
     """
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
-    return apply_settings(decision.terms, (*on_rescale_settings, *settings), position, size=size)
+    terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
+    if any(one.kind == "global_batch_size" for one in on_rescale_settings):
+        # The next rescale goes by the same batch as this one, so that a growth and a return leave it as it was.
+        batch, peers = before[1].base(previous)
+        terms = replace(terms, base_batch=batch, base_size=peers)
+    return apply_settings(terms, settings, position, size=size)
 
 
 def _without_refusals(terms: Terms, requests: BarrierRequests) -> Terms:

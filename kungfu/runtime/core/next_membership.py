@@ -34,6 +34,7 @@ What is under way is a size *and* peers to exchange, and one wave of joiners ser
 | a size               | another size            | the newer size                                                   |
 | a size, an exchange  | peers to leave now      | the exchange of the others, and that size less those who leave   |
 | a size               | that size, kept alike   | nothing: it is asked for already (`is_under_way`)                |
+| a command's size     | the present size        | nothing                                                         |
 
 Where fewer come than were asked for, peers are exchanged first, the slowest before others: an exchange gives back the
 slot that it takes, and a slow peer costs the job more than one peer that is missing. The size is then marked as
@@ -158,11 +159,17 @@ def next_membership(at: Situation) -> Decision:
     return Decision(view, at.terms)
 
 
-def is_under_way(request: RescaleRequest, terms: Terms, limits: Limits) -> bool:
-    """True if a request of a rule or a hook asks for what joiners are on their way for already."""
+def is_under_way(request: RescaleRequest, terms: Terms, limits: Limits, view: View) -> bool:
+    """True if a request of a rule or a hook changes nothing of what joiners are on their way for.
+
+    It asks for that size; or for the present one, while they come because of a command: that it is content undoes
+    nothing that somebody else has asked for.
+    """
     if request.leave is not None or not terms.target_size:
         return False
     asked, target = _with_reachable_size(request, terms, limits)
+    if terms.by_command and target == view.size:
+        return True
     same_terms = (asked.keep, asked.max_global_batch) == (terms.keep, terms.max_global_batch)
     return same_terms and target == terms.target_size
 
@@ -178,6 +185,8 @@ def _resize(at: Situation, request: RescaleRequest) -> Decision:
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)
     terms = replace(at.terms, target_size=0, leaving=at.exchanged)
     terms, target = _with_reachable_size(request, terms, at.limits)
+    if target != at.view.size:
+        terms = replace(terms, by_command=at.outside is not None)
     return _change_size(replace(at, terms=terms), target, asked=asked, preparing=preparing)
 
 
@@ -204,7 +213,7 @@ def _shrink(at: Situation, target: int, *, preparing: bool) -> Decision:
     view, leaving = at.view, at.terms.leaving
     gone = at.leave_order(leaving)[: view.size - target]
     left = tuple(peer for peer in leaving if peer not in gone)
-    shrunk, terms = _with_batch_of_size(view.changed(leave=gone), at.terms)
+    shrunk, terms = _with_batch_of_size(view, view.changed(leave=gone), at.terms)
     if not left:
         # Those under way are dismissed.
         return Decision(shrunk, terms, target if preparing else None)
@@ -257,7 +266,7 @@ def _admit_offered(at: Situation, target: int, prepared: Prepared) -> Decision:
         leads = view.ids[0]
         terms, going = replace(terms, departing=(leads,)), [peer for peer in going if peer != leads]
     # The agent hears of it when the view trains. Told a size before, it would offer once more those who are joining.
-    return Decision(*_with_batch_of_size(view.changed(leave=going, join=welcome), terms))
+    return Decision(*_with_batch_of_size(view, view.changed(leave=going, join=welcome), terms))
 
 
 def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
@@ -299,6 +308,7 @@ def _let_named_leave(at: Situation) -> Decision:
     if lead.leave is None:
         # A size is requested too.
         terms, wanted = _with_reachable_size(lead, terms, at.limits)
+        terms = replace(terms, by_command=lead is at.outside)
     else:
         # How many there shall be follows from who leaves.
         wanted = _size_after_named_leave(at, lead, named)
@@ -322,10 +332,12 @@ def _let_named_leave(at: Situation) -> Decision:
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
         # Some leave at this barrier.
-        stays, keep = named.noticed_only and (pending or lead.leave is not None), terms.keep
-        shrunk, terms = _after_leaving(shrunk, terms, lead, batch_stays=stays)
-        # Those under way come on the terms on which they were asked for.
-        terms = replace(terms, keep=keep) if pending and preparing else terms
+        stays, asked_for = named.noticed_only and (pending or lead.leave is not None), terms
+        terms = replace(terms, by_command=lead is at.outside)
+        shrunk, terms = _after_leaving(view, shrunk, terms, lead, batch_stays=stays)
+        if pending and preparing:
+            # Those under way come on the terms on which they were asked for.
+            terms = replace(terms, keep=asked_for.keep, by_command=asked_for.by_command)
     terms = replace(terms, target_size=wanted if pending else 0, leaving=leaving)
     processes = wanted + len(leaving) + len(gone)  # the agent still counts those who leave
     return Decision(shrunk, terms, processes if pending or preparing else None, host=named.host)
@@ -374,11 +386,13 @@ def _size_after_named_leave(at: Situation, lead: RescaleRequest, named: _Named) 
     return max(staying, min(lead.size, terms.target_size))
 
 
-def _after_leaving(view: View, terms: Terms, lead: RescaleRequest, *, batch_stays: bool) -> tuple[View, Terms]:
+def _after_leaving(
+    before: View, view: View, terms: Terms, lead: RescaleRequest, *, batch_stays: bool
+) -> tuple[View, Terms]:
     if batch_stays:
         # A peer that is taken away does not change what is trained: the batch stays until others have come.
         return view, replace(terms, target_size=0, leaving=())
-    return _with_batch_of_size(view, replace(terms, keep=lead.keep))
+    return _with_batch_of_size(before, view, replace(terms, keep=lead.keep))
 
 
 # ---- sizes and batches -----------------------------------------------------------------------------------------------
@@ -407,12 +421,17 @@ def _largest_batch(terms: Terms) -> int:
     return max(terms.max_global_batch, terms.global_batch_size)
 
 
-def _with_batch_of_size(view: View, terms: Terms) -> tuple[View, Terms]:
+def _with_batch_of_size(before: View, view: View, terms: Terms) -> tuple[View, Terms]:
     """The terms of a view that has just changed its size: the change is done, and the batch follows."""
     terms, size = replace(terms, target_size=0, leaving=()), meant_size(view, terms)
+    is_rescale = size != before.size
     if terms.keep == "global_batch_size":
-        # Each peer has another share of the same batch.
-        return view, replace(terms, batch_per_peer=terms.global_batch_size / size)
+        # Each peer has another share of the same batch. A command sets that of the policies aside.
+        aside = (terms.policy_share or terms.batch_per_peer) if terms.by_command else 0.0
+        return view, replace(terms, batch_per_peer=terms.global_batch_size / size, policy_share=aside)
+    if terms.policy_share and not terms.by_command and is_rescale:
+        # A policy decides again: the share is the one that policies had set.
+        terms = replace(terms, batch_per_peer=terms.policy_share, policy_share=0.0)
     samples = round(terms.batch_per_peer * size)
     if terms.max_global_batch:
         # Beyond the limit the global batch stays; each peer's share is remembered as it is meant, for a smaller size.

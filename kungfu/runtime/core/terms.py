@@ -84,6 +84,12 @@ class Terms:
         replaced_peers: How many peers were replaced so far because somebody asked for it.
         replacement_refused: Whether nobody came for the peers that were to be replaced last. It is remembered until the
             view changes, joiners are dismissed, or a host with free slots comes.
+        by_command: Whether somebody outside asked for the size that is under way, or was asked for last.
+        policy_share: The batch per peer that a policy, or attach, had set, where a command has changed it since; else
+            0. The next change of the size that a policy decides takes it up again.
+        base_batch: The global batch size from which rules on a rescale choose, as it was set last, by attach or by a
+            rule in a step; 0 where no rule on a rescale has chosen another one since.
+        base_size: The peers that it was set for; 0 as `base_batch`.
     """
 
     global_batch_size: int = 0
@@ -98,6 +104,14 @@ class Terms:
     max_global_batch: int = 0
     replaced_peers: int = 0
     replacement_refused: bool = False
+    by_command: bool = False
+    policy_share: float = 0.0
+    base_batch: int = 0
+    base_size: int = 0
+
+    def base(self, size: int) -> tuple[int, int]:
+        """The global batch size that rules on a rescale of so many peers go by, and the peers that it was set for."""
+        return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 
 SettingKind = Literal["global_batch_size", "learning_rate", "stop"]
@@ -163,7 +177,8 @@ def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: Ru
             # A step takes at least a sample per peer, and at most an epoch.
             most = position.epoch_samples or round(setting.value)
             whole = max(size, min(round(setting.value), most))
-            terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size)
+            terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
+            terms = replace(terms, base_batch=0, base_size=0)
         elif setting.kind == "learning_rate":
             # A ramp begins at the rate that is in force, also within another ramp.
             since = position.steps if setting.unit == "steps" else position.samples

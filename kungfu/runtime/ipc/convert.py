@@ -92,6 +92,10 @@ def from_terms(terms: Terms) -> pb.Terms:
         max_global_batch=terms.max_global_batch,
         replaced_peers=terms.replaced_peers,
         replacement_refused=terms.replacement_refused,
+        by_command=terms.by_command,
+        policy_share=terms.policy_share,
+        base_batch=terms.base_batch,
+        base_size=terms.base_size,
     )
 
 
@@ -109,6 +113,10 @@ def to_terms(message: pb.Terms) -> Terms:
         message.max_global_batch,
         message.replaced_peers,
         message.replacement_refused,
+        message.by_command,
+        message.policy_share,
+        message.base_batch,
+        message.base_size,
     )
 
 

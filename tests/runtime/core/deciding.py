@@ -47,7 +47,7 @@ def decided(
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     decision = decide(view, terms, limits, requests=BarrierRequests(requests, outside), prepared=prepared)
-    news = tuple(one for one in requests if not is_under_way(one, terms, limits))
+    news = tuple(one for one in requests if not is_under_way(one, terms, limits, view))
     given = news if outside is None else (outside, *news)
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, given))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

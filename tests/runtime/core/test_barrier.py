@@ -13,7 +13,7 @@ from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
 from kungfu.runtime.core.terms import Keep, RunPosition, SettingChange, Terms, apply_settings
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
-from tests.runtime.core.deciding import LIMITS, decided, peers, size_request, terms_of, view_of
+from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
 
 
 def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms | None = None) -> Decision:
@@ -202,6 +202,42 @@ def test_a_rule_without_a_limit_takes_the_one_in_force_away() -> None:
     asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, most=0))
     grown = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
     assert grown == Terms(192, 32.0)
+
+
+def test_a_policy_takes_up_the_share_that_a_command_has_put_aside() -> None:
+    """Grown by a policy, shrunk by a command, grown again: 64, 128, 128, and not 256 but 128."""
+    grows, by_hand = size_request(2), size_request(1, "global_batch_size")
+    two = grown(1, 2, terms=Terms(64, 64.0))
+    assert (two.terms.global_batch_size, two.terms.policy_share) == (128, 0.0)
+    one = decided(two.view, two.terms, LIMITS, outside=by_hand)
+    assert (one.terms.global_batch_size, one.terms.batch_per_peer, one.terms.policy_share) == (128, 128.0, 64.0)
+    again = decided(one.view, one.terms, LIMITS, asked=grows)
+    assert again.terms.global_batch_size == 128, "it waits for the joiner"
+    joined = decided(one.view, again.terms, LIMITS, prepared=Prepared(peers(9)))
+    assert (joined.terms.global_batch_size, joined.terms.batch_per_peer, joined.terms.policy_share) == (128, 64.0, 0.0)
+    # Nobody came: a command that keeps the local batch keeps the one that the peers have.
+    nobody = decided(one.view, again.terms, LIMITS, prepared=Prepared((), missing=(9,)))
+    local = decided(one.view, nobody.terms, LIMITS, outside=size_request(2))
+    assert decided(one.view, local.terms, LIMITS, prepared=Prepared(peers(9))).terms.global_batch_size == 256
+
+
+def test_several_commands_put_the_share_of_the_policy_aside_once() -> None:
+    terms = Terms(256, 64.0)
+    for size in (2, 3, 1):
+        view = view_of(4 if size == 2 else 3)
+        asked = decided(view, terms, LIMITS, outside=size_request(size, "global_batch_size"))
+        terms = replace(asked.terms, target_size=0)
+    assert (terms.batch_per_peer, terms.policy_share) == (256.0, 64.0)
+    assert decided(view_of(3), terms, LIMITS, asked=leaving(1)).terms.global_batch_size == 128, "a rule evicts"
+    exchanged = decided(view_of(1), replace(terms, target_size=1, leaving=(0,)), LIMITS, prepared=Prepared(peers(9)))
+    assert exchanged.terms.policy_share == 64.0, "an exchange of peers is no rescale"
+
+
+def test_a_batch_that_a_rule_sets_is_what_later_sizes_go_by() -> None:
+    position = RunPosition(steps=10, samples=1000, epoch_samples=0, learning_rate=0.1)
+    aside = Terms(128, 128.0, policy_share=64.0, base_batch=64, base_size=1)
+    set_ = apply_settings(aside, [SettingChange("global_batch_size", 96, "rule", 10)], position, size=1)
+    assert set_ == Terms(96, 96.0)
 
 
 def test_a_batch_of_at_most_three_samples_takes_no_more_than_three_peers() -> None:

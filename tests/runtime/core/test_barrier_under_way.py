@@ -128,6 +128,14 @@ def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_i
     assert decide(view_of(3), terms_of(3, target=4), LIMITS, requests=stopped).prepare == 3
 
 
+def test_a_hook_that_wants_the_present_size_leaves_the_growth_of_a_command() -> None:
+    by_hand = decided(view_of(3), terms_of(3), LIMITS, outside=size_request(5)).terms
+    content = decided(view_of(3), by_hand, LIMITS, asked=size_request(3), prepared=Prepared(peers(7, 8)))
+    assert content.view.ids == (0, 1, 2, 7, 8)
+    smaller = decided(view_of(3), by_hand, LIMITS, asked=size_request(2))
+    assert (smaller.view.ids, smaller.prepare) == ((0, 1), 2)
+
+
 def test_a_size_on_other_terms_replaces_the_one_under_way() -> None:
     other = size_request(5, "global_batch_size")
     decision = decided(view_of(3), terms_of(3, target=5), LIMITS, asked=other)

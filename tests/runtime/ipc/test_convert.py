@@ -48,7 +48,23 @@ ramps = st.builds(Ramp, seconds, seconds, counts, seconds, st.sampled_from(get_a
 
 @given(
     st.builds(
-        Terms, counts, seconds, counts, counts, keeps, st.none() | ramps, st.booleans(), leaving=ids, departing=ids
+        Terms,
+        counts,
+        seconds,
+        counts,
+        counts,
+        keeps,
+        st.none() | ramps,
+        st.booleans(),
+        leaving=ids,
+        departing=ids,
+        max_global_batch=counts,
+        replaced_peers=counts,
+        replacement_refused=st.booleans(),
+        by_command=st.booleans(),
+        policy_share=seconds,
+        base_batch=counts,
+        base_size=counts,
     )
 )
 def test_terms_to_the_last_bit(terms: Terms) -> None:
