@@ -30,7 +30,7 @@ from kungfu.control.budget import Budget
 from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
-from kungfu.signal import SCALAR, VECTOR, Constant, Fold, Signal, Source, as_signal, fold
+from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
 from kungfu.signal.gate import period_of
 from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.source_location import location_of_caller
