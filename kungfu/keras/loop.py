@@ -22,7 +22,6 @@ next rank 0 tells its own of the epoch that was not concluded.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -470,8 +469,6 @@ class FitRun:
             if version != progress.version:  # peers were lost over it
                 progress.version = version if loop.meet(self._enter) else progress.version
                 continue
-            if progress.parted < 0:
-                self._call.connection.ended_at = time.time()  # nobody goes on before all have come here
             if loop.meet(lambda meeting: meeting.take(loop.agreed_variables())):
                 progress.parted = version
                 loop.end_phase(self._call.connection, self._call.outcome())

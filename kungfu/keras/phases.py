@@ -136,8 +136,8 @@ class FitCall:
             values = [tf.identity(one) for one in _variables(self.model)]
         # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
         kept = unpack(pack(self.callbacks.kept()))
-        stops, ended_at = bool(self.model.stop_training), self.connection.ended_at
-        return FitOutcome(self.told, kept, stops, values, self.evaluations, ended_at).packed
+        stops, run = bool(self.model.stop_training), self.connection.run
+        return FitOutcome(self.told, kept, stops, values, self.evaluations, run).packed
 
 
 def _in_order(weights: Mapping[int, float]) -> str:
@@ -160,7 +160,7 @@ class FitOutcome:
         stops: ``stop_training`` of the model.
         variables: The weights, and the counters and rates of the optimizer.
         evaluations: Those after the fit; there are more of them as long as the next one has not begun.
-        ended_at: When it came to its end, in seconds since 1970.
+        run: The name of the job that has begun the run.
     """
 
     told: Sequence[str]
@@ -168,7 +168,7 @@ class FitOutcome:
     stops: bool
     variables: Sequence[tf.Tensor]
     evaluations: Evaluations
-    ended_at: float = 0.0
+    run: str = ""
 
     def packed(self) -> bytes:
         """As bytes; any thread may ask for them."""
@@ -179,7 +179,7 @@ class FitOutcome:
                 "callbacks": dict(self.kept),
                 "stops": self.stops,
                 "evaluations": self.evaluations.told(),
-                "ended_at": self.ended_at,
+                "run": self.run,
                 # Bytes, since NumPy has no name for some types (bfloat16).
                 "variables": [np.frombuffer(np.ascontiguousarray(one).tobytes(), np.uint8) for one in arrays],
             }
@@ -211,7 +211,8 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
         variable.assign(array.reshape(variable.shape))
     model.stop_training = outcome["stops"]
     call.evaluations.tell(outcome["evaluations"])
-    call.connection.ended_at, call.connection.passes = outcome.get("ended_at", 0.0), True
+    connection = call.connection
+    connection.run, connection.passes = outcome.get("run", connection.run), True  # a version before tells no run
     return len(model.history.epoch)
 
 

@@ -9,6 +9,9 @@ part. In a job one peer of a host writes at a time, by a lock on the folder:
   the fit's end; its own second call for the same file writes, as weights may have been changed since.
 - A peer that passes through fits that are over holds what the job had at their ends. It leaves alone what was written
   later than that.
+
+After how many fits of which run it was written, a file says in an extended attribute: times would be those of several
+clocks, which are set. Where a file system has none, each peer writes.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import platform
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -31,32 +35,64 @@ from kungfu.training.job_connection import JobConnection, connect
 __all__ = ["write_as_one_job"]
 
 _FILES = (".keras", ".h5", ".hdf5")
+_ATTRIBUTE = "user.kungfu.written"
 _writing = threading.local()
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """When a file was written.
+
+    Args:
+        run: The name of the job that has begun the run, from which this one may go on.
+        job: The name of the job.
+        fits: How many of its fits were over.
+    """
+
+    run: str
+    job: str
+    fits: int
+
+    @classmethod
+    def read(cls, path: Path) -> _Mark | None:
+        """The mark of a file or folder; ``None`` where it has none."""
+        try:
+            run, job, fits = os.getxattr(path, _ATTRIBUTE).decode().split()
+            return cls(run, job, int(fits))
+        except (OSError, ValueError):
+            return None
+
+    def put_on(self, path: str | Path) -> None:
+        """Marks a file or folder, where its file system can."""
+        with suppress(OSError):
+            os.setxattr(path, _ATTRIBUTE, f"{self.run} {self.job} {self.fits}".encode())
 
 
 def write_as_one_job() -> None:
     """From here on the models of this process, a peer, are written as those of a job: ``save`` and its like."""
-    written: dict[Path, float] = {}  # at the end of which fit this process has written it, or left it alone
+    written: dict[Path, int] = {}  # after how many fits this process has written it, or left it alone
     for name in ("save", "save_weights", "export"):
         own = getattr(keras.Model, name)
         if not hasattr(own, "in_place"):
             setattr(keras.Model, name, _shared(own, written))
 
 
-def _shared(own: Callable[..., Any], written: dict[Path, float]) -> Callable[..., Any]:
+def _shared(own: Callable[..., Any], written: dict[Path, int]) -> Callable[..., Any]:
     @wraps(own)
     def write(model: Any, filepath: Any, *args: Any, **kwargs: Any) -> Any:
+        settings = read_settings()
         # A question to the user, several files, another machine: that is Keras' own matter.
-        if read_settings() is None or args or not _is_plain_file(own.__name__, filepath, kwargs):
+        if settings is None or args or not _is_plain_file(own.__name__, filepath, kwargs):
             return own(model, filepath, *args, **kwargs)
         target, connection = Path(os.path.realpath(filepath)), connect()
+        mark = _Mark(connection.run, settings.job, connection.phases_done)
         with _lock_on(target.parent):
-            is_there, written[target] = _is_there(target, connection, written), connection.ended_at
+            is_there, written[target] = _is_there(target, mark, connection, written), mark.fits
             if is_there:
                 return None
             if own.__name__ == "export":  # a folder, whose place no other can take at once
-                return own(model, filepath, **kwargs)
-            return _replace(target, lambda beside: own(model, beside, **kwargs))
+                return _export(target, mark, lambda: own(model, filepath, **kwargs))
+            return _replace(target, mark, lambda beside: own(model, beside, **kwargs))
 
     write.in_place = own  # type: ignore[attr-defined]  # for an attach after this one
     return write
@@ -73,24 +109,33 @@ def _is_plain_file(name: str, filepath: Any, given: Mapping[str, Any]) -> bool:
     return name == "export" or is_named
 
 
-def _is_there(target: Path, connection: JobConnection, written: Mapping[Path, float]) -> bool:
-    """Whether another peer has written what this one would, or a peer that is further on has."""
-    if connection.is_in_phase or not connection.ended_at:
+def _is_there(target: Path, mark: _Mark, connection: JobConnection, written: Mapping[Path, int]) -> bool:
+    """True if another peer has written what this one would, or a peer that is further on has."""
+    found = _Mark.read(target)
+    if connection.is_in_phase or not mark.fits or found is None or found.fits < mark.fits:
         return False
-    if not connection.passes and written.get(target) == connection.ended_at:
-        return False
-    try:
-        inside = target / "saved_model.pb"
-        return (inside if target.is_dir() else target).stat().st_mtime >= connection.ended_at
-    except OSError:
-        return False
+    # The file may be of the run that this one goes on from.
+    if connection.passes:
+        return found.run == mark.run
+    return found.job == mark.job and written.get(target) != mark.fits
 
 
-def _replace(target: Path, write: Callable[[str], Any]) -> Any:
+def _export(target: Path, mark: _Mark, write: Callable[[], Any]) -> Any:
+    with suppress(OSError):
+        os.removexattr(target, _ATTRIBUTE)  # a peer that is killed leaves a part, which is none of the job's
+    result = write()
+    mark.put_on(target)
+    return result
+
+
+def _replace(target: Path, mark: _Mark, write: Callable[[str], Any]) -> Any:
     # One name for all peers of a host: what one has left that was killed the next one takes.
     beside = target.with_name(f".{platform.node()}.{target.name}")
     try:
+        beside.unlink(missing_ok=True)
+        beside.open("xb").close()  # a link that another user has put there would be followed
         result = write(str(beside))
+        mark.put_on(beside)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)

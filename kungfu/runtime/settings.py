@@ -60,12 +60,14 @@ class CheckpointSettings:
         keep: How many of the newest stay in it.
         resume: The checkpoint, or the folder of some, to resume from; empty for none.
         founders: How many peers begin the job; 0 for a peer that joins later and takes the state of the others.
+        job: The job's name; empty for a program that runs alone.
     """
 
     folder: str = "checkpoints"
     keep: int = 3
     resume: str = ""
     founders: int = 1
+    job: str = ""
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,8 @@ class JobConnection:
         terms: Those in force at the end of the last phase on this peer.
         steps: Gives the steps done.
         trained: The samples of all steps of the phases before.
-        ended_at: When the last phase that is over came to its end, in seconds since 1970; 0 before one has. No peer has
-            gone on after it earlier.
-        passes: Whether this peer took no part in that phase, as it was over before.
+        run: The name of the job; once this peer has passed through a phase, of the job that did it.
+        passes: Whether this peer took no part in the last phase that is over, as it was over before.
         runs: How many runs have begun.
     """
 
@@ -68,7 +67,7 @@ class JobConnection:
         self.terms: Terms | None = None
         self.steps: Callable[[], int] = _no_steps
         self.trained = 0
-        self.ended_at, self.passes = 0.0, False
+        self.run, self.passes = settings.job if settings else "", False
         self.runs, self._is_open = 0, False
 
     @cached_property
@@ -135,12 +134,17 @@ class JobConnection:
         goes_on = not self.several or (self.resumed is not None and self.resumed[1].phase >= self.phase)
         # A peer that was in the phase before begins this one with the others.
         founders = max(1, given.founders) if self.membership.has_joined else given.founders
-        return replace(given, resume=given.resume if goes_on else "", founders=founders)
+        return replace(given, resume=given.resume if goes_on else "", founders=founders, job=self.settings.job)
 
     @property
     def is_in_phase(self) -> bool:
         """Whether a phase has begun on this peer and is not over."""
         return self._is_open
+
+    @property
+    def phases_done(self) -> int:
+        """The phases that are over on this peer."""
+        return self.phase - self._is_open
 
     def begin_phase(self) -> bytes | None:
         """The program comes to its next training.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import threading
-import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ METHODS = ("save", "save_weights", "export")
 
 @pytest.fixture
 def connection(monkeypatch: Any, tmp_path: Path) -> JobConnection:
-    """That of a peer whose first fit ended some seconds ago; Keras writes as in a job meanwhile."""
+    """That of a peer whose first two fits are over; Keras writes as in a job meanwhile."""
     monkeypatch.chdir(tmp_path)
     settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
     for name, value in settings.to_environment().items():
@@ -31,7 +32,7 @@ def connection(monkeypatch: Any, tmp_path: Path) -> JobConnection:
     for name in METHODS:
         monkeypatch.setattr(keras.Model, name, getattr(keras.Model, name))
     found = JobConnection(None)
-    found.ended_at = time.time() - 5.0
+    found.phase, found.run = 2, settings.job
     monkeypatch.setattr(import_module("kungfu.keras.saving"), "connect", lambda: found)
     write_as_one_job()
     return found
@@ -49,10 +50,16 @@ def value_in(path: str | Path) -> float:
     return float(model.get_weights()[0].flat[0])
 
 
-def aged(path: Path, connection: JobConnection, seconds: float) -> None:
-    """The file was written so long before the end of the fit."""
-    at = connection.ended_at - seconds
-    os.utime(path, (at, at))
+def begin_peer(
+    connection: JobConnection, *, fits: int, job: str = "job", run: str = "job", passes: bool = False
+) -> None:
+    """From here on this process is another peer, after so many fits, which has written nothing yet."""
+    connection.phase, connection.run, connection.passes = fits, run, passes
+    settings = Settings(job, 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    os.environ.update(settings.to_environment())
+    for name in METHODS:
+        setattr(keras.Model, name, getattr(keras.Model, name).in_place)
+    write_as_one_job()
 
 
 @pytest.mark.slow
@@ -97,29 +104,54 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(connection, name, monkeypa
 
 
 def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection):
-    """After a fit, a file that another peer has written since stays, and an older one is replaced."""
+    """After a fit, a file that another peer has written since stays, and an older one is replaced, by no clock."""
     path = Path("best.weights.h5")
-    filled(1.0).save_weights(path)
-    aged(path, connection, 1.0)
-    filled(2.0).save_weights(path)
-    assert value_in(path) == 2.0, "it was of the time before the fit's end"
-    filled(3.0).save_weights(path)
-    assert value_in(path) == 3.0, "this peer's own second call"
-    connection.ended_at -= 1.0  # as if it had not written
-    filled(4.0).save_weights(path)
-    assert value_in(path) == 3.0, "another one has written what this fit came to"
-    filled(5.0).save_weights(path)
-    assert value_in(path) == 5.0, "its second call, where the first has left the file alone"
+
+    def write(value: float) -> float:
+        filled(value).save_weights(path)
+        clock = 4e9 if value % 2 else 0.0  # in the future, and in the past
+        os.utime(path, (clock, clock))
+        return value_in(path)
+
+    begin_peer(connection, fits=1)
+    assert write(1.0) == 1.0
+    begin_peer(connection, fits=2)
+    assert write(2.0) == 2.0, "it was of the time before the fit's end"
+    assert write(3.0) == 3.0, "this peer's own second call"
+    begin_peer(connection, fits=2)
+    assert write(4.0) == 3.0, "another one has written what this fit came to"
+    assert write(5.0) == 5.0, "its second call, where the first has left the file alone"
+    begin_peer(connection, fits=2, job="another")
+    assert write(6.0) == 6.0, "another job's is none of this one"
+    shutil.copy(path, "copy")
+    os.replace("copy", path)
+    begin_peer(connection, fits=2, job="another")
+    assert write(7.0) == 7.0, "a copy says nothing"
 
 
 def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connection):
-    connection.passes = True
+    begin_peer(connection, fits=2, passes=True)
     filled(1.0).save("kept.keras")
+    begin_peer(connection, fits=1, passes=True)
     filled(2.0).save("kept.keras")
-    assert value_in("kept.keras") == 1.0, "it may be newer than what this peer holds"
-    aged(Path("kept.keras"), connection, 1.0)
+    assert value_in("kept.keras") == 1.0, "it is newer than what this peer holds"
+    begin_peer(connection, fits=1, job="goes on", passes=True)
+    filled(2.0).save("kept.keras")
+    assert value_in("kept.keras") == 1.0, "this job goes on from the one that has written it"
+    begin_peer(connection, fits=2, job="goes on")
+    filled(3.0).save("kept.keras")
+    assert value_in("kept.keras") == 3.0, "it has done the second fit anew"
+    begin_peer(connection, fits=1, job="other", run="other", passes=True)
     filled(2.0).save("kept.keras")
     assert value_in("kept.keras") == 2.0, "that is of another run"
+
+
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(connection, tmp_path):
+    (tmp_path / "others").write_text("theirs")
+    (tmp_path / f".{platform.node()}.a.weights.h5").symlink_to(tmp_path / "others")
+    filled(1.0).save_weights("a.weights.h5")
+    assert (tmp_path / "others").read_text() == "theirs"
+    assert sorted(os.listdir()) == ["a.weights.h5", "others"]
 
 
 @pytest.mark.timeout(30)
@@ -137,7 +169,7 @@ def test_a_model_that_writes_another_one_beside_itself_does_not_wait_for_itself(
 def test_an_exported_folder_is_written_by_one_peer(connection):
     filled(1.0).export("exported", verbose=False)
     before = Path("exported/saved_model.pb").stat().st_mtime_ns
-    connection.ended_at -= 1.0
+    begin_peer(connection, fits=2)
     filled(2.0).export("exported", verbose=False)
     assert Path("exported/saved_model.pb").stat().st_mtime_ns == before
     assert os.listdir() == ["exported"]
@@ -154,8 +186,7 @@ def test_what_is_keras_own_matter_stays_so(connection, tmp_path, monkeypatch):
     filled(2.0).save("model.keras", overwrite=False)
     assert value_in("model.keras") == 1.0
     (tmp_path / "link.keras").symlink_to(tmp_path / "model.keras")
-    aged(tmp_path / "model.keras", connection, 1.0)
-    connection.ended_at += 0.5
+    begin_peer(connection, fits=3)
     filled(3.0).save("link.keras")
     assert value_in("model.keras") == 3.0
     assert (tmp_path / "link.keras").is_symlink()
