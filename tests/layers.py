@@ -56,7 +56,7 @@ PACKAGES: Rows = {
 WITHIN: dict[str, Rows] = {
     "runtime": {
         "api": ("peer", "state", "attachment", "checkpoints", "core", "settings"),
-        "agent": ("peer", "job_api", "ipc", "core", "hosts", "settings"),
+        "agent": ("peer", "job_api", "checkpoints", "ipc", "core", "hosts", "settings"),
         "peer": ("state", "attachment", "preemption", "ipc", "core", "settings"),
         "state": ("attachment", "ipc", "core"),
         "attachment": ("ipc", "core", "settings"),

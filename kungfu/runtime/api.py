@@ -8,6 +8,7 @@ from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
 from kungfu.runtime.checkpoints import (
     CheckpointFolder,
+    FolderInUse,
     Manifest,
     VariableEntry,
     find,
@@ -50,6 +51,7 @@ __all__ = [
     "DeferredEntry",
     "Description",
     "ExitReport",
+    "FolderInUse",
     "LateRanks",
     "Leave",
     "Limits",

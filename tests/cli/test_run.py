@@ -12,6 +12,7 @@ import pytest
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.run import _checked, _new_folder, main, make_parser
 from kungfu.runtime.hosts import Host
+from tests.runtime.checkpoints.test_folder_lock import held_elsewhere
 
 SCREEN_LINES = 40
 HERE = (Host("127.0.0.1", 2, 0), Host("127.0.0.2", 2, 0))
@@ -54,6 +55,17 @@ def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
     words = ["--logdir", str(tmp_path / "log"), *(word for spec in specs for word in ("--policy", spec))]
     line = _checked(make_parser().parse_args(["-np", "1", *words, sys.executable, "-m", "train"]))
     assert line.settings.policies == specs
+
+
+def test_a_folder_of_checkpoints_that_another_job_has_is_refused_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-np", "1", "--logdir", "log", "--checkpoints", "kept", sys.executable, "-c", ""]
+    with held_elsewhere(tmp_path / "kept", "job 3f9a1c20"):
+        assert main(words) == 2
+    assert "kept is in use: job 3f9a1c20 writes its checkpoints there" in " ".join(capsys.readouterr().err.split())
+    assert not list((tmp_path / "log").glob("peers/*"))
 
 
 @pytest.mark.parametrize(

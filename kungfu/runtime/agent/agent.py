@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
@@ -33,6 +34,7 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
+from kungfu.runtime.checkpoints import FolderInUse, claim, release
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.hosts import Host
@@ -48,6 +50,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from kungfu.runtime.job_api.job_file import JobFile, end_job_file, identify_process, write_job_file
 from kungfu.runtime.job_api.service import JobService
+from kungfu.runtime.settings import Settings
 
 __all__ = ["Agent", "Ending", "JobSpec"]
 
@@ -113,6 +116,7 @@ class Agent:
             if ending is None:
                 server.stop()  # this agent has failed: the others go on at once, as if it had been killed
             self._context.supervisor.close()
+            release(Path(self._context.settings.checkpoints.folder))
             end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -172,6 +176,10 @@ class Agent:
             if interrupts:
                 return Ending(128 + interrupts[0].number)
             settings = admitted.settings if admitted else replace(settings, job=secrets.token_hex(4))
+        try:
+            self._claim_checkpoints(settings)
+        except FolderInUse as error:
+            return Ending(2, Failure(-1, str(error), 2))
         self._context = context = replace(context, settings=settings)
         content = JobFile(
             settings.job, settings.agent, settings.secret, os.getpid(), time.time(),
@@ -186,6 +194,15 @@ class Agent:
         leader = self._role = Leader(context)
         context.consensus.become_leader(settings.job, 1)
         return leader.begin()
+
+    def _claim_checkpoints(self, settings: Settings) -> None:
+        """Keeps other jobs out of a folder that was named for checkpoints; raises ``FolderInUse``.
+
+        The one within the folder of the record is made with the first checkpoint, whose writer claims it.
+        """
+        folder = Path(settings.checkpoints.folder)
+        if folder.parent != self._journal.folder.absolute():
+            claim(folder, f"job {settings.job}")
 
     def _record_devices(self) -> None:
         """Records how the devices of this host are divided, where there is not one for each slot."""

@@ -1,6 +1,7 @@
 """Checkpoints on disk: the manifest of each, and a folder in which one replaces the other without a gap."""
 
 from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step, published
+from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
 from kungfu.runtime.checkpoints.manifest import (
     Manifest,
     VariableEntry,
@@ -12,13 +13,16 @@ from kungfu.runtime.checkpoints.manifest import (
 
 __all__ = [
     "CheckpointFolder",
+    "FolderInUse",
     "Manifest",
     "VariableEntry",
+    "claim",
     "find",
     "has_step",
     "mismatches",
     "published",
     "read_manifest",
+    "release",
     "stable_names",
     "write_manifest",
 ]

@@ -3,31 +3,40 @@
 ``DIR/step-00000120/`` is whole as soon as it has that name, and ``DIR/latest`` names the newest one. A kill or
 a full disk while another one is written leaves both as they are. The next writer removes the files of a killed one, so
 a writer that was only late finds nothing to publish.
+
+The newest one is that which was published last: each holds its number in the order of the folder. Times of files say
+nothing, for clocks are set, and folders are copied; only those of a version that gave no numbers are ordered by them.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kungfu.errors import UsageError
+from kungfu.runtime.checkpoints.folder_lock import claim, release
 from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
 __all__ = ["CheckpointFolder", "find", "published"]
 
 _LATEST = "latest"
 _WRITING = ".writing-"
+_PUBLISHED = "published"  # in each checkpoint: its number, and the job
+_MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
 class CheckpointFolder:
-    """A folder of checkpoints, of which the newest ``keep`` stay."""
+    """A folder of checkpoints, of which the newest ``keep`` stay; of a ``job``, or of a program that runs alone."""
 
     path: Path
     keep: int = 3
+    job: str = ""
 
     def publish(self, step: int, write: Callable[[Path], None]) -> Path:
         """Publishes a new checkpoint and returns its path.
@@ -37,14 +46,27 @@ class CheckpointFolder:
             write: Fills an empty folder.
 
         Raises:
+            FolderInUse: Another job writes its checkpoints there.
             OSError: The disk failed or is full. The checkpoints that are there stay as they are.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        self._sweep()
-        beside = self.path / f"{_WRITING}{step}-{os.getpid()}"
+        is_claimed = claim(self.path, f"job {self.job}" if self.job else f"process {os.getpid()}")
+        try:
+            return self._publish(step, write, is_claimed=is_claimed)
+        finally:
+            if not self.job:  # a program that runs alone may go on for long after its training
+                release(self.path)
+
+    def _publish(self, step: int, write: Callable[[Path], None], *, is_claimed: bool) -> Path:
+        own = f"{_WRITING}{self.job or os.getpid()}-"
+        # Where no lock keeps other jobs away, what they write is not ours to remove.
+        self._sweep(f"{_WRITING}*", f".{_LATEST}-*") if is_claimed else self._sweep(f"{own}*")
+        beside = self.path / f"{own}{step}-{secrets.token_hex(4)}"
         beside.mkdir()
         try:
             write(beside)
+            number = 1 + max(map(_number, published(self.path)), default=0)
+            (beside / _PUBLISHED).write_text(f"{number} {self.job}\n")
             for file in beside.iterdir():
                 _sync(file)
             _sync(beside)
@@ -55,12 +77,16 @@ class CheckpointFolder:
             raise
         _sync(self.path)
         self._point_to(made)
-        self._prune()
+        self._prune(made)
         return made
 
-    def _sweep(self) -> None:
-        for left in self.path.glob(f"{_WRITING}*"):
-            shutil.rmtree(left, ignore_errors=True)
+    def _sweep(self, *patterns: str) -> None:
+        for left in (path for pattern in patterns for path in self.path.glob(pattern)):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    left.unlink()
 
     def _free_name(self, step: int) -> Path:
         """A name for a checkpoint of ``step``: a resumed run may pass a step again of which there is one."""
@@ -70,21 +96,37 @@ class CheckpointFolder:
         return made
 
     def _point_to(self, made: Path) -> None:
-        beside = self.path / f".{_LATEST}-{os.getpid()}"
-        beside.write_text(made.name + "\n")
+        beside = self.path / f".{_LATEST}-{secrets.token_hex(4)}"
+        with beside.open("x") as file:  # never a link, which another user might have put there
+            file.write(made.name + "\n")
         _sync(beside)
         beside.replace(self.path / _LATEST)
         _sync(self.path)
 
-    def _prune(self) -> None:
+    def _prune(self, made: Path) -> None:
         for old in published(self.path)[self.keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+            if old != made:  # which `latest` names
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def published(folder: Path) -> list[Path]:
-    """The checkpoints of a folder, the newest first."""
-    found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
-    return sorted(found, key=lambda path: ((path / MANIFEST).stat().st_mtime_ns, path.name), reverse=True)
+    """The checkpoints of a folder, the one that was published last first."""
+    latest = _named_latest(folder)
+
+    def order(path: Path) -> tuple[int, bool, int, str]:
+        return _number(path), path == latest, (path / MANIFEST).stat().st_mtime_ns, path.name
+
+    return sorted((path.parent for path in folder.glob(f"step-*/{MANIFEST}")), key=order, reverse=True)
+
+
+def _number(path: Path) -> int:
+    """The number of a checkpoint in the order of its folder; 0 where it has none."""
+    try:
+        with (path / _PUBLISHED).open("rb") as file:
+            digits = file.read(_MOST_DIGITS + 1).partition(b" ")[0].strip()
+    except OSError:
+        return 0
+    return int(digits) if digits.isdigit() and len(digits) <= _MOST_DIGITS else 0
 
 
 def has_step(folder: Path, step: int) -> bool:
@@ -100,7 +142,7 @@ def find(path: Path) -> Path | None:
             the newest one that is whole.
     """
     path = path.absolute()
-    newest = path if (path / MANIFEST).exists() else _named_latest(path)
+    newest = path if (path / MANIFEST).exists() else _newest(path)
     if newest is None:
         return None
     try:
@@ -117,11 +159,17 @@ def _name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def _newest(folder: Path) -> Path | None:
+    """The checkpoint that was published last; one that `latest` names and that is gone is not passed over."""
+    named = _named_latest(folder)
+    if named is not None and not (named / MANIFEST).exists():
+        return named
+    return next(iter(published(folder)), None)
+
+
 def _named_latest(folder: Path) -> Path | None:
     pointer = folder / _LATEST
-    if pointer.is_file():
-        return folder / pointer.read_text().strip()
-    return next(iter(published(folder)), None)
+    return folder / pointer.read_text().strip() if pointer.is_file() else None
 
 
 def _is_whole(path: Path) -> bool:

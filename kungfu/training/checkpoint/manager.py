@@ -15,7 +15,16 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.event_log.events import CheckpointEvent, LoggedEvent
-from kungfu.runtime.api import CheckpointFolder, CheckpointSettings, Manifest, PastPhases, Terms, find, has_step
+from kungfu.runtime.api import (
+    CheckpointFolder,
+    CheckpointSettings,
+    FolderInUse,
+    Manifest,
+    PastPhases,
+    Terms,
+    find,
+    has_step,
+)
 from kungfu.training.checkpoint.restore import load
 from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot, phase_file
 from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
@@ -227,16 +236,17 @@ class CheckpointManager:
 
     def _folder(self, request: CheckpointRequest) -> CheckpointFolder:
         settings = self._settings
-        return request.folder or CheckpointFolder(Path(settings.folder).absolute(), settings.keep)
+        folder = request.folder or CheckpointFolder(Path(settings.folder).absolute(), settings.keep)
+        return replace(folder, job=settings.job)
 
     def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> None:
-        """A disk that is full, or gone, does not end training: it is told."""
+        """A disk that is full, or gone, or another job in the folder does not end training: it is told."""
         started, folder = time.monotonic(), self._folder(request)
         where, size_bytes, reason = folder.path, None, ""
         try:
             path = folder.publish(manifest.step, lambda beside: snapshot.write(manifest, beside))
             where, size_bytes = path, sum(file.stat().st_size for file in path.iterdir())
-        except (OSError, tf.errors.OpError) as error:
+        except (OSError, FolderInUse, tf.errors.OpError) as error:
             reason = str(error).splitlines()[0]
             print(f"kungfu: no checkpoint of step {manifest.step} in {folder.path}: {reason}", file=sys.stderr)
         event = CheckpointEvent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,25 +33,77 @@ def published_steps(folder: CheckpointFolder) -> list[str]:
     return [path.name for path in published(folder.path)]
 
 
-def aged(path: Path, seconds: int) -> Path:
-    """As if it had been written so long ago."""
-    stat = (path / "kungfu.json").stat()
-    os.utime(path / "kungfu.json", ns=(stat.st_atime_ns, stat.st_mtime_ns - seconds * 10**9))
+def visible(path: Path) -> list[str]:
+    """What is in a folder, beside the lock on it."""
+    return sorted(one.name for one in path.iterdir() if one.name != ".lock")
+
+
+def timed(path: Path, seconds: int) -> Path:
+    """As if it had been written at this time of a clock."""
+    os.utime(path / "kungfu.json", (seconds, seconds))
     return path
 
 
 def test_the_newest_stay_and_latest_names_the_last(tmp_path):
     folder = CheckpointFolder(tmp_path / "kept", keep=2)
-    for age, step in ((30, 10), (20, 20), (10, 15)):
-        aged(folder.publish(step, writing(step)), age)
+    for step in (10, 20, 15):
+        folder.publish(step, writing(step))
     assert published_steps(folder) == ["step-00000015", "step-00000020"]
     assert find(folder.path) == folder.path / "step-00000015", "the newest is the last one, not that of the most steps"
-    assert sorted(path.name for path in folder.path.iterdir()) == ["latest", "step-00000015", "step-00000020"]
+    assert visible(folder.path) == ["latest", "step-00000015", "step-00000020"]
+
+
+@pytest.mark.parametrize("times", [(3000, 2000, 1000), (1000, 1000, 1000)], ids=["stepped back", "restored"])
+def test_the_order_is_that_of_publishing_whatever_the_clock_says(tmp_path, times):
+    folder = CheckpointFolder(tmp_path, keep=2)
+    for time, step in zip(times, (20, 9, 15), strict=True):
+        made = timed(folder.publish(step, writing(step)), time)
+        assert published(tmp_path)[0] == made == find(tmp_path), "what was just published is never pruned"
+    assert published_steps(folder) == ["step-00000015", "step-00000009"]
+    (tmp_path / "latest").unlink()
+    assert find(tmp_path) == made
+
+
+def test_a_writer_killed_before_it_moved_latest_has_published_the_newest(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.publish(1, writing(1))
+    before = (tmp_path / "latest").read_text()
+    second = folder.publish(2, writing(2))
+    (tmp_path / "latest").write_text(before)
+    assert find(tmp_path) == second
+
+
+def test_a_folder_of_the_version_before_is_ordered_by_latest_then_by_times(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=3)
+    for step, time in ((1, 1000), (2, 4000), (3, 3000)):
+        made = timed(folder.publish(step, writing(step)), time)
+        (made / "published").unlink()
+    assert published_steps(folder) == ["step-00000003", "step-00000002", "step-00000001"]
+    assert find(tmp_path) == made
+    fourth = timed(folder.publish(4, writing(4)), 500)
+    assert published_steps(folder) == ["step-00000004", "step-00000002", "step-00000003"]
+    assert find(tmp_path) == fourth
+
+
+def test_a_number_that_cannot_be_read_counts_as_none(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    first, second = (folder.publish(step, writing(step)) for step in (1, 2))
+    for text in ("", "many", "-3", "9" * 5000, "\N{SUPERSCRIPT TWO}"):
+        (first / "published").write_text(text)
+        assert published(tmp_path) == [second, first]
+
+
+def test_a_latest_that_names_what_is_not_there_is_refused(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    first, second = (folder.publish(step, writing(step)) for step in (1, 2))
+    shutil.rmtree(second)
+    with pytest.raises(UsageError, match=f"{first} is whole: resume from that path"):
+        find(tmp_path)
 
 
 def test_a_step_that_comes_again_gets_a_name_of_its_own(tmp_path):
     folder = CheckpointFolder(tmp_path)
-    first = aged(folder.publish(7, writing(7, b"old")), 10)
+    first = folder.publish(7, writing(7, b"old"))
     second = folder.publish(7, writing(7, b"new"))
     assert (first.name, second.name) == ("step-00000007", "step-00000007.2")
     assert find(tmp_path) == second
@@ -68,12 +121,12 @@ def test_a_disk_that_fails_leaves_the_previous_one_and_nothing_else(tmp_path):
     with pytest.raises(OSError, match="No space"):
         folder.publish(2, full)
     assert find(tmp_path) == first
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", first.name]
+    assert visible(tmp_path) == ["latest", first.name]
 
 
 def test_what_a_killed_writer_left_behind_never_counts_and_is_swept_by_the_next(tmp_path):
     folder = CheckpointFolder(tmp_path)
-    first = aged(folder.publish(1, writing(1)), 10)
+    first = folder.publish(1, writing(1))
     left = tmp_path / ".writing-2-123"
     left.mkdir()
     writing(2)(left)
@@ -104,7 +157,7 @@ def test_a_checkpoint_that_was_named_but_not_yet_pointed_to_is_found(tmp_path):
 
 def test_a_damaged_one_is_refused_and_the_one_before_it_named(tmp_path):
     folder = CheckpointFolder(tmp_path)
-    first = aged(folder.publish(1, writing(1)), 10)
+    first = folder.publish(1, writing(1))
     second = folder.publish(2, writing(2))
     (second / "state").write_bytes(b"sta")
     with pytest.raises(UsageError, match="state has 3 of 5 bytes") as refused:

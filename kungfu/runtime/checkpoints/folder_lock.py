@@ -1,0 +1,98 @@
+"""The claim of a job on a folder of checkpoints: two jobs in one would sweep and prune each other's files.
+
+A file in the folder names the job, and each of its processes that writes there, or lets peers write, shares a lock on
+it. The kernel ends a lock with its process, and not one of its children has it; where a file system shares locks
+between hosts, the claim holds for all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from kungfu.errors import UsageError
+
+__all__ = ["FolderInUse", "claim", "release"]
+
+_NAME = ".lock"
+_LONGEST = 256
+_held: dict[Path, int] = {}  # descriptors of this process, by folder
+
+
+class FolderInUse(UsageError):  # noqa: N818 - a state of the folder
+    """Another job writes its checkpoints to the folder."""
+
+
+def claim(folder: Path, writer: str) -> bool:
+    """Claims a folder for a job, until this process ends or calls `release`.
+
+    Args:
+        folder: The folder; it is made where there is none.
+        writer: The job in words, for whom is refused.
+
+    Returns:
+        Whether no other job can claim it; not where its file system knows no locks, or has none of this user.
+
+    Raises:
+        FolderInUse: Another job has claimed it.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder):
+            return _share(folder, writer)
+    except OSError:
+        return False
+
+
+def release(folder: Path) -> None:
+    """Ends the claim of this process, if it has one."""
+    if (descriptor := _held.pop(folder, None)) is not None:
+        os.close(descriptor)
+
+
+def _share(folder: Path, writer: str) -> bool:
+    if folder not in _held or not _is_in_place(_held[folder], folder):
+        release(folder)
+        _held[folder] = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    descriptor = _held[folder]
+    holder = os.pread(descriptor, _LONGEST, 0).decode(errors="replace").strip()
+    try:
+        if holder != writer:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{writer}\n".encode(), 0)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)
+    # Others hold it.
+    except BlockingIOError:
+        release(folder)
+        raise FolderInUse(
+            f"{folder} is in use: {holder} writes its checkpoints there, and two jobs would remove each other's; give "
+            "another folder, or wait for the end of that job"
+        ) from None
+    except OSError:
+        release(folder)
+        raise
+    return True
+
+
+def _is_in_place(descriptor: int, folder: Path) -> bool:
+    """True if the folder was not replaced by another one since it was claimed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(folder / _NAME))
+    except OSError:
+        return False
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Lets nobody look at a claim that is being made; a lock on a folder itself does not reach other hosts."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # some file systems know no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
