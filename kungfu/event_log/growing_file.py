@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["GrowingFile"]
+__all__ = ["GrowingFile", "open_regular"]
 
 # At most so much of a file is read at once: a record of a week is read in many small parts.
 _CHUNK_BYTES = 1 << 20
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading. Another user's record may hold a pipe or a device, at which a reader waits.
+
+    Raises:
+        OSError: It cannot be opened, or is no regular file.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return file
 
 
 class GrowingFile:
@@ -33,7 +50,7 @@ class GrowingFile:
     def read(self) -> tuple[list[bytes], bool]:
         """The next lines, none of them empty, and whether there may be more of them."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 if self._at_first_bytes is not None:
                     self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # with the end of the line before
                     self._at_first_bytes, self._is_cut = None, self._offset > 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from kungfu.event_log.growing_file import GrowingFile
 
@@ -44,3 +47,10 @@ def test_of_a_long_file_only_the_end_is_read_at_first_and_then_all_that_comes(tm
     with path.open("ab") as file:
         file.write(b"sixth\n")
     assert list(within.read_all()) == [b"sixth"]
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(OSError, match="is no regular file"):
+        GrowingFile(tmp_path / "events.jsonl").read()

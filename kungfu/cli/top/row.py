@@ -14,6 +14,7 @@ from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
 from kungfu.event_log.codec import line_to_event
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RefusedEvent, RescaleEvent
+from kungfu.event_log.growing_file import open_regular
 from kungfu.runtime.job_api.status import JobStatus
 
 __all__ = ["JobRow", "UsageMeter", "last_decision", "row_of"]
@@ -152,9 +153,9 @@ def last_decision(folder: Path) -> str:
 
 def _newest_events(folder: Path) -> Iterator[object]:
     try:
-        with (folder / "events.jsonl").open("rb") as file:
+        with open_regular(folder / "events.jsonl") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            lines = file.read().splitlines()
+            lines = file.read(_TAIL_BYTES).splitlines()
     except OSError:
         return
     for line in lines:

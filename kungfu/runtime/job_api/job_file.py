@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kungfu.errors import UsageError
+from kungfu.event_log.growing_file import open_regular
 
 __all__ = [
     "NAME",
@@ -27,6 +28,8 @@ __all__ = [
 
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MOST_BYTES = 1 << 16
+_TYPES = {"job": str, "agent": str, "secret": str, "process": str, "pid": int, "started": (int, float)}
 _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5)
 
 
@@ -72,8 +75,13 @@ def read_job_file(folder: Path) -> JobFile:
     """The file of a job; raises ``UsageError`` if there is none, or it cannot be read."""
     path = folder / NAME
     try:
-        fields = json.loads(path.read_text())
-        return JobFile(**fields)
+        with open_regular(path) as file:
+            content = JobFile(**json.loads(file.read(_MOST_BYTES)))
+        # A path is made of its process id: another user may have written it.
+        wrong = [name for name, kind in _TYPES.items() if not isinstance(getattr(content, name), kind)]
+        if wrong:
+            raise TypeError(f"{wrong[0]} is {getattr(content, wrong[0])!r}")
+        return content
     except (FileNotFoundError, NotADirectoryError):
         what = f"the folder holds no {NAME}" if folder.is_dir() else "there is no such folder"
         raise UsageError(f"{folder}: {what}; give the folder of a job that runs (kungfu-run's --logdir)") from None

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.cli.top.row import UsageMeter, last_decision, row_of
@@ -69,4 +70,10 @@ def test_processor_time_is_that_of_all_processes_since_the_look_before() -> None
 def test_a_record_without_a_decision_or_with_damaged_lines_tells_none(tmp_path: Path) -> None:
     assert last_decision(tmp_path) == ""
     (tmp_path / "events.jsonl").write_text('{"event": "record", "version": 1}\n{"event": "deci')
+    assert last_decision(tmp_path) == ""
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_another_users_record_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
     assert last_decision(tmp_path) == ""

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -84,4 +84,25 @@ def test_a_folder_without_a_job_says_what_to_give(tmp_path: Path) -> None:
 def test_a_file_that_says_something_else_is_a_usage_error(tmp_path: Path, content: str) -> None:
     (tmp_path / NAME).write_text(content)
     with pytest.raises(UsageError, match="does not hold what this version"):
+        read_job_file(tmp_path)
+
+
+@pytest.mark.timeout(30)
+def test_a_pipe_in_the_place_of_another_users_job_file_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    with pytest.raises(UsageError, match=r"job\.json: is no regular file"):
+        read_job_file(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ({"pid": "../../tmp/pipe"}, r"pid is '\.\./\.\./tmp/pipe'"),
+        ({"started": [1]}, r"started is \[1\]"),
+        ({"job": "x" * (1 << 17)}, "does not hold what"),
+    ],
+)
+def test_a_file_of_another_user_is_not_believed_to_be_what_it_should_be(tmp_path, content, what) -> None:
+    (tmp_path / NAME).write_text(json.dumps({**asdict(job(5.0)), **content}))
+    with pytest.raises(UsageError, match=what):
         read_job_file(tmp_path)
