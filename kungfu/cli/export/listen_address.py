@@ -1,14 +1,21 @@
-"""Where a server of this package listens, as an option of a command line says it."""
+"""Where a server of this package listens, as an option of a command line says it, and under which names."""
 
 from __future__ import annotations
 
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from kungfu.errors import UsageError
 
-__all__ = ["LOOPBACK", "ListenAddress", "parse_address"]
+__all__ = ["BACKLOG", "LOOPBACK", "ListenAddress", "is_known", "listening", "parse_address"]
 
 LOOPBACK = "127.0.0.1"
+BACKLOG = 512
+_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")
 
 
 @dataclass(frozen=True)
@@ -44,3 +51,69 @@ def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
             f"this machine reaches it, 0.0.0.0:{port if is_port else example} is for all"
         )
     return ListenAddress(host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port))
+
+
+def listening(address: ListenAddress) -> socket.socket:
+    """A socket that listens at an address.
+
+    Raises:
+        OSError: The port is another program's, or not for this user, or the address is not this machine's.
+    """
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, place = found[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        # The port of a page that has just ended is free again, though its last connections are not forgotten yet.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
+    """True if a server may be asked under what a request has in its header ``Host``, which must be there once.
+
+    Under an address it always may: only names can be made to point elsewhere. Beside those of the loopback interface a
+    server has the names of its machine, where it listens for others.
+
+    Args:
+        hosts: The values of the header.
+        address: Where the server listens.
+        told: The name or the address under which people were told to reach it.
+
+    >>> [is_known([host], "127.0.0.1") for host in ("127.0.0.1", "localhost:80", "[::1]:80", "evil.example", "")]
+    [True, True, True, False, False]
+    >>> is_known(["localhost", "evil.example"], "127.0.0.1"), is_known([], "127.0.0.1")
+    (False, False)
+    """
+    name = _name_in(hosts[0]).lower() if len(hosts) == 1 else ""
+    if name and name in ("localhost", told.lower()):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return not _is_loopback(address) and name in _own_names()
+    return True
+
+
+@cache
+def _own_names() -> tuple[str, str]:
+    """The names of this machine; asked for once, since a name server may be slow."""
+    return socket.gethostname().lower(), socket.getfqdn().lower()
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+
+def _name_in(host: str) -> str:
+    """The name in a header ``Host``, without the port; empty for what is none.
+
+    >>> [_name_in(host) for host in ("localhost:80", "[::1]:80", "[::1].evil.example", "a:b")]
+    ['localhost', '::1', '', '']
+    """
+    found = _HOST.fullmatch(host)
+    return (found[1] or found[2]) if found else ""

@@ -1,18 +1,42 @@
-"""``kungfu-run --metrics-port``: serves the job's metrics over HTTP, for Prometheus to scrape."""
+"""``kungfu-run --metrics-port``: serves the job's metrics over HTTP, for Prometheus to scrape.
+
+It runs in the agent, whose descriptors and threads the job needs: connections are few, from one address too, and none
+lasts. Where there would be too many, the oldest gives way, so that a stranger who holds some open keeps nobody out.
+"""
 
 from __future__ import annotations
 
+import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from http.server import ThreadingHTTPServer
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kungfu.cli.export.listen_address import ListenAddress
+from kungfu.cli.export.listen_address import ListenAddress, is_known, listening
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["MetricsServer"]
+__all__ = ["ConnectionLimits", "MetricsServer"]
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The connections of a server.
+
+    Args:
+        most: At a time.
+        per_address: At a time, from one address.
+        lasting_s: For a request and its answer.
+    """
+
+    most: int = 64
+    per_address: int = 16
+    lasting_s: float = 10.0
 
 
 class MetricsServer:
@@ -24,40 +48,113 @@ class MetricsServer:
         registry: The metrics that are served.
         address: Where.
         tell: Takes remarks for people.
+        limits: The connections that it takes.
 
     Attributes:
         port: The port that it listens on; 0 where it does not.
     """
 
-    def __init__(self, registry: CollectorRegistry, address: ListenAddress, *, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        address: ListenAddress,
+        *,
+        tell: Callable[[str], None],
+        limits: ConnectionLimits | None = None,
+    ) -> None:
         self._registry, self._address, self._tell = registry, address, tell
-        self._stop: Callable[[], None] = lambda: None
-        self._thread: threading.Thread | None = None
+        self._limits = limits or ConnectionLimits()
+        self._server: _Server | None = None
+        self._thread = threading.Thread(target=self._serve, name="kungfu-metrics", daemon=True)
         self.port = 0
 
     def __enter__(self) -> MetricsServer:
-        from prometheus_client import start_http_server  # a command line is read without it
-
         address = self._address
         try:
-            server, self._thread = start_http_server(address.port, address.host, registry=self._registry)
+            listener = listening(address)
         # The port is another program's, or is not for this user, or the address is not this machine's.
         except OSError as error:
             self._tell(f"no metrics are served at {address} ({error.strerror}); training goes on without them")
             return self
-        self.port = server.server_port
-
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-
-        self._stop = stop
+        self.port = listener.getsockname()[1]
+        self._server = _Server(listener, _handler(self._registry, listener, told=address.host), self._limits)
+        self._thread.start()
         self._tell(f"metrics are served at http://{ListenAddress(address.host, self.port)}/metrics")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop()
-        if self._thread is not None:
+        if self._server is not None:
+            self._server.shutdown()
             self._thread.join()
+            self._server.server_close()
+
+    def _serve(self) -> None:
+        assert self._server is not None
+        self._server.serve_forever(poll_interval=min(0.5, self._limits.lasting_s))
+
+
+def _handler(registry: CollectorRegistry, listener: socket.socket, *, told: str) -> Any:
+    from prometheus_client import MetricsHandler  # a command line is read without it
+
+    class Handler(MetricsHandler):
+        def do_GET(self) -> None:  # noqa: N802 - the name that http.server calls
+            if is_known(self.headers.get_all("Host", []), listener.getsockname()[0], told=told):
+                super().do_GET()
+            else:
+                self.send_error(421, explain="ask for the metrics by the address that kungfu-run printed")
+
+    return Handler.factory(registry)
+
+
+class _Server(ThreadingHTTPServer):
+    """A server at a socket that listens, within limits; it closes the socket."""
+
+    def __init__(self, listener: socket.socket, handler: Any, limits: ConnectionLimits) -> None:
+        super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self._limits = listener, limits
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, tuple[float, str]] = {}  # the oldest first: since when, from where
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Takes each connection; the oldest gives way to it, or the oldest one from its address."""
+        limits, address = self._limits, client_address[0]
+        with self._lock:
+            same = [one for one, (_, known) in self._open.items() if known == address]
+            if len(same) >= limits.per_address:
+                self._end(same[0])
+            elif len(self._open) >= limits.most:
+                self._end(next(iter(self._open)))
+            self._open[request] = time.monotonic(), address
+        return True
+
+    def service_actions(self) -> None:
+        """Ends the connections that have lasted too long; called twice a second."""
+        now = time.monotonic()
+        with self._lock:
+            for one in [one for one, (since, _) in self._open.items() if now - since > self._limits.lasting_s]:
+                self._end(one)
+
+    def shutdown_request(self, request: Any) -> None:
+        """A connection is over."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Ends the connections too."""
+        with self._lock:
+            for one in list(self._open):
+                self._end(one)
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """What goes wrong with one connection is no remark about the job."""
+
+    def _end(self, connection: socket.socket) -> None:
+        """Has the thread of a connection read its end, and close it."""
+        self._open.pop(connection, None)
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,8 +49,6 @@ _HEADERS = [
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 
-_HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")
-
 _FOLDER = Path(__file__).parent / "static"
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -83,12 +80,12 @@ class PageApp:
     Args:
         feed: What the page shows.
         control: Asks the job.
-        is_known: Whether the page may be asked for under this name of a host.
+        is_known: Whether the page may be asked for under these values of a request's headers ``Host``.
         limits: What it gives browsers.
     """
 
     def __init__(
-        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[str], bool], limits: PageLimits
+        self, feed: PageFeed, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits
     ) -> None:
         self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
         self._files = _StaticFiles()
@@ -116,10 +113,10 @@ class PageApp:
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
             await send(message)
 
-        host = Request(scope).headers.get("host", "")
-        if not self._is_known(_name_in(host)):
+        hosts = Request(scope).headers.getlist("host")
+        if not self._is_known(hosts):
             wrong = PlainTextResponse(
-                f"this page is not known as {host!r}: ask for it by the address that kungfu printed\n", 421
+                f"this page is not known as {', '.join(hosts)!r}: ask for it by the address that kungfu printed\n", 421
             )
             await wrong(scope, receive, send_with_headers)
             return
@@ -224,16 +221,6 @@ def _is_of_this_site(request: Request) -> bool:
         return False
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
-
-
-def _name_in(host: str) -> str:
-    """The name in a header ``Host``, without the port; empty for what is none.
-
-    >>> [_name_in(host) for host in ("localhost:80", "[::1]:80", "[::1].evil.example", "a:b")]
-    ['localhost', '::1', '', '']
-    """
-    found = _HOST.fullmatch(host)
-    return (found[1] or found[2]) if found else ""
 
 
 # ---- the files of the page -------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from kungfu.cli.export.listen_address import ListenAddress, parse_address
+from kungfu.cli.export.listen_address import ListenAddress, listening, parse_address
 from kungfu.cli.export.side_process import SideProgram
 from kungfu.cli.run_folder import add_run_folder, check_record, newest_run
 from kungfu.errors import UsageError
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     address = parse_address(given.port, option="--port", example=8080)
     check_record(folder)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
-    from kungfu.cli.page.server import PageServer, listening, url_of
+    from kungfu.cli.page.server import PageServer, url_of
 
     try:
         listener = listening(address)

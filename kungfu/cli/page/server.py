@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import uvicorn
 
-from kungfu.cli.export.listen_address import LOOPBACK, ListenAddress
+from kungfu.cli.export.listen_address import BACKLOG, LOOPBACK, ListenAddress, is_known, listening
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.page.app import PageApp, PageLimits
 from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 
-__all__ = ["PageServer", "is_known", "listening", "main", "url_of"]
+__all__ = ["PageServer", "main", "url_of"]
 
-_BACKLOG = 512
 # For browsers to take the last update.
 _CLOSE_WITHIN_S = 2
 
@@ -51,12 +48,12 @@ class PageServer:
         self.feed = PageFeed(folder)
         control = JobControl(folder, feed=self.feed)
         app = PageApp(
-            self.feed, control, is_known=lambda name: is_known(name, host, told=told), limits=limits or PageLimits()
+            self.feed, control, is_known=lambda hosts: is_known(hosts, host, told=told), limits=limits or PageLimits()
         )  # fmt: skip
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_WITHIN_S,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
         self._error: Exception | None = None
@@ -82,55 +79,6 @@ class PageServer:
             self._error = error
         finally:
             self._server.should_exit = True
-
-
-def is_known(name: str, host: str, *, told: str = "") -> bool:
-    """Whether a page that listens at the address ``host``, or was ``told`` to by another name, may be asked for so.
-
-    By an address it always may: only names can be made to point elsewhere. Beside those of the loopback interface a
-    page has the names of its machine, where it listens for others.
-
-    >>> [is_known(name, "127.0.0.1") for name in ("127.0.0.1", "localhost", "::1", "evil.example", "")]
-    [True, True, True, False, False]
-    """
-    name = name.lower()
-    if name and name in ("localhost", told.lower()):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return not _is_loopback(host) and name in _own_names()
-    return True
-
-
-@cache
-def _own_names() -> tuple[str, str]:
-    """The names of this machine; asked for once, since a name server may be slow."""
-    return socket.gethostname().lower(), socket.getfqdn().lower()
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
-
-
-def listening(address: ListenAddress) -> socket.socket:
-    """A socket that listens at an address.
-
-    Raises:
-        OSError: The port is another program's, or not for this user, or the address is not this machine's.
-    """
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, *_, place = found[0]
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        # The port of a page that has just ended is free again, though its last connections are not forgotten yet.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
-        listener.listen(_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def url_of(address: ListenAddress, port: int) -> str:

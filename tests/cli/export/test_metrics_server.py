@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
-from kungfu.cli.export.metrics_server import MetricsServer
+from kungfu.cli.export.metrics_server import ConnectionLimits, MetricsServer
 from kungfu.cli.export.prometheus import PrometheusMetrics
 from kungfu.cli.run import main
 from kungfu.errors import UsageError
@@ -25,6 +26,31 @@ def test_the_newest_metrics_are_served_until_the_block_ends() -> None:
             assert b"\nkungfu_step 7.0\n" in answer.read()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address, timeout=60)
+
+
+def answer(port: int, request: str) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(request.encode())
+        return connection.makefile("rb").read().decode()
+
+
+def test_connections_that_say_nothing_end_and_keep_nobody_out() -> None:
+    limits = ConnectionLimits(most=8, per_address=4, lasting_s=0.2)
+    registry, address = PrometheusMetrics().registry, ListenAddress("127.0.0.1", 0)
+    with ExitStack() as opened, MetricsServer(registry, address, tell=lambda text: None, limits=limits) as server:
+        idle = [opened.enter_context(socket.create_connection(("127.0.0.1", server.port), 60)) for _ in range(40)]
+        idle[-1].sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+        assert answer(server.port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith("HTTP/1.0 200 OK")
+        assert [one.recv(1) for one in idle] == [b""] * 40, "all are ended, the last ones by their time"
+
+
+def test_metrics_are_given_under_the_names_of_the_page_alone_and_by_one_host() -> None:
+    with MetricsServer(PrometheusMetrics().registry, ListenAddress("127.0.0.1", 0), tell=lambda text: None) as server:
+        for hosts in (["evil.example"], [], ["localhost", "evil.example"], ["localhost", "localhost"]):
+            named = "".join(f"Host: {host}\r\n" for host in hosts)
+            assert answer(server.port, f"GET /metrics HTTP/1.1\r\n{named}\r\n").startswith("HTTP/1.0 421 "), hosts
+        for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:9"):
+            assert " 200 OK" in answer(server.port, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n")
 
 
 def test_a_port_in_use_is_told_and_everything_else_goes_on() -> None:

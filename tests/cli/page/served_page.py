@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.export.listen_address import ListenAddress
+from kungfu.cli.export.listen_address import ListenAddress, listening
 from kungfu.cli.page.app import PageLimits
-from kungfu.cli.page.server import PageServer, listening
+from kungfu.cli.page.server import PageServer
 
 __all__ = ["Browser", "Page", "serve_page"]
 

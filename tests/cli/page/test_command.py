@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.export.listen_address import ListenAddress
+from kungfu.cli.export.listen_address import ListenAddress, is_known
 from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.main import main
 from kungfu.cli.page.command import page_program
-from kungfu.cli.page.server import is_known, url_of
+from kungfu.cli.page.server import url_of
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
 from kungfu.runtime.job_api.job_file import end_job_file
@@ -57,11 +57,11 @@ def test_the_secret_is_printed_while_the_job_runs(tmp_path: Path, capsys: pytest
 
 def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other() -> None:
     own = socket.gethostname()
-    assert is_known(own, "0.0.0.0")
-    assert not is_known(own, "127.0.0.1") or own == "localhost"
-    assert is_known("box.example", "192.0.2.7", told="Box.example")
-    assert not is_known("", "127.0.0.1", told="")
-    assert not is_known("evil.example", "0.0.0.0")
+    assert is_known([own], "0.0.0.0")
+    assert not is_known([own], "127.0.0.1") or own == "localhost"
+    assert is_known(["box.example"], "192.0.2.7", told="Box.example")
+    assert not is_known([""], "127.0.0.1", told="")
+    assert not is_known(["evil.example"], "0.0.0.0")
     assert url_of(ListenAddress("0.0.0.0", 0), 80) == f"http://{own}:80/"
 
 

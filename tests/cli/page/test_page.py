@@ -173,6 +173,9 @@ def test_without_the_secret_or_from_another_site_nothing_is_asked_of_the_job(job
             assert page.get("/", host=name)[0] == 421
         for name in (f"localhost:{page.port}", "[::1]:9", "127.0.0.1"):
             assert page.get("/", host=name)[0] == 200
+        with socket.create_connection(("127.0.0.1", page.port), timeout=60) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 400", "by two names"
         assert place.told == []
 
 
