@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import glob
 import os
+import secrets
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -97,7 +98,7 @@ def _locked(kept: Path) -> Iterator[None]:
     """Holds the lock of the process that makes this index; a lock ends with its process."""
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        held = os.open(kept, os.O_RDWR | os.O_CREAT, 0o644)
+        held = os.open(kept, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise UsageError(
             f"kf.data: an index of the file cannot be kept in {kept.parent} ({error.strerror}): give "
@@ -118,9 +119,9 @@ def _locked(kept: Path) -> Iterator[None]:
 
 def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
     """Writes it under another name, makes it durable, and gives it its own."""
-    new = kept.with_name(f"{kept.name}.{os.getpid()}.new")
+    new = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}.new")
     try:
-        with new.open("wb") as file:
+        with new.open("xb") as file:  # never a link, which another user might have put there
             of = np.array([_VERSION, status.st_size, status.st_mtime_ns], np.int64)
             arrays: dict[str, Any] = {"of": of, **index}  # newer NumPys declare a switch among the names
             np.savez(file, **arrays)

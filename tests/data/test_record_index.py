@@ -57,6 +57,19 @@ def test_it_is_made_anew_where_the_file_has_changed_or_the_kept_one_is_torn(path
     assert record_index(path).lengths.tolist() == [6, 5]
 
 
+def test_links_that_another_user_has_put_in_its_place_are_not_followed(path, tmp_path):
+    kept, others = path.with_name(".some.tfrecord.index.npz"), tmp_path / "others"
+    others.write_text("theirs")
+    kept.with_name(f"{kept.name}.{os.getpid()}.new").symlink_to(others)
+    record_index(path)
+    kept.unlink()
+    kept.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="symbolic links"):
+        record_index(path)
+    assert others.read_text() == "theirs"
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_others_wait_for_the_one_that_makes_it(path, monkeypatch):
     scanned, made, waits = module._scanned, [], threading.Event()
 

@@ -93,6 +93,16 @@ def test_a_number_that_cannot_be_read_counts_as_none(tmp_path):
         assert published(tmp_path) == [second, first]
 
 
+def test_a_link_in_the_place_of_the_new_latest_is_not_followed(tmp_path):
+    folder, others = CheckpointFolder(tmp_path / "kept"), tmp_path / "others"
+    folder.path.mkdir()
+    others.write_text("theirs")
+    (folder.path / f".latest-{os.getpid()}").symlink_to(others)
+    folder.publish(1, writing(1))
+    assert others.read_text() == "theirs"
+    assert visible(folder.path) == ["latest", "step-00000001"]
+
+
 def test_a_latest_that_names_what_is_not_there_is_refused(tmp_path):
     folder = CheckpointFolder(tmp_path)
     first, second = (folder.publish(step, writing(step)) for step in (1, 2))
