@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import sys
 import time
@@ -25,6 +26,8 @@ from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Setti
 
 __all__ = ["main", "make_parser"]
 
+# Programs that walk through all descriptors they may have would take long with the millions that some systems allow.
+_MOST_DESCRIPTORS = 1 << 16
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
 
@@ -252,7 +255,16 @@ def _command(words: Sequence[str]) -> tuple[str, ...]:
     return command
 
 
+def _raise_descriptor_limit() -> None:
+    """Lets this process, and so its peers, have the descriptors that it may have: each connection takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def _run(line: _CommandLine) -> int:
+    _raise_descriptor_limit()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec

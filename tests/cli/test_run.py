@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.hosting import Hosting
-from kungfu.cli.run import _checked, _new_folder, main, make_parser
+from kungfu.cli.run import _checked, _new_folder, _raise_descriptor_limit, main, make_parser
 from kungfu.runtime.hosts import Host
 from tests.runtime.checkpoints.test_folder_lock import held_elsewhere
 
@@ -55,6 +56,16 @@ def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
     words = ["--logdir", str(tmp_path / "log"), *(word for spec in specs for word in ("--policy", spec))]
     line = _checked(make_parser().parse_args(["-np", "1", *words, sys.executable, "-m", "train"]))
     assert line.settings.policies == specs
+
+
+def test_it_may_have_the_descriptors_that_the_system_allows() -> None:
+    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        _raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, 1 << 16), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_folder_of_checkpoints_that_another_job_has_is_refused_by_its_name(

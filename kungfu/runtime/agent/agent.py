@@ -89,7 +89,7 @@ class Agent:
 
     def run(self) -> Ending:
         """Runs this host's part of the job and returns how it ended; nothing of it is left when this returns."""
-        server = self._serve()
+        server = self._server = self._serve()
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
@@ -234,6 +234,7 @@ class Agent:
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
             self._keep_standby()
+            self._server.end_silent()
         outcome = self._role.handle(event)
         return self._run_election(outcome.how) if isinstance(outcome, LeaderLost) else outcome
 

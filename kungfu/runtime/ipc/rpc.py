@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hmac
+import os
+import resource
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -40,6 +43,9 @@ _GRACE_S = 0.2  # for calls under way when a server stops
 _PROBE_S = 1.0  # for a port to refuse
 # A connection on which nothing is said gives its place up to others. A caller of ours that was idle connects anew.
 _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_idle_ms", 60_000)]
+
+# The start of Linux' struct tcp_info, up to the bytes that were received; beside them milliseconds without any.
+_TCP_INFO_BYTES = 136
 
 RpcError = grpc.RpcError
 
@@ -86,6 +92,30 @@ class Server:
     def __init__(self, server: Any, address: str) -> None:
         self._server, self.address = server, address
 
+    def end_silent(self, *, per_address: int = 16, after_s: float = 1.0) -> None:
+        """Ends connections that have never said anything, the oldest first: strangers keep no others out by them.
+
+        Args:
+            per_address: Silent ones that each address may have.
+            after_s: Younger ones do not count: theirs may be on the way.
+
+        Cost:
+            0.1 ms with a hundred descriptors.
+        """
+        with ExitStack() as opened, suppress(OSError):
+            silent: dict[str, list[tuple[float, socket.socket]]] = {}
+            for connection in _connections_at(int(self.address.rpartition(":")[2])):
+                opened.enter_context(connection)
+                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                since_s, received = struct.unpack_from("I", told, 52)[0] / 1e3, struct.unpack_from("Q", told, 128)[0]
+                if not received and since_s >= after_s:
+                    silent.setdefault(connection.getpeername()[0], []).append((since_s, connection))
+            for found in silent.values():
+                found.sort(key=lambda one: one[0])
+                for _, connection in found[per_address:]:
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
     def stop(self) -> None:
         """Ends the service; calls under way have 0.2 s to finish."""
         try:
@@ -96,6 +126,23 @@ class Server:
             time.sleep(_GRACE_S)
         else:
             stopped.wait(1.0)
+
+
+def _connections_at(port: int) -> Iterator[socket.socket]:
+    """Duplicates of this process's TCP connections at a local port; gRPC gives no hold of its own."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # it was closed meanwhile, or no descriptor is left
+            duplicate = os.dup(int(name))
+            try:
+                one = socket.socket(fileno=duplicate)
+            except OSError:  # it is no socket
+                os.close(duplicate)
+                continue
+            with suppress(OSError):  # it listens
+                if one.type == socket.SOCK_STREAM and one.getsockname()[1:2] == (port,) and one.getpeername():
+                    yield one
+                    continue
+            one.close()
 
 
 def serve(
@@ -111,12 +158,13 @@ def serve(
         secret: The job's.
         threads: Calls that are handled at a time.
         port: The port to listen on; 0 for a free one.
-        connections: How many there are at most at a time, or eight per thread if that is more: strangers do not use up
-            the descriptors of this process.
+        connections: How many there are at most at a time, or eight per thread if that is more; half of the descriptors
+            that this process may have at the most, so that strangers do not use them up.
 
     Raises:
         UsageError: It cannot listen there.
     """
+    room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
         interceptors=[_SecretRequired(secret)],
@@ -124,7 +172,7 @@ def serve(
             *_OPTIONS,
             *_BOUNDS,
             ("grpc.max_concurrent_streams", max(100, threads)),
-            ("grpc.max_allowed_incoming_connections", max(connections, 8 * threads)),
+            ("grpc.max_allowed_incoming_connections", min(max(connections, 8 * threads), room)),
         ],
     )
     register(server)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import socket
 import subprocess
 import sys
@@ -117,6 +119,55 @@ def test_strangers_take_no_more_connections_than_the_server_has_for_all() -> Non
             assert len(ended) >= 40 - 8 - 1
     finally:
         server.stop()
+
+
+def test_connections_that_say_nothing_are_ended_beyond_those_that_an_address_may_have() -> None:
+    server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+    try:
+        with ExitStack() as stack, stranger(server.address) as speaks:
+            where = server.address.partition(":")[0], int(server.address.partition(":")[2])
+            silent = [stack.enter_context(socket.create_connection(where, 60.0)) for _ in range(8)]
+            for one in (speaks, *silent):  # each has been accepted
+                assert one.recv(9)
+            before = len(os.listdir("/proc/self/fd"))
+            server.end_silent(per_address=3, after_s=60.0)
+            assert len(os.listdir("/proc/self/fd")) == before
+            server.end_silent(per_address=3, after_s=0.0)
+            for one in (speaks, *silent):
+                one.settimeout(0.2)
+            assert sum(_is_open(one) for one in silent) == 3
+            assert _is_open(speaks)
+    finally:
+        server.stop()
+
+
+def test_connections_take_half_of_the_descriptors_at_the_most() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = max(int(name) for name in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 64, before[1]))
+    try:
+        server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    try:
+        with ExitStack() as stack:
+            several = [stack.enter_context(stranger(server.address)) for _ in range(used + 64)]
+            ended = [connection for connection in several if _is_ended(connection)]
+            assert len(ended) >= len(several) // 2 - 1
+    finally:
+        server.stop()
+
+
+def _is_open(connection: socket.socket) -> bool:
+    """Whether the server has not hung up by the timeout of the connection."""
+    try:
+        while connection.recv(1 << 10):
+            pass
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        return False
+    return False
 
 
 @contextmanager
