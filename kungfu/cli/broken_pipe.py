@@ -1,10 +1,11 @@
-"""A broken pipe: the reader of our output has ended, as ``head`` does in ``| head``."""
+"""Output that nobody reads: a broken pipe, as in ``| head``, or a stream that was closed before the start (``>&-``)."""
 
 from __future__ import annotations
 
 import os
+import sys
 
-__all__ = ["discard_output"]
+__all__ = ["discard_output", "open_closed_streams"]
 
 
 def discard_output(stream: object) -> None:
@@ -16,3 +17,15 @@ def discard_output(stream: object) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, number)
     os.close(nowhere)
+
+
+def open_closed_streams() -> list[str]:
+    """Connects the standard streams that this process was started without to /dev/null; returns their names.
+
+    Python has none for them, and the next file that is opened would get the descriptor, and what others print there.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+        setattr(sys, name, os.fdopen(descriptor, "r" if name == "stdin" else "w", closefd=False))
+    return closed

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from kungfu.cli.broken_pipe import discard_output
+from kungfu.cli.broken_pipe import discard_output, open_closed_streams
 from kungfu.cli.run_folder import add_run_folder, newest_run
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.program_identity import installed_version
@@ -52,6 +52,7 @@ _EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 13
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one sub-command and returns its exit code; an error of the user is one message and code 2."""
+    open_closed_streams()
     words = sys.argv[1:] if arguments is None else arguments
     parser = make_parser(words)
     _check_command(parser, words[:1])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import resource
 import shutil
 import sys
+import threading
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from kungfu.cli.broken_pipe import open_closed_streams
 from kungfu.cli.export import exports
 from kungfu.cli.export.exports import Exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
@@ -62,6 +66,8 @@ class _CommandLine:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job of a command line; the exit code is the job's."""
+    if "stdout" in open_closed_streams():
+        print("kungfu-run: standard output is closed; what the job prints is in its record alone", file=sys.stderr)
     try:
         parser = make_parser()
         words = exports.completed(sys.argv[1:] if arguments is None else arguments, parser=parser)
@@ -70,6 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KungfuError as error:
         print(f"kungfu-run: {error}", file=sys.stderr)
         return 2
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not _is_out_of_room(error):
+            raise
+        print(
+            f"kungfu-run: this machine, or its limits (ulimit -v, -u), have no room for a thread or memory that it "
+            f"needs ({error or 'out of memory'}); allow more, or end other programs",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        os._exit(1)  # gRPC may wait for ever for a thread that it has not got
+
+
+def _is_out_of_room(error: BaseException) -> bool:
+    """True if memory, a process or a thread was not to be had."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOMEM, errno.EAGAIN)
+    # Python has no class of its own for a thread that cannot be started.
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return isinstance(error, MemoryError) or (bool(frames) and frames[-1] is threading.Thread.start.__code__)
 
 
 def make_parser() -> argparse.ArgumentParser:

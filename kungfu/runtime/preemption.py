@@ -16,8 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-from kungfu.errors import KungfuError
-
 __all__ = ["PREEMPTED_CODE", "on_preemption_signal"]
 
 # The exit code of a process that got a second notice: that of a shell for SIGTERM.
@@ -34,7 +32,8 @@ def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
     SIGTERM itself, from the moment at which it does. SIGTERM ends forked children as before.
 
     Args:
-        on_notice: Asks to leave the job. If it raises a ``KungfuError``, the error is printed to standard error.
+        on_notice: Asks to leave the job. If it raises an error, that is a line of standard error; nothing after the end
+            of the job, whose connection is closed.
 
     Returns:
         A function that restores the default: SIGTERM ends the process at once.
@@ -110,5 +109,7 @@ class _PreemptionSignal:
     def _call(self) -> None:
         try:
             self._on_notice()
-        except KungfuError as error:
+        except Exception as error:  # noqa: BLE001 - a traceback would stand beside that of what has ended the job
+            if self._over:
+                return
             print(f"kungfu: SIGTERM is a notice, but it reached nobody: {error}", file=sys.stderr, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,27 @@ def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
     words = ["--logdir", str(tmp_path / "log"), *(word for spec in specs for word in ("--policy", spec))]
     line = _checked(make_parser().parse_args(["-np", "1", *words, sys.executable, "-m", "train"]))
     assert line.settings.policies == specs
+
+
+_IN_NO_ROOM = """
+import pathlib, re, resource, sys
+import kungfu.cli.console, kungfu.cli.run, kungfu.runtime.agent.agent
+used = int(re.search(r"VmSize:\\s*(\\d+)", pathlib.Path("/proc/self/status").read_text())[1]) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 20),) * 2)
+sys.exit(kungfu.cli.run.main(sys.argv[1:]))
+"""
+
+
+def test_without_output_and_without_room_for_a_thread_there_is_a_line_for_each(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _IN_NO_ROOM, "-np", "1", "--logdir", str(tmp_path / "log"), sys.executable, "-c", ""]
+    shell = ["bash", "-c", 'exec "$@" >&-', "bash", *words]
+    ended = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    closed, no_room = ended.stderr.splitlines()
+    assert (ended.returncode, closed) == (
+        1,
+        "kungfu-run: standard output is closed; what the job prints is in its record alone",
+    )
+    assert no_room.startswith("kungfu-run: this machine, or its limits (ulimit -v, -u), have no room for a thread")
 
 
 def test_it_may_have_the_descriptors_that_the_system_allows() -> None:

@@ -80,10 +80,11 @@ def test_after_its_end_the_signal_ends_the_process(how: str, code: int) -> None:
         assert process.wait(DEADLINE_S) == code
 
 
-def test_a_notice_that_reaches_nobody_is_told() -> None:
-    with program("failing") as process:
+@pytest.mark.parametrize(("how", "why"), [("failing", "the agent is gone"), ("failing-alike", "Channel closed!")])
+def test_a_notice_that_reaches_nobody_is_told_in_a_line(how: str, why: str) -> None:
+    with program(how) as process:
         process.terminate()
-        assert said(process) == "kungfu: SIGTERM is a notice, but it reached nobody: the agent is gone"
+        assert said(process) == f"kungfu: SIGTERM is a notice, but it reached nobody: {why}"
 
 
 def test_outside_the_main_thread_nothing_happens() -> None:
@@ -174,11 +175,11 @@ def closed_in_thread() -> None:
     sys.stdin.read()
 
 
-def failing() -> None:
+def failing(error: Exception | None = None) -> None:
     from kungfu.errors import PeerFailure
 
     def reach() -> None:
-        raise PeerFailure("the agent is gone")
+        raise error or PeerFailure("the agent is gone")
 
     os.dup2(1, 2)
     on_preemption_signal(reach)
@@ -196,6 +197,7 @@ PROGRAMS = {
     "closed": closed,
     "closed-in-thread": closed_in_thread,
     "failing": failing,
+    "failing-alike": lambda: failing(ValueError("Channel closed!")),  # gRPC's, once this peer has hung up
 }
 
 if __name__ == "__main__":
