@@ -93,7 +93,7 @@ class Recovery:
 
         Args:
             error: TensorFlow's for a message that failed, or one of ours.
-            where: For the former: what this peer was doing, as in "step 7" or "the barrier after step 7".
+            where: For the former: where this peer was, as "in step 7" or "between steps 7 and 8".
 
         Raises:
             BaseException: ``error`` itself where it is no loss of peers, or this program runs alone; the attachment's
@@ -124,7 +124,7 @@ class Recovery:
         raise failure from (kept if failure is not kept else None)
 
     def _in_barrier(self) -> str:
-        return f"the barrier after step {self._barrier.steps()}"
+        return f"in the barrier after step {self._barrier.steps()}"
 
     def _meaning(self, error: BaseException, where: str) -> BaseException:
         """The error of ours that TensorFlow's stands for; any other one is what it is."""
@@ -138,7 +138,7 @@ class Recovery:
             return error
         # Left now, and not when the next view opens: a failed attachment may keep its sockets open, and peers waiting.
         attachment.leave()
-        return found.prefixed(f"in {where}: ")
+        return found.prefixed(f"{where}: ")
 
     def _regroup(self, failure: KungfuError) -> None:
         """Reports the loss, and enters the view of those who live."""

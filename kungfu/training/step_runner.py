@@ -270,7 +270,7 @@ class StepRunner:
                 self.barrier.finish()
                 break
             except (PeerFailure, DeadlineExceeded, tf.errors.OpError) as error:
-                self._recover(error, where="the last barrier")
+                self._recover(error, where="in the last barrier")
         self.barrier.between_steps.checkpoints.wait()
         self.barrier.event_log.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
@@ -307,7 +307,7 @@ class StepRunner:
             self._compiled.refuse_unlike(tensors)
             raise
         except tf.errors.OpError as error:  # peers were lost, or an op of the user's own failed
-            self._recover(error, where=f"step {self._steps() + 1}")
+            self._recover(error, where=f"in step {self._steps() + 1}")
             return SKIPPED
         result = self._concluded(returned, report)
         if report.code == BARRIER_FAILED:  # after a step that is done, on all peers
@@ -360,7 +360,7 @@ class StepRunner:
             self.barrier.complete_pending()
             together(self.barrier.peer_group())
         except tf.errors.OpError as error:  # peers were lost in a message
-            self._recover(error, where=f"between step {self._steps()} and the next")
+            self._recover(error, where=f"between steps {self._steps()} and {self._steps() + 1}")
             return False
         self.recovery.exchange_ends()
         # The seconds since the last message are no step's.

@@ -31,14 +31,14 @@ def meaning_of(error: tf.errors.OpError, run: Any, attachment: LocalAttachment) 
     barrier = run.training._runner.barrier
     barrier.context = replace(barrier.context, attachment=attachment)
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - which one it is, is what the test asks
-        Recovery(barrier).recover(error, where="step 3")
+        Recovery(barrier).recover(error, where="in step 3")
     return raised.value
 
 
 def test_an_error_of_the_programs_own_op_comes_out_as_it_is() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "kungfu: peer rank=1 died during gradients")
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        recovery_of(linear_run()).recover(error, where="step 3")
+        recovery_of(linear_run()).recover(error, where="in step 3")
     assert raised.value is error, "nothing is read out of its text"
     assert raised.value.__cause__ is None
 
@@ -68,6 +68,24 @@ def test_a_failed_message_means_what_the_attachment_has_noted() -> None:
         failure = together(act)[0]
     assert isinstance(failure, PeerFailure)
     assert (failure.ranks, str(failure)) == ((1,), "in step 3: peer rank=1 left during gradients")
+
+
+def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
+    run = linear_run()
+    barrier = run.training._runner.barrier
+
+    def act(rank: int, attachment: LocalAttachment) -> str:
+        if rank == 1:
+            attachment.close()
+            return ""
+        barrier.context = replace(barrier.context, attachment=attachment)
+        with pytest.raises(PeerFailure) as lost:
+            run.training._runner.meet(lambda peers: peers.total([tf.constant([1.0])]))
+        return str(lost.value)
+
+    with attached_peers(2) as together:
+        told = together(act)[0]
+    assert told == "between steps 0 and 1: peer rank=1 left during the exchange of values"
 
 
 def test_peers_that_differ_are_no_loss_and_the_error_of_the_message_is_its_cause() -> None:
