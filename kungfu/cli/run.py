@@ -118,7 +118,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="where policies' checkpoints go, a folder that all hosts share (LOGDIR/checkpoints)",
     )  # fmt: skip
     parser.add_argument("--keep", type=int, default=3, metavar="N", help="the newest N checkpoints stay (3)")
-    parser.add_argument("--resume", type=Path, metavar="DIR", help="go on from a checkpoint, or the newest one in DIR")
+    resuming = parser.add_mutually_exclusive_group()
+    resuming.add_argument(
+        "--resume", type=Path, metavar="DIR", help="go on from a checkpoint, or the newest one in DIR"
+    )
+    resuming.add_argument(
+        "--resume-if-any", type=Path, metavar="DIR",
+        help="the same, and begin anew where DIR has none yet: for a supervisor that always runs one command line",
+    )  # fmt: skip
     parser.add_argument(
         "--trace-limit", type=float, default=256.0, metavar="MB", help="for DIR/trace.jsonl, 0 for no trace (256)"
     )
@@ -239,10 +246,21 @@ def _checkpoint_settings(given: argparse.Namespace) -> CheckpointSettings:
     """The settings of checkpoints; the one to resume from is looked up and checked before any process starts."""
     if not 1 <= given.keep <= 1000:
         raise UsageError(f"--keep {given.keep}: must be from 1 to 1000 checkpoints")
-    resume = None if given.resume is None else find(given.resume)
-    if given.resume is not None and resume is None:
-        raise UsageError(f"--resume {given.resume}: there is no checkpoint of kungfu; give one, or a folder of them")
-    return CheckpointSettings("", given.keep, "" if resume is None else str(resume), given.peers)
+    option, folder = (
+        ("--resume", given.resume) if given.resume_if_any is None else ("--resume-if-any", given.resume_if_any)
+    )
+    found = None if folder is None else find(folder)
+    if folder is not None and found is None:
+        if given.resume is not None:
+            raise UsageError(
+                f"--resume {folder}: there is no checkpoint of kungfu; give one, or a folder of them, or begin anew "
+                "where there is none: --resume-if-any"
+            )
+        print(
+            f"kungfu-run: --resume-if-any {folder}: no checkpoint is there yet; training begins anew", file=sys.stderr
+        )
+    asked = "" if folder is None else f"{option} {folder.absolute()}"
+    return CheckpointSettings("", given.keep, "" if found is None else str(found), given.peers, resume_option=asked)
 
 
 def _check_policies(specs: Sequence[str]) -> None:

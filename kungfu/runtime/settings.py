@@ -61,6 +61,7 @@ class CheckpointSettings:
         resume: The checkpoint, or the folder of some, to resume from; empty for none.
         founders: How many peers begin the job; 0 for a peer that joins later and takes the state of the others.
         job: The job's name; empty for a program that runs alone.
+        resume_option: What the command line says of it: what was found may differ where the job has written more since.
     """
 
     folder: str = "checkpoints"
@@ -68,6 +69,7 @@ class CheckpointSettings:
     resume: str = ""
     founders: int = 1
     job: str = ""
+    resume_option: str = ""
 
 
 @dataclass(frozen=True)

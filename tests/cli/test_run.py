@@ -13,7 +13,9 @@ import pytest
 
 from kungfu.cli.hosting import Hosting
 from kungfu.cli.run import _checked, _new_folder, _raise_descriptor_limit, main, make_parser
+from kungfu.runtime.checkpoints import CheckpointFolder
 from kungfu.runtime.hosts import Host
+from tests.runtime.checkpoints.test_folder import writing
 from tests.runtime.checkpoints.test_folder_lock import held_elsewhere
 
 SCREEN_LINES = 40
@@ -80,6 +82,24 @@ def test_without_output_and_without_room_for_a_thread_there_is_a_line_for_each(t
     assert no_room.startswith("kungfu-run: this machine, or its limits (ulimit -v, -u), have no room for a thread")
 
 
+def test_one_line_of_a_supervisor_begins_anew_and_then_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["-np", "1", "--logdir", "log", "--checkpoints", "kept", "--resume-if-any", "kept", "bash", "run.sh"]
+    first = _checked(make_parser().parse_args(words)).settings.checkpoints
+    assert (first.resume, first.resume_option) == ("", f"--resume-if-any {tmp_path}/kept")
+    assert "--resume-if-any kept: no checkpoint is there yet; training begins anew\n" in capsys.readouterr().err
+    made = CheckpointFolder(tmp_path / "kept").publish(7, writing(7))
+    assert _checked(make_parser().parse_args(words)).settings.checkpoints.resume == str(made)
+    assert capsys.readouterr().err == ""
+    (made / "kungfu.json").write_text("{")
+    assert main(words) == 2, "a damaged one is none that is not there"
+    with pytest.raises(SystemExit, match="2"):
+        main(["--resume", "kept", *words])
+    assert "not allowed with argument --resume" in capsys.readouterr().err
+
+
 def test_it_may_have_the_descriptors_that_the_system_allows() -> None:
     before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
@@ -115,7 +135,7 @@ def test_a_folder_of_checkpoints_that_another_job_has_is_refused_by_its_name(
         ),
         (("-np", "1", "--ready-deadline", "0"), ("--ready-deadline", "86400")),
         (("-np", "1", "--heartbeat", "0"), ("--heartbeat", "86400")),
-        (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint")),
+        (("-np", "1", "--resume", "nowhere"), ("--resume nowhere", "there is no checkpoint", "--resume-if-any")),
         (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
         (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),

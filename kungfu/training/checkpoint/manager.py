@@ -146,8 +146,13 @@ class CheckpointManager:
             return None
         path = find(Path(self._settings.resume) if self._settings.resume else folder)
         # Nothing was written yet: training starts anew.
-        if path is None:
+        if path is None and not self._settings.resume:
             return None
+        if path is None:
+            raise UsageError(
+                f"there is no checkpoint {self._settings.resume} on this host, which kungfu-run has found on another: "
+                "all hosts need the folder"
+            )
         self._registry.collect()
         own = [(one, tf.identity(one)) for one in checkpointed.classes.own.values()]
         self._resumed = manifest = load(path, checkpointed)

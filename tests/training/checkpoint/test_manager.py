@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -285,3 +286,10 @@ def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
     assert heard == []
     between_steps.complete_pending(PeerGroup(1, 2, total=comes), manifest, on_synced=on_synced)
     assert heard == [7, "recovered"], "before anything of the program's own is called"
+
+
+def test_a_checkpoint_that_another_host_has_found_is_not_passed_over_where_it_is_missing(tmp_path):
+    manager = regular_run().training._runner.barrier.between_steps.checkpoints
+    manager._settings = replace(manager._settings, resume=str(tmp_path / "step-00000002"))
+    with pytest.raises(UsageError, match=r"no checkpoint .*step-00000002 on this host.* all hosts need the folder"):
+        manager.begin({})

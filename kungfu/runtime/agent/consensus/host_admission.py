@@ -40,7 +40,7 @@ def command_line_of(job: JobSpec) -> dict[str, str]:
         "--deadline, --ready-deadline and --heartbeat": ", ".join(
             f"{name} {value:g}" for name, value in asdict(settings.deadlines).items()
         ),
-        "--resume": settings.checkpoints.resume,
+        "--resume": settings.checkpoints.resume_option,
         "program": " ".join(job.command),
     }
 

@@ -57,6 +57,16 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")
 
 
+def test_a_host_that_comes_back_may_find_a_newer_checkpoint_than_the_job_has_begun_with() -> None:
+    def line(option: str, found: str) -> JobSpec:
+        checkpoints = replace(SETTINGS.checkpoints, resume=found, resume_option=option)
+        return JobSpec(("true",), 2, replace(SETTINGS, checkpoints=checkpoints), {})
+
+    began = line("--resume-if-any /kept", "")
+    assert mismatch(command_line_of(line("--resume-if-any /kept", "/kept/step-00000020")), began) == ""
+    assert "--resume '--resume /kept'" in mismatch(command_line_of(line("--resume /kept", "")), began)
+
+
 def test_an_agent_of_another_version_of_kungfu_is_refused_with_both_versions() -> None:
     job = JobSpec(("true",), 2, SETTINGS, {}, hosts=(Host("127.0.0.1", 1, 1), Host("127.0.0.2", 1, 1)))
     line = command_line_of(job)
