@@ -18,6 +18,8 @@ import sys
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _KILL_ALL = 0
+# Python's process that removes the named semaphores of a dead program ends by itself when all others have.
+_TRACKER, _TRACKER_ENDS_WITHIN_S = b"multiprocessing.resource_tracker", 2.0
 
 
 class _Subreaper:
@@ -44,6 +46,8 @@ class _Subreaper:
             os.dup2(null, descriptor)
         while self.reap() and not self.must_kill_all():
             pass
+        signal.signal(signal.SIGALRM, lambda number, frame: _kill_children(spared=b""))
+        signal.setitimer(signal.ITIMER_REAL, _TRACKER_ENDS_WITHIN_S)
         while self.reap(kill=True):
             pass
 
@@ -93,8 +97,13 @@ class _Subreaper:
         return not received or _KILL_ALL in received or signal.SIGKILL in received
 
     def send_signal(self, number: int) -> None:
-        """Sends a signal to the peer's process group, unless the peer has exited."""
-        if number != _KILL_ALL and not self.peer_exited:  # until it is reaped no other process can have its id
+        """Sends a signal to the peer's process group, and SIGKILL to the peer alone, unless it has exited."""
+        if self.peer_exited or number == _KILL_ALL:  # until it is reaped no other process can have its id
+            return
+        # What it has started is killed after it.
+        if number == signal.SIGKILL:
+            os.kill(self.peer, number)
+        else:
             try:
                 os.killpg(self.peer, number)
             except OSError:
@@ -122,17 +131,24 @@ def _exec(command: list[str], parent: int) -> None:
         os._exit(1)
 
 
-def _kill_children() -> None:
+def _kill_children(spared: bytes = _TRACKER) -> None:
+    """Kills the children of this process, but for those whose command line has `spared` in it."""
     own = str(os.getpid())
     for entry in os.listdir("/proc"):
         if entry.isdecimal():
             try:
                 with open(f"/proc/{entry}/stat") as stat:
                     parent = stat.read().rpartition(")")[2].split()[1]
-                if parent == own:
+                if parent == own and not (spared and _runs(entry, spared)):
                     os.kill(int(entry), signal.SIGKILL)
             except OSError:
                 continue  # it has just exited
+
+
+def _runs(pid: str, word: bytes) -> bool:
+    """True if a process has `word` in its command line."""
+    with open(f"/proc/{pid}/cmdline", "rb") as words:
+        return word in words.read()
 
 
 def main(control: int, folder: str, command: list[str]) -> None:

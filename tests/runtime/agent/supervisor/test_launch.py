@@ -146,6 +146,26 @@ def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
         assert ended(int(grandchild))
 
 
+_SEMAPHORE = """
+import multiprocessing, time
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print("sem." + semaphore._semlock.name[1:], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, 0], ids=["killed", "with all that it started"])
+def test_a_killed_peer_leaves_no_named_semaphore(tmp_path: Path, number: int) -> None:
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    with started(tmp_path / "log", *PYTHON, _SEMAPHORE) as process:
+        process.watch(lines.put, lambda code: None)
+        name = Path("/dev/shm", lines.get(timeout=DEADLINE_S))
+        assert name.exists()
+        process.send_signal(number)
+        process.child.wait(DEADLINE_S)
+        assert not name.exists()
+
+
 @pytest.mark.slow  # the agent gives the output a second to end by itself
 def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tmp_path: Path) -> None:
     program = """if True:
