@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,7 +30,9 @@ __all__ = [
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16
-_TYPES = {"job": str, "agent": str, "secret": str, "process": str, "pid": int, "started": (int, float)}
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "job": str, "agent": str, "secret": str, "process": str, "pid": int, "started": (int, float),
+}  # fmt: skip
 _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5)
 
 

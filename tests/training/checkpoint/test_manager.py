@@ -288,7 +288,7 @@ def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
     assert heard == [7, "recovered"], "before anything of the program's own is called"
 
 
-def test_a_checkpoint_that_another_host_has_found_is_not_passed_over_where_it_is_missing(tmp_path):
+def test_a_checkpoint_that_another_host_has_found_is_missed_and_not_passed_over(tmp_path):
     manager = regular_run().training._runner.barrier.between_steps.checkpoints
     manager._settings = replace(manager._settings, resume=str(tmp_path / "step-00000002"))
     with pytest.raises(UsageError, match=r"no checkpoint .*step-00000002 on this host.* all hosts need the folder"):

@@ -57,7 +57,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")
 
 
-def test_a_host_that_comes_back_may_find_a_newer_checkpoint_than_the_job_has_begun_with() -> None:
+def test_a_host_that_comes_back_may_find_a_newer_checkpoint() -> None:
     def line(option: str, found: str) -> JobSpec:
         checkpoints = replace(SETTINGS.checkpoints, resume=found, resume_option=option)
         return JobSpec(("true",), 2, replace(SETTINGS, checkpoints=checkpoints), {})
