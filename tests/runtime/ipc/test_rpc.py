@@ -121,7 +121,7 @@ def test_strangers_take_no_more_connections_than_the_server_has_for_all() -> Non
         server.stop()
 
 
-def test_connections_that_say_nothing_are_ended_beyond_those_that_an_address_may_have() -> None:
+def test_silent_connections_are_ended_beyond_those_that_an_address_may_have() -> None:
     server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
     try:
         with ExitStack() as stack, stranger(server.address) as speaks:
