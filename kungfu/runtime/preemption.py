@@ -104,7 +104,12 @@ class _PreemptionSignal:
         # The second notice, or the first one after ``close`` in another thread.
         if nth > 1 or self._over:
             os._exit(PREEMPTED_CODE)
-        threading.Thread(target=self._call, name="kungfu-notice-passing", daemon=True).start()
+        try:
+            threading.Thread(target=self._call, name="kungfu-notice-passing", daemon=True).start()
+        # None is to be had: the program has ended, and needs no notice, or a second one is heard after this one only.
+        except RuntimeError:
+            if threading.main_thread().is_alive():
+                self._call()
 
     def _call(self) -> None:
         try:

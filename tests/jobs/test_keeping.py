@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.cli.run import main as kungfu_run
 from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.harness import QUICKLY_S, lines_of, ran, started
 from tests.soak import SOAK
@@ -29,8 +31,8 @@ def endings(results: Path) -> list[dict]:
     return [line for path in sorted(results.iterdir()) for line in lines_of(path) if isinstance(line, dict)]
 
 
-def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_path):
-    """A job that is killed while it writes continues with more peers from the last checkpoint."""
+def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_path, capsys):
+    """A job that is killed while it writes, in a folder of its own, continues with more peers from the last one."""
     first, second = tmp_path / "first", tmp_path / "second"
     kept = tmp_path / "kept"
     first.mkdir()
@@ -38,7 +40,11 @@ def test_a_job_killed_while_it_writes_continues_from_the_last_checkpoint(tmp_pat
     words = ["--results", first / "told", "--every", 10, "--ballast-mb", 64, "--still", kept]
     with started(first, "-np", 2, "--checkpoints", kept, program="kept.py", arguments=words) as job:
         job.event("checkpoint")
-        job.seen(lambda: list(kept.glob(".writing-*")), what="a checkpoint being written", deadline_s=180)
+        name = job.event("started")["job"]
+        job.seen(lambda: list(kept.glob(f".writing-{name}-*")), what="a checkpoint being written", deadline_s=180)
+        other = ["-np", "1", "--logdir", str(tmp_path / "other"), "--checkpoints", str(kept), sys.executable, "-c", ""]
+        assert kungfu_run(other) == 2
+        assert f"in use: job {name} writes its checkpoints there" in " ".join(capsys.readouterr().err.split())
         job.signal(signal.SIGKILL)
         # Its peers do not outlive it: nothing may be left after this block.
         assert job.end(deadline_s=60).code == -signal.SIGKILL

@@ -87,6 +87,17 @@ def test_a_notice_that_reaches_nobody_is_told_in_a_line(how: str, why: str) -> N
         assert said(process) == f"kungfu: SIGTERM is a notice, but it reached nobody: {why}"
 
 
+def test_a_notice_is_passed_where_no_thread_can_be_started_and_none_after_the_end() -> None:
+    with program("no-thread") as process:
+        process.terminate()
+        assert said(process) == "noticed"
+    with program("over") as process:
+        process.terminate()
+        assert said(process) == "over"
+        output, _ = process.communicate("", DEADLINE_S)
+        assert output == "", "no traceback"
+
+
 def test_outside_the_main_thread_nothing_happens() -> None:
     before, ends = signal.getsignal(signal.SIGTERM), []
     thread = threading.Thread(target=lambda: ends.append(on_preemption_signal(lambda: None)))
@@ -187,7 +198,23 @@ def failing(error: Exception | None = None) -> None:
     sys.stdin.read()
 
 
+def no_thread(main_lives: bool = True) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        print("" if main_lives else "over\n", end="", flush=True)
+        raise RuntimeError("can't start new thread")
+
+    os.dup2(1, 2)
+    on_preemption_signal(noticed)
+    threading.Thread.start = none_left
+    if not main_lives:
+        threading.main_thread().is_alive = lambda: False
+    ready()
+    sys.stdin.read()
+
+
 PROGRAMS = {
+    "no-thread": no_thread,
+    "over": lambda: no_thread(main_lives=False),
     "long-call": long_call,
     "own-handler": own_handler,
     "later-handler": later_handler,
