@@ -51,7 +51,7 @@ from kungfu.training.telemetry.step_timer import StepTimer
 __all__ = ["BETWEEN_STEPS", "Barrier", "BarrierContext"]
 
 # Names the messages that the peers exchange there, in what is told of a late or a lost peer.
-BETWEEN_STEPS = "the exchange between steps"
+BETWEEN_STEPS = "the exchange of values"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ def test_alone_there_is_nobody_to_ask():
 
 def test_a_peer_that_is_late_between_steps_is_told_in_a_sentence():
     late = LateEvent(time=1.0, ranks=(1,), where=BETWEEN_STEPS, step=18, waited_s=15.0)
-    told = "rank 1 is late in the exchange between steps after step 18: 15.0 s so far, but it is alive"
+    told = "rank 1 is late in the exchange of values after step 18: 15.0 s so far, but it is alive"
     assert narrative([late])[0].headline == told
     assert {inspect.signature(one).parameters["tag"].default for one in (Barrier.peer_group, Barrier._total)} == {
         BETWEEN_STEPS
