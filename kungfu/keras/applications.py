@@ -7,7 +7,6 @@ is found in the graph, and refused, and so is an application that not each step 
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,14 +16,14 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.framework_internals import layer_statistics, resources_written
+from kungfu.framework_internals import layer_statistics
+from kungfu.training.tracing.sample_flow import SampleFlow
 
 __all__ = ["Applications", "optimizers_of"]
 
 # Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
 Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]
 
-_DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal)\w*")
 _LOOP = "or write the loop with kf.attach() and @training.step(averages=...) (docs/steps.md)"
 
 
@@ -163,34 +162,16 @@ class Applications:
         """Raises ``UsageError`` where a weight is assigned what only this peer knows."""
         statistics = {id(one) for one in layer_statistics(self._model)}
         weights = {id(one.value.handle): one for one in self._model.weights if id(one) not in statistics}
-        inside = {id(own): weights[id(handle)] for handle, own in self._graph.captures if id(handle) in weights}
-        for operation in self._graph.get_operations():
-            if operation in self._operations:
-                continue
-            written = [inside[id(one)] for one in resources_written(operation) if id(one) in inside]
-            if written and self._is_own(operation, data):
-                raise UsageError(
-                    f"{self._step()} assigns to the weight {written[0].path!r} what this peer has computed from its "
-                    "own samples, past the optimizers that the model holds "
-                    f"({', '.join(repr(one.name) for one in optimizers_of(self._model)) or 'none'}), so the weights of "
-                    "the peers would part: apply gradients by an optimizer that compile() was given or that is an "
-                    f"attribute of the model; {_LOOP}"
-                )
-
-    def _is_own(self, operation: Any, data: Sequence[Any]) -> bool:
-        """Whether what an op is given follows from this peer's samples or draws, other than through the means."""
-        agreed, own = {id(one) for one in self._means}, {id(one) for one in data}
-        seen: set[int] = set()
-        found = [one for one in operation.inputs if one.dtype != tf.resource]
-        while found:
-            tensor = found.pop()
-            if id(tensor) in agreed or id(tensor) in seen:
-                continue
-            seen.add(id(tensor))
-            if id(tensor) in own or _DRAWN.fullmatch(tensor.op.type):
-                return True
-            found += [one for one in tensor.op.inputs if one.dtype != tf.resource]
-        return False
+        flow = SampleFlow(self._graph, data, agreed=self._means, passed_over=self._operations)
+        wrong = next((one for handle, one in weights.items() if handle in flow.written), None)
+        if wrong is not None:
+            raise UsageError(
+                f"{self._step()} assigns to the weight {wrong.path!r} what this peer has computed from its own "
+                "samples, past the optimizers that the model holds "
+                f"({', '.join(repr(one.name) for one in optimizers_of(self._model)) or 'none'}), so the weights of "
+                "the peers would part: apply gradients by an optimizer that compile() was given or that is an "
+                f"attribute of the model; {_LOOP}"
+            )
 
     def _step(self) -> str:
         return f"{type(self._model).__name__}.train_step()"

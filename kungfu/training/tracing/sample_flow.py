@@ -1,0 +1,151 @@
+"""The variables of a step that are assigned values which follow from this peer's own samples, found in its graph.
+
+A value follows from them if it is computed from the batch (its number of samples too), from a random draw, or from a
+variable that was assigned such a value; also through branches, loops and functions that the step calls. The sums of a
+message are equal on all peers, whatever was sent. The walk over the graph is repeated until it finds nothing new, since
+a variable may be read before it is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.framework_internals import function_graph, resources_written
+
+__all__ = ["SampleFlow"]
+
+_DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal)\w*")
+_SUMMED = re.compile(r"KungfuAllReduce|Horovod\w*")
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_CHOICES = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})  # the first input says which branch runs
+_LOOPS = frozenset({"While", "StatelessWhile"})
+
+
+class SampleFlow:
+    """The flow of this peer's samples through the graph of a traced step.
+
+    Args:
+        graph: Of the step.
+        samples: The tensors of its batch.
+        agreed: Tensors that are equal on all peers, the means of gradients, say.
+        equal: The ids of the handles of variables that are equal on all peers, whatever they are assigned.
+        passed_over: Operations of the graph whose writes do not count, those of optimizers, say.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        samples: Iterable[Any],
+        *,
+        agreed: Iterable[Any] = (),
+        equal: Collection[int] = (),
+        passed_over: Collection[Any] = (),
+    ) -> None:
+        self._graph, self._equal = graph, equal
+        self._agreed = {id(one) for one in agreed}
+        self._own = {id(one) for one in samples}  # tensors that follow from this peer's samples
+        # Of a handle inside of a graph, the ids of the handles that it may stand for.
+        self._variables = {id(own): {id(one)} for one, own in graph.captures if one.dtype == tf.resource}
+        self._called: dict[str, Any] = {}  # graphs of functions, by name
+        self.written: dict[int, Any] = {}  # by the id of a variable's handle, an operation that does it
+        self._is_new = True
+        while self._is_new:
+            self._is_new = False
+            for operation in graph.get_operations():
+                if operation not in passed_over:
+                    self._visit(graph, operation, under_own=False)
+
+    def last_written(self, handle: Any) -> int:
+        """The place among the operations of the step of the last one that may write a variable; -1 for none."""
+        return max(
+            (
+                place
+                for place, one in enumerate(self._graph.get_operations())
+                if any(given.dtype == tf.resource and id(handle) in self._roots(given) for given in one.inputs)
+                and any(id(handle) in self._roots(written) for written in resources_written(one))
+            ),
+            default=-1,
+        )
+
+    def _visit(self, graph: Any, operation: Any, *, under_own: bool) -> None:
+        """Args: ``under_own`` is True in a branch or loop that follows from this peer's samples."""
+        if operation.type in _CALLS | _CHOICES | _LOOPS:
+            self._visit_call(graph, operation, under_own=under_own)
+            return
+        is_own = any(id(one) in self._own for one in operation.inputs)
+        handles = [one for one in operation.inputs if one.dtype == tf.resource]
+        is_own = is_own or any(one in self.written for handle in handles for one in self._roots(handle))
+        is_drawn = _DRAWN.fullmatch(operation.type) is not None
+        # A generator of random numbers moves on alike, whatever it is asked for.
+        if handles and (is_own or under_own) and not is_drawn:
+            for handle in resources_written(operation):
+                self._write(handle, operation)
+        if not _SUMMED.fullmatch(operation.type):
+            for output in operation.outputs:
+                self._flow(output, is_own=is_own or is_drawn, handles=handles)
+
+    def _visit_call(self, graph: Any, operation: Any, *, under_own: bool) -> None:
+        first = 1 if operation.type in _CHOICES else 0
+        chosen = any(id(one) in self._own for one in operation.inputs[:first])
+        called = self._functions(graph, operation)
+        loops = operation.type in _LOOPS
+        for inside in called:
+            self._enter(inside, operation.inputs[first:])
+        if loops:  # the next turn begins with what this one gives
+            condition, body = called
+            for one, other in ((condition, body), (body, body)):
+                self._enter(one, other.outputs)
+            chosen = any(id(one) in self._own for one in condition.outputs)
+        for inside in called:
+            for one in inside.get_operations():
+                self._visit(inside, one, under_own=under_own or chosen)
+        results = called[1:] if loops else called
+        for place, output in enumerate(operation.outputs):
+            given = [inside.outputs[place] for inside in results if place < len(inside.outputs)]
+            if loops:
+                given.append(operation.inputs[place])
+            is_own = chosen or any(id(one) in self._own for one in given)
+            self._flow(output, is_own=is_own, handles=[one for one in given if one.dtype == tf.resource])
+
+    def _functions(self, graph: Any, operation: Any) -> list[Any]:
+        """The graphs that an operation calls; of a loop its condition, then its body."""
+        attributes = operation.node_def.attr
+        if operation.type in _LOOPS:
+            names = [attributes["cond"].func.name, attributes["body"].func.name]
+        else:
+            found = (one for _, one in sorted(attributes.items()))
+            names = [
+                one.name for given in found for one in ([given.func] if given.HasField("func") else given.list.func)
+            ]
+        for name in names:
+            if name not in self._called:
+                self._called[name] = function_graph(graph, name)
+        return [self._called[name] for name in names]
+
+    def _enter(self, inside: Any, given: Iterable[Any]) -> None:
+        """A function is given these."""
+        for outer, inner in zip(given, inside.inputs, strict=False):
+            self._flow(inner, is_own=id(outer) in self._own, handles=[outer] if outer.dtype == tf.resource else [])
+
+    def _flow(self, tensor: Any, *, is_own: bool, handles: Iterable[Any]) -> None:
+        if tensor.dtype == tf.resource:
+            known = self._variables.setdefault(id(tensor), set())
+            more = {one for handle in handles for one in self._roots(handle)} - known
+            known |= more
+            self._is_new = self._is_new or bool(more)
+        elif is_own and id(tensor) not in self._own and id(tensor) not in self._agreed:
+            self._own.add(id(tensor))
+            self._is_new = True
+
+    def _write(self, handle: Any, operation: Any) -> None:
+        for one in self._roots(handle) - self.written.keys():
+            if one not in self._equal:
+                self.written[one] = operation
+                self._is_new = True
+
+    def _roots(self, handle: Any) -> set[int]:
+        return self._variables.get(id(handle), set())
