@@ -7,6 +7,7 @@ this module loads neither of them: ``script_runner`` runs its source in a proces
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ __all__ = [
     "add_control_inputs",
     "added_to_unmasked",
     "all_layers",
+    "attribute_of",
     "build_symbolically",
     "call_traced",
     "calls_of",
@@ -30,8 +32,10 @@ __all__ = [
     "is_eager_function",
     "is_in_xla_context",
     "is_keras_model",
+    "is_made_by_keras",
     "is_under_condition",
     "layer_statistics",
+    "layers_with_statistics",
     "learning_rate_or_schedule",
     "loss_tracker",
     "make_eager_function",
@@ -71,7 +75,30 @@ def all_layers(model: Any) -> list[Any]:
 
 def layer_statistics(model: Any) -> list[Any]:
     """The variables that layers keep as not trainable: Keras tells statistics from frozen weights only there."""
-    return [weight for layer in all_layers(model) for weight in layer._non_trainable_variables]
+    return [weight for _, weight in layers_with_statistics(model)]
+
+
+def layers_with_statistics(model: Any) -> list[tuple[Any, Any]]:
+    """The same, each with its layer."""
+    return [(layer, weight) for layer in all_layers(model) for weight in layer._non_trainable_variables]
+
+
+def attribute_of(layer: Any, variable: Any) -> str:
+    """The attribute of a layer that holds a variable; "" if none does."""
+    return next((name for name, one in vars(layer).items() if one is variable), "")
+
+
+def is_made_by_keras(layer: Any, variable: Any) -> bool:
+    """True if Keras' own code makes a variable: of a layer of Keras', or of a class that inherits from one."""
+    import keras
+
+    if type(layer).__module__.startswith("keras.") and not isinstance(layer, keras.Model):
+        return True
+    base = keras.layers.Layer.__module__
+    kinds = [one for one in type(layer).__mro__ if one.__module__.startswith("keras.src.layers.")]
+    functions = [one for kind in kinds if kind.__module__ != base for one in vars(kind).values()]
+    made = {name for one in filter(inspect.isfunction, functions) for name in inspect.unwrap(one).__code__.co_names}
+    return attribute_of(layer, variable) in made
 
 
 def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:

@@ -72,6 +72,21 @@ def test_keras_keeps_what_compile_was_given() -> None:
     assert internals.compiled_with(one)["loss_weights"] == [0.5], told
 
 
+def test_keras_tells_the_variables_of_its_own_layers_from_those_of_a_subclass() -> None:
+    class Normal(keras.layers.BatchNormalization):
+        def build(self, shape: Any) -> None:
+            super().build(shape)
+            self.peak = self.add_weight(shape=(), trainable=False, name="peak")
+
+    built = keras.Sequential([keras.Input((2,)), Normal(), keras.layers.BatchNormalization()])
+    built.peak = keras.Variable(0.0, trainable=False, name="peak")
+    found = {(type(layer).__name__, one.name): (layer, one) for layer, one in internals.layers_with_statistics(built)}
+    own = {name for name, given in found.items() if internals.is_made_by_keras(*given)}
+    told = "kungfu would ask for the aggregation of BatchNorm's statistics in a subclass, or for none of its own"
+    assert {*found} - own == {("Normal", "peak"), ("Sequential", "peak")}, told
+    assert {("Normal", "moving_mean"), ("BatchNormalization", "moving_mean")} <= own, told
+
+
 def test_keras_gives_the_schedule_of_an_optimizer() -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5)
     found = internals.learning_rate_or_schedule(keras.optimizers.SGD(schedule))

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -24,7 +24,7 @@ import tensorflow as tf
 from kungfu.compiler import compile_policies
 from kungfu.control import Budget
 from kungfu.errors import UsageError
-from kungfu.framework_internals import build_symbolically, is_keras_model, output_loss_trackers
+from kungfu.framework_internals import build_symbolically, is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
@@ -50,6 +50,7 @@ from kungfu.training import Training
 from kungfu.training.attach import attach_built, attach_run, policies_in_job
 from kungfu.training.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.data.sample_source import is_source
+from kungfu.training.graph.layer_memory import LayerWord, is_named
 from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.job_loop import JobLoop
 
@@ -62,7 +63,7 @@ def attach(
     policies: Sequence[Policy] = (),
     seed: int = 0,
     budget: Budget | None = None,
-    combine: Mapping[str, Combination] = MappingProxyType({}),
+    combine: Mapping[str, Combination | LayerWord] = MappingProxyType({}),
 ) -> FitHandle:
     """Makes ``model.fit`` the training of a job: call it between ``compile`` and ``fit``, and change nothing else.
 
@@ -82,7 +83,8 @@ def attach(
             "min", or what a function makes of it: it is called with two lists, in the order of ``metric.variables``,
             the job's states before the step, and those after it of all peers that had samples, stacked along a new
             first axis, and gives the list of the job's new states. With "sum" the metric starts each step from zeros,
-            and the sum of its states is added to the job's.
+            and the sum of its states is added to the job's. By "layer/variable" it says what becomes of a variable in
+            which a layer keeps what it has seen, "sum", "mean" or "only_first_replica", as in `kungfu.attach`.
 
     Returns:
         A handle: what goes along with training is registered there, and the program can end the fit by it.
@@ -137,7 +139,7 @@ class _Attached:
         policies: tuple[Policy, ...],
         seed: int,
         budget: Budget | None,
-        combine: Mapping[str, Combination],
+        combine: Mapping[str, Any],
     ) -> None:
         self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
         self.combine = combine
@@ -188,15 +190,20 @@ class _Attached:
 
     def _attach(self, connection: JobConnection, own: OwnStep | None) -> Training:
         """For Keras' own step, or one of the program's ``own``."""
-        policies, seed, budget = self._policies, self._seed, self._budget
+        more: dict[str, Any] = {"policies": self._policies, "seed": self._seed, "budget": self._budget}
+        more["combine"] = self._combine_of("layers")
         if own is None:
-            optimizer = self._model.optimizer
-            return attach_run(connection, self._model, optimizer, policies=policies, seed=seed, budget=budget)
-        optimizers = own.each_optimizer
-        training = attach_built(connection, self._model, optimizers, policies=policies, seed=seed, budget=budget)
+            return attach_run(connection, self._model, self._model.optimizer, **more)
+        training = attach_built(connection, self._model, own.each_optimizer, **more)
         if training.peer == 0:
             print(own.told(self._model), file=sys.stderr)
         return training
+
+    def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
+        """What ``combine`` says of the variables of layers, or of metrics, which come first."""
+        metrics, variables = {one.name for one in metrics_of(self._model)}, layer_statistics(self._model)
+        paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
+        return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}
 
     def _prepared(self, batch: Any) -> OwnStep | None:
         """Builds the model for a symbolic batch; what its training step does where that is the program's own."""
@@ -234,10 +241,11 @@ class _Attached:
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
         model, data = self._model, call.data
         per_step = output_loss_trackers(model)
-        job_metrics = CombinedMetrics(metrics_of(model), self.combine, per_step=per_step)
+        job_metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=per_step)
         metrics = ModelMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
         self.training = training = self._attach(call.connection, own)
         loop = JobLoop(training)
+        loop.share_memory([*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)])
         loop.describe(call.told)
         with tf.device("/CPU:0"):  # the host reads it in every step
             asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import keras
@@ -26,6 +27,7 @@ from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
 from kungfu.training.graph.learning_rate import make_learning_rate
 from kungfu.training.graph.own_sources import FedValues, make_published_values
 from kungfu.training.graph.step_record import make_step_record
@@ -50,7 +52,13 @@ def attached_models() -> list[tuple[Any, bool]]:
 
 
 def attach(
-    model: Any, optimizer: Any, *, policies: Sequence[Policy] = (), seed: int = 0, budget: Budget | None = None
+    model: Any,
+    optimizer: Any,
+    *,
+    policies: Sequence[Policy] = (),
+    seed: int = 0,
+    budget: Budget | None = None,
+    combine: Mapping[str, LayerWord] = MappingProxyType({}),
 ) -> Training:
     """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
 
@@ -63,19 +71,27 @@ def attach(
         seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
             numbers of its own. Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
+        combine: What becomes of a variable in which a layer keeps what it has seen, by "layer/variable", the end of the
+            variable's path; for layers that do not say so by ``add_weight(aggregation=...)``. With "sum" what each peer
+            adds in a step is added up, with "mean" and "only_first_replica" it is each peer's own, and becomes the mean
+            or rank 0's at barriers.
 
     Returns:
         The training run: its step, average and batches.
 
     Raises:
-        UsageError: A model or optimizer has no variables yet, TensorFlow has one thread between ops, or, under
-            ``kungfu-run``, a layer would have statistics over the peers (``BatchNormalization(synchronized=True)``).
+        UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops; ``combine``
+            names what is no variable of a layer, or a word that does not fit it; or, under ``kungfu-run``, a layer
+            would have statistics over the peers (``BatchNormalization(synchronized=True)``).
         PolicyError: A policy is wrong.
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     connection = connect()
     _build(model, optimizers)
-    return attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget)
+    training = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
+    if connection.settings is not None:  # else one peer sees all samples
+        training._runner.share_memory()
+    return training
 
 
 def attach_run(
@@ -86,10 +102,11 @@ def attach_run(
     policies: Sequence[Policy],
     seed: int,
     budget: Budget | None,
+    combine: Mapping[str, LayerWord],
 ) -> Training:
     """As `attach`, in the phase of the job that is under way on this peer."""
     _build(model, [optimizer])
-    return attach_built(connection, model, [optimizer], policies=policies, seed=seed, budget=budget)
+    return attach_built(connection, model, [optimizer], policies=policies, seed=seed, budget=budget, combine=combine)
 
 
 def attach_built(
@@ -100,6 +117,7 @@ def attach_built(
     policies: Sequence[Policy],
     seed: int,
     budget: Budget | None,
+    combine: Mapping[str, LayerWord],
 ) -> Training:
     """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
     settings = connection.settings
@@ -113,7 +131,8 @@ def attach_built(
         graph_state = _graph_state(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
     done = _go_on(connection, graph_state)
-    state = _state(model, optimizers, graph_state, program)
+    memory = LayerMemory.of(model, combine)
+    state = _state(model, optimizers, graph_state, program, memory)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
@@ -124,7 +143,7 @@ def attach_built(
     trained = Trained(model, optimizers, state, seed, connection.peer)
     between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
     between_steps.checkpoints.past_phases = membership.past_phases
-    between_steps.steps_before = done
+    between_steps.steps_before, between_steps.remembered = done, memory.described
     barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
     if isinstance(membership, Membership):
         membership.allow_traces(write_profiler_trace)
@@ -133,7 +152,7 @@ def attach_built(
     averaging = Averaging(graph_state, program, attachment, connection.limits, connection.peer, *signals)
     recorder = _recorder(settings, averaging, membership, phase=max(1, connection.phase))
     runner = StepRunner(barrier, recorder, connection.exits, compare_every=settings.compare_every if settings else 0)
-    number = connection.runs
+    runner.memory, number = memory, connection.runs
     runner.is_newest = lambda: connection.runs == number
     alive = weakref.ref(runner)  # it holds the model
     _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
@@ -253,8 +272,11 @@ def _refuse_synchronized(model: Any) -> None:
             )
 
 
-def _state(model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program) -> TrainingState:
+def _state(
+    model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program, memory: LayerMemory
+) -> TrainingState:
     progress = graph_state.progress
     agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
     folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
-    return TrainingState(classify(model, optimizers, {**agreed, **folds}), on_rescaled=program.reset_on_rescale)
+    classes = classify(model, optimizers, {**agreed, **folds}, words=memory.words)
+    return TrainingState(classes, on_rescaled=program.reset_on_rescale)

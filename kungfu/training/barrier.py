@@ -44,7 +44,7 @@ from kungfu.training.graph.state_checksum import checksum_of
 from kungfu.training.graph.training_state import TrainingState, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.program_description import machine_in_words
-from kungfu.training.registered.sync import PeerGroup, PendingSync
+from kungfu.training.registered.sync import PeerGroup, PendingSync, take_values
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 
@@ -272,14 +272,18 @@ class Barrier:
         self.context.graph_state.posts.checksum.offer(checksum_of(self.between_steps.shared()))
 
     def average_statistics(self) -> None:
-        """Statistics that layers keep of the data become their mean over peers.
+        """Statistics that layers keep of the data become their mean over peers, or those of rank 0.
 
         Cost:
             A pass over their memory and a message of 64 bytes for each. Those that are the same on all are not sent:
             tables that nobody updates are among them, and may be large.
         """
-        variables = list(self.context.state.classes.averaged.values())
-        if not variables or self.size == 1:
+        classes = self.context.state.classes
+        if self.size == 1:
+            return
+        take_values(list(classes.of_rank_0.values()), self.peer_group(tag="values of rank 0"))
+        variables = list(classes.averaged.values())
+        if not variables:
             return
         places = differing_variables(variables, size=self.size, total=partial(self._total, tag="statistics"))
         if not places:

@@ -40,6 +40,7 @@ class BetweenSteps:
         self.checkpoints = CheckpointManager(trained, self.registry, settings, record=record)
         self.data: Mapping[str, int] = {}  # what the loader walks
         self.told: Sequence[str] = ()  # what else has to be the same on all peers, in words
+        self.remembered: Sequence[str] = ()  # what is said of variables of layers, in words
         self.steps_before = 0  # done in the phases before
         self._trained, self._record = trained, record
         self._founds = settings.founders > 0
@@ -59,6 +60,10 @@ class BetweenSteps:
         """What is equal on all peers, registered variables too."""
         return list(self.checkpoints.state().classes.shared.values())
 
+    def variables(self) -> list[tf.Variable]:
+        """All that goes along with training."""
+        return list(self.checkpoints.state().classes.all().values())
+
     def random_streams(self) -> RandomStreams:
         """The random numbers of this peer's steps; in a resumed job other ones than before."""
         trained, after = self._trained, self.checkpoints.resumed_step or self.steps_before
@@ -72,7 +77,8 @@ class BetweenSteps:
     def described(self, plan: Plan) -> Description:
         """What this peer runs, once everything is registered."""
         trained = self._trained
-        return describe(plan, trained.model, trained.optimizers, self.registry, self.data, told=self.told)
+        more = {"told": self.told, "remembered": self.remembered}
+        return describe(plan, trained.model, trained.optimizers, self.registry, self.data, **more)
 
     # ---- after a barrier -------------------------------------------------------------------------------------------
 

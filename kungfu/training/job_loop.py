@@ -20,9 +20,8 @@ from kungfu.training.graph.average import average_and_sum, average_before_last, 
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.totals import add_up
-from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.job_connection import JobConnection
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.sync import PeerGroup, take_values
 from kungfu.training.training import Training
 
 __all__ = ["JobLoop", "Meeting"]
@@ -101,24 +100,8 @@ class Meeting:
         return [bool(one) for one in total.numpy() > 0]
 
     def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Variables that are not the same on all peers become rank 0's, or those of another ``rank``.
-
-        Cost:
-            A pass over their memory and a message of 64 bytes for each; those that differ are sent.
-        """
-        peers = self._peers
-        if peers.size == 1:
-            return
-        places = differing_variables(variables, size=peers.size, total=peers.total)
-        if not places:
-            return
-        own = b"".join(variables[place].numpy().tobytes() for place in places)
-        agreed, start = self.from_rank(rank, own), 0
-        for place in places:
-            value = variables[place].numpy()
-            taken = np.frombuffer(agreed, value.dtype, value.size, offset=start).reshape(value.shape)
-            variables[place].assign(taken)
-            start += value.nbytes
+        """Variables that are not the same on all peers become rank 0's, or those of another ``rank``."""
+        take_values(variables, self._peers, rank=rank)
 
 
 class JobLoop:
@@ -164,11 +147,13 @@ class JobLoop:
     def average_and_sum(self, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, list[Any]]:
         """Graph: as ``Training.average``, and the sums of ``totals`` over the peers; see `average_and_sum`."""
         trace, averaging = self._runner.trace, self._training._averaging
+        memory = self._runner.memory.sums
         with trace.average():
             averaging.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
-            means, sums = average_and_sum(averaging, gradients, totals, loss=loss)
+            means, sums = average_and_sum(averaging, gradients, [*totals, *memory.outgoing()], loss=loss)
+            memory.conclude(sums[len(totals) :])
         trace.averaged(means)
-        return means, sums
+        return means, sums[: len(totals)]
 
     def average_for(self, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
         """Graph: as ``Training.average``, of the gradients that one of several optimizers is to apply.
@@ -193,17 +178,26 @@ class JobLoop:
         Cost:
             A message; none without values.
         """
-        with self._runner.trace.ours():
-            sums = self._added(values, tag="metrics") if values else []
+        memory, trace = self._runner.memory.sums, self._runner.trace
+        with trace.ours():
+            # A peer without samples ran on another's.
+            added = [tf.where(self.samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing()]
+            sums = self._added([*values, *added], tag="metrics") if [*values, *added] else []
+            memory.conclude(sums[len(values) :])
             if self._conclude is not None:  # else the step has not averaged, which its runner refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
-        return sums
+        trace.note_end()
+        return sums[: len(values)]
 
     @property
     def reads_loss(self) -> bool:
         """Whether a policy reads the loss."""
         return bool({"loss", "mean_loss"} & self._training._averaging.program.plan.sources)
+
+    def share_memory(self, known: Sequence[Any]) -> None:
+        """What layers keep of the data is that of the job; see `LayerMemory.share`."""
+        self._runner.share_memory(known)
 
     def sum_before(self, *values: Any, tag: str) -> list[Any]:
         """Graph: sums over the peers, in a message of their own before that of the gradients; the step goes on with it.
@@ -327,7 +321,7 @@ class JobLoop:
     def agreed_variables(self) -> list[tf.Variable]:
         """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
         classes = self._runner.barrier.context.state.classes
-        return [*classes.shared.values(), *classes.averaged.values()]
+        return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 
     def abandon(self) -> None:
         """An error ends the loop before training is over."""

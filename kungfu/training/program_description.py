@@ -48,6 +48,7 @@ def describe(
     data: Mapping[str, int],
     *,
     told: Sequence[str] = (),
+    remembered: Sequence[str] = (),
 ) -> Description:
     """All that has to be alike on the peers of a job: versions, plan, configs, variables, registered values, data.
 
@@ -60,6 +61,7 @@ def describe(
         data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
             that every peer reads; empty without loader.
         told: What else there is, in words: how ``fit`` was called, say.
+        remembered: What the program says of variables in which layers keep what they have seen.
     """
     return Description.of(
         [
@@ -71,6 +73,7 @@ def describe(
             *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
             *(ProgramPart.of("the call of fit", one) for one in told),
             *(ProgramPart.of("compile()", *one) for one in compile_entries(model)),
+            *(ProgramPart.of("aggregation of layers' variables", one) for one in remembered),
         ]
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -20,7 +20,9 @@ from kungfu.training.data.catch_up import DataPlace
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.average import Riders
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.step import (
     ACCUMULATED,
     BARRIER_FAILED,
@@ -97,6 +99,7 @@ class StepRunner:
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
         self.metrics: LoopMetrics | None = None  # of the program's loop
+        self.memory = LayerMemory()  # of the model's layers
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
@@ -216,7 +219,20 @@ class StepRunner:
     def take_metrics(self, metrics: LoopMetrics) -> None:
         """The step updates these metrics; see ``Training.metrics``."""
         refuse_accumulated(metrics, self.accumulation)
-        self.metrics, self.trace.around = metrics, metrics.traced
+        self.metrics = metrics
+        self.trace.around.append(metrics.traced)
+
+    @property
+    def riders(self) -> list[Riders]:
+        """What is added up over the peers on the message of the gradients."""
+        return [self.memory.sums, *([] if self.metrics is None else [self.metrics])]
+
+    def share_memory(self, known: Iterable[Any] | None = None) -> None:
+        """What layers keep of the data is that of a job; see `LayerMemory.share`."""
+        self.memory.share(known)
+        if self.memory.sums.variables:
+            self.trace.around.append(self.memory.sums.traced)
+        self.trace.undone = self.memory.undone
 
     def traces(self) -> int:
         """How often the step was traced."""
@@ -423,9 +439,11 @@ class StepRunner:
         context, graph_state = self.barrier.context, self.graph_state
         kept = [*self.barrier.between_steps.shared(), *graph_state.variables(), *graph_state.in_share()]
         handles = [*graph_state.handles(), *context.state.handles()]
+        if self.memory.known is not None:  # what is registered goes along, too
+            self.memory.known |= {id(one.handle) for one in self.barrier.between_steps.variables()}
         parts = StepParts(
             graph_state, self.trace, BatchRollback(kept=kept), handles, self._hold_barrier, context.rate,
-            self.accumulation,
+            self.accumulation, self.memory,
         )  # fmt: skip
         return compile_step(function, parts, tensors, structure)
 

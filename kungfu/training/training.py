@@ -171,7 +171,7 @@ class Training:
                 gradients,
                 loss=loss,
                 accumulation=self._runner.accumulation,
-                riders=self._runner.metrics,
+                riders=self._runner.riders,
                 waited=trace.waited,
             )
         trace.averaged(means)

@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```(python|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 def test_every_block_shows_what_it_says() -> None:
     names: dict[str, Any] = {}
     found = BLOCK.findall(PAGE.read_text())
-    assert [kind for kind, _ in found] == ["python", "pycon", "python", "python", "pycon"]
+    assert [kind for kind, _ in found] == ["python", "pycon", "python", "python", "python", "pycon"]
     for place, (kind, source) in enumerate(found):
         if kind == "python":
             exec(compile(source, str(PAGE), "exec"), names)

@@ -7,7 +7,7 @@ program says, and predictions become one array in the order of the data. A peer 
 next attempt finds what is missing.
 
 Where that cannot be, each peer does the whole: for data without numbers, fewer batches than peers, data that differ
-between the peers, metrics of whose states nobody says how they are combined.
+between the peers, metrics of whose states nobody says how they are combined, layers that keep something of the data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 import keras
 import numpy as np
+import tensorflow as tf
 
+from kungfu.framework_internals import is_keras_model, layer_statistics
 from kungfu.keras.evaluation.metric_states import MetricStates
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.metrics import metrics_of, plain_number
@@ -121,6 +123,21 @@ class SharedPass:
         self.result = None if unfit else self._work.join(meeting, count=count)
 
 
+class _Memory:
+    """What layers keep of the data. Where they keep something of a part, each peer does the whole, as Keras does it."""
+
+    def __init__(self, model: Any) -> None:
+        variables = layer_statistics(model) if is_keras_model(model) else []
+        self._before = [(one, tf.identity(one.value)) for one in variables]
+
+    def put_back(self) -> bool:
+        """The layers hold what they held before the part; True if it was anything else."""
+        changed = [(one, old) for one, old in self._before if one.numpy().tobytes() != old.numpy().tobytes()]
+        for one, old in changed:
+            one.assign(old)
+        return bool(changed)
+
+
 class _Numbered(keras.callbacks.CallbackList):
     """Tells callbacks of the batches of a part by their numbers in the whole, and not of its beginning and end."""
 
@@ -179,11 +196,11 @@ class SharedEvaluation:
         if not self._states.can_be_combined:
             return False
         self.begin()
-        callbacks = _Numbered(self._callbacks, numbers, lambda *_: None)
+        callbacks, memory = _Numbered(self._callbacks, numbers, lambda *_: None), _Memory(self._model)
         logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
         self._states.take_part()
         # A test step of the user's may give what is no metric's.
-        return set(logs) == set(self._model.get_metrics_result())
+        return not memory.put_back() and set(logs) == set(self._model.get_metrics_result())
 
     def do_all(self) -> dict[str, Any]:
         """See `Work`."""
@@ -262,8 +279,10 @@ class SharedPrediction:
         if not self._began:
             self._began = True
             self._callbacks.on_predict_begin()
-        callbacks = _Numbered(self._callbacks, numbers, self._seen)
+        callbacks, memory = _Numbered(self._callbacks, numbers, self._seen), _Memory(self._model)
         found = type(self._model).predict(self._model, **arguments, callbacks=callbacks)
+        if memory.put_back():
+            return False
         self._parts.append((list(numbers), found))
         rows = sum(self._rows.get(number, 0) for number in numbers)
         leaves = keras.tree.flatten(found)

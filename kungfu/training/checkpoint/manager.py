@@ -102,6 +102,7 @@ class CheckpointManager:
                 {**classes.shared, **more.shared},
                 {**classes.averaged, **more.averaged},
                 {**classes.own, **more.own},
+                classes.of_rank_0,
             )
             self._state = CheckpointedState.of(trained.model, trained.optimizers, together)
         return self._state

@@ -112,7 +112,7 @@ class CheckpointedState:
         """Model and optimizers as ``tf.train.Checkpoint`` tracks them; variables that they do not reach by name."""
         trained = {"optimizer": optimizers[0]} if len(optimizers) == 1 else {"optimizers": [*optimizers]}
         reached = {id(one) for one in tracked_tree(tf.train.Checkpoint(model=model, **trained)).variables}
-        known = {**classes.shared, **classes.averaged, **classes.own}
+        known = classes.all()
         rest = {
             name: one for name, one in zip(stable_names(known), known.values(), strict=True) if id(one) not in reached
         }
@@ -122,7 +122,7 @@ class CheckpointedState:
     @property
     def named(self) -> dict[str, tf.Variable]:
         """All its variables that are training, by our names, in the same order on all peers."""
-        return {**self.classes.shared, **self.classes.averaged, **self.classes.own}
+        return self.classes.all()
 
     def snapshot(self, files: Mapping[str, Callable[[], bytes]] = _NO_FILES) -> StateSnapshot:
         """The state as it is now, with the contents of files that go beside it, by their names."""

@@ -37,7 +37,7 @@ def average(
     *,
     loss: Any,
     accumulation: Accumulation | None = None,
-    riders: Riders | None = None,
+    riders: Sequence[Riders] = (),
     waited: Sequence[Any] = (),
 ) -> Any:
     """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
@@ -50,7 +50,7 @@ def average(
         loss: This peer's mean loss, a scalar.
         accumulation: Where a share is cut into micro-batches: all but the last are kept, and only the last is averaged,
             together with them.
-        riders: Their sums over the peers are known when the means are.
+        riders: The sums of what they send are known when the means are.
         waited: The seconds that the messages before this one took in this step, as `average_before_last` gives them.
 
     Returns:
@@ -67,13 +67,15 @@ def average(
     own, metrics = _scalar(loss), averaging.graph_state.metrics
     if accumulation is not None:
         metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
-    published, riding = metrics.published.floats(), [] if riders is None else riders.outgoing()
+    published, sent_by = metrics.published.floats(), [rider.outgoing() for rider in riders]
+    riding = [one for sent in sent_by for one in sent]
     first, end = len(dense), len(dense) + len(published)
 
     def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
         sent = send(averaging, share[:first], mean_loss, list(share[first:end]), totals=totals, waited=waited)
-        if riders is not None:
-            riders.conclude(sent.sums)
+        sums = iter(sent.sums)
+        for rider, outgoing in zip(riders, sent_by, strict=True):
+            rider.conclude([next(sums) for _ in outgoing])
         return [*_concluded(averaging, sent), *share[first:]]
 
     if accumulation is None:

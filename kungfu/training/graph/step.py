@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -14,6 +14,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import call_traced
 from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
 from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
 from kungfu.training.tracing.handles import is_variable
@@ -54,6 +55,7 @@ class StepParts:
         barrier: Holds the barrier, and gives what the step came to.
         rate: Moves the learning rate, where a policy sets it.
         accumulation: Where the loader cuts shares into micro-batches.
+        memory: What layers of the program's keep of the data.
     """
 
     graph_state: GraphState
@@ -63,6 +65,7 @@ class StepParts:
     barrier: Callable[[], int]
     rate: LearningRateControl | None = None
     accumulation: Accumulation | None = None
+    memory: LayerMemory = field(default_factory=LayerMemory)
 
 
 def compile_step(
@@ -231,8 +234,9 @@ class CompiledStep:
         with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
         # Only now is it known which variables the function touches.
-        self._parts.rollback.covers(self._parts.trace.handles)
-        self._parts.rollback.restored(samples)
+        trace, rollback = self._parts.trace, self._parts.rollback
+        rollback.covers(trace.handles, alike=self._parts.memory.assigned_alike(trace, equal=rollback.kept))
+        rollback.restored(samples)
         # Tensors leave the graph; anything else that the function returns is given back as ``None``.
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])

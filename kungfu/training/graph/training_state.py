@@ -2,15 +2,17 @@
 
 *Shared*: trainable and frozen weights, optimizer slots, progress, agreed folds: equal on all peers, in the digest,
 sent to a joiner. *Averaged*: floating statistics that a layer keeps of the data it saw (BatchNorm): local by nature,
-averaged at barriers. *Own*: the states of seed generators, derived from the job's seed and the peer, else all peers
-would drop the same units.
+averaged at barriers. *Of rank 0*: local likewise, and rank 0's at barriers (`kungfu.training.graph.layer_memory`).
+*Own*: the states of seed generators, derived from the job's seed and the peer, else all peers would drop the same
+units.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ import tensorflow as tf
 
 from kungfu.framework_internals import layer_statistics
 from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_memory_of
+from kungfu.training.graph.layer_memory import LayerWord
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
 __all__ = ["StateClasses", "TrainingState", "classify", "differing_variables", "plant_seeds"]
@@ -30,22 +33,42 @@ class StateClasses:
     shared: Mapping[str, tf.Variable]
     averaged: Mapping[str, tf.Variable]
     own: Mapping[str, tf.Variable]
+    of_rank_0: Mapping[str, tf.Variable] = field(default_factory=dict)
+
+    def all(self) -> dict[str, tf.Variable]:
+        """Every variable."""
+        return {**self.shared, **self.averaged, **self.own, **self.of_rank_0}
 
 
-def classify(model: object, optimizers: Sequence[object], agreed: Mapping[str, tf.Variable]) -> StateClasses:
-    """Sorts the variables of a Keras model and its optimizers; ``agreed`` are kungfu's own shared ones."""
+def classify(
+    model: object,
+    optimizers: Sequence[object],
+    agreed: Mapping[str, tf.Variable],
+    *,
+    words: Mapping[int, LayerWord] = MappingProxyType({}),
+) -> StateClasses:
+    """Sorts the variables of a Keras model and its optimizers.
+
+    Args:
+        model: Keras'.
+        optimizers: Keras'.
+        agreed: kungfu's own shared variables.
+        words: What the program says of variables of layers, by their ids.
+    """
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
-    # What counts is what a layer keeps, and whether it has a mean: a counter of a layer's is shared.
-    averaged = [w for w in weights if id(w) in statistics and _floating(w)]
-    moving = {id(w) for w in averaged}
+    # What counts is what a layer keeps, what is said of it, and whether it has a mean: a counter of steps is shared.
+    averaged = [w for w in weights if id(w) in statistics and _floating(w) and words.get(id(w), "mean") == "mean"]
+    of_rank_0 = [w for w in weights if words.get(id(w)) == "only_first_replica"]
+    moving = {id(w) for w in (*averaged, *of_rank_0)}
     shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
     slots = [variable for optimizer in optimizers for variable in optimizer.variables]  # type: ignore[attr-defined]
     return StateClasses(
         {**_named("model", shared), **_named("optimizer", slots), **agreed},
         _named("model", averaged),
         _named("model", seeds),
+        _named("model", of_rank_0),
     )
 
 
@@ -77,7 +100,7 @@ def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: 
 
 
 class TrainingState:
-    """The replicated state in memory: the shared variables, then the averaged ones, then what the program registers.
+    """The replicated state in memory: the shared variables, the averaged ones, those of rank 0, what is registered.
 
     Registered values live in Python, which changes them between two steps. Within a step their mirrors hold them as
     they were before it, if they were read then; so they travel to a joiner, and are in no digest.
@@ -92,7 +115,7 @@ class TrainingState:
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
         self.classes = classes
         self._on_rescaled = on_rescaled
-        self._variables = [*classes.shared.values(), *classes.averaged.values()]
+        self._variables = [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
         self._registered_before = _registered_before()
 
     def carry(self, registered: Iterable[tf.Variable]) -> None:

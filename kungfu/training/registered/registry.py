@@ -82,8 +82,7 @@ class Registry:
             UsageError: A variable is part of the training state anyway.
         """
         self.is_sealed = True
-        groups = (existing.shared, existing.averaged, existing.own)
-        known = {id(one): name for group in groups for name, one in group.items()}
+        known = {id(one): name for name, one in existing.all().items()}
         for name, (_, variable) in self._variables.items():
             if id(variable) in known:
                 raise UsageError(

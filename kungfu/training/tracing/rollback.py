@@ -10,7 +10,7 @@ peers, from where it began: `StepUndo`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +24,7 @@ class BatchRollback:
     """The variables that a step touches, found by tracing it, without ``kept``, which go on from what the step did."""
 
     def __init__(self, kept: Iterable[tf.Variable]) -> None:
-        self._kept = {id(one.handle) for one in kept}
+        self.kept = {id(one.handle) for one in kept}
         self._handles: list[Any] = []
         self._before: list[Any] = []
 
@@ -33,9 +33,9 @@ class BatchRollback:
         """Whether there is any such variable."""
         return bool(self._handles)
 
-    def covers(self, handles: Sequence[Any]) -> None:
-        """Tracing: the step touches the variables with these handles."""
-        self._handles = [one for one in handles if id(one) not in self._kept]
+    def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:
+        """Tracing: the step touches the variables with these handles; some it assigns ``alike`` on all peers."""
+        self._handles = [one for one in handles if id(one) not in self.kept and id(one) not in alike]
 
     def remember(self) -> None:
         """Host: before a step without samples."""

@@ -28,12 +28,14 @@ class StepTrace:
 
     def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
         self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
-        self.around: Callable[[], AbstractContextManager[None]] | None = None  # around each trace
+        self.around: list[Callable[[], AbstractContextManager[None]]] = []  # around each trace
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
         self.declared_averages = 1  # as the program says
         self.waited: list[Any] = []  # the seconds that the messages before the last one took, in the graph
         self.undo = StepUndo()
+        self.undone: list[Any] = []  # handles of what a step that fails leaves as it was, beside what moves early
+        self.ended_at: int | None = None  # how many operations the step has when its last message has come
         self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
         self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
         self.means: list[Any] = []  # what it gave
@@ -70,6 +72,18 @@ class StepTrace:
     def averaged(self, means: Any) -> None:
         """The last average gives these means, a nest: what comes after it in the step waits for them."""
         self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Nothing is sent in this step from here on; not known where that stands in a function inside of it."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
+
+    @property
+    def batch(self) -> list[Any]:
+        """The tensors that the function was given, in its graph."""
+        captured = {id(own) for _, own in self.graph.captures}
+        return [one for one in self.graph.inputs if one.dtype != tf.resource and id(one) not in captured]
 
     @property
     def is_last_average(self) -> bool:
@@ -156,9 +170,9 @@ class StepTrace:
             self._around.enter_context(self._gate.around())
         if self.random_streams is not None and not tf.executing_eagerly():
             self.random_streams.seed(tf.compat.v1.get_default_graph())
-        if self.around is not None:
+        for around in self.around:
             with self.ours():
-                self._around.enter_context(self.around())
+                self._around.enter_context(around())
 
     @tf.autograph.experimental.do_not_convert  # of an exit stack, which would take longer than the user's function
     def _leave(self) -> None:
@@ -173,7 +187,8 @@ class StepTrace:
                 self.random_streams.exchange(self.graph)
             self.handles = [one for one in _captured() if id(one) not in self._ours]
             early = self._moved_early
-            self.undo.covers([one for one in self.handles if early is None or id(one) in early])
+            moved = [one for one in self.handles if early is None or id(one) in early]
+            self.undo.covers(list({id(one): one for one in [*moved, *self.undone]}.values()))
 
 
 def _captured() -> Sequence[Any]:

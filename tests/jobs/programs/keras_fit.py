@@ -98,13 +98,29 @@ def given_data(kind: str, seed: int = 5, slow: float = 0.0) -> dict[str, Any]:
     return {"x": dataset(seed) if kind == "dataset" else Batches(seed)}
 
 
+class Counting(keras.layers.Layer):
+    """Counts the samples that are trained on, in a weight, and sums them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        more: dict[str, Any] = {"initializer": "zeros", "trainable": False, "aggregation": "sum"}
+        self.seen = self.add_weight(shape=(), dtype="int64", name="seen", **more)
+        self.total = self.add_weight(shape=(), name="total", **more)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        if training:
+            self.seen.assign_add(keras.ops.cast(keras.ops.shape(x)[0], "int64"))
+            self.total.assign_add(keras.ops.sum(x))
+        return x
+
+
 def build() -> tuple[Any, Any]:
     """A network of float64, compiled, and the metric that counts the samples."""
     keras.utils.set_random_seed(1)
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     given = keras.Input((FEATURES + 1,))
-    hidden = keras.layers.Dense(6, activation="tanh")(given[:, :FEATURES])
+    hidden = keras.layers.Dense(6, activation="tanh")(Counting()(given[:, :FEATURES]))
     value = keras.layers.Dense(1, name="value")(hidden)
     number = keras.layers.Identity(name="number")(given[:, FEATURES:])
     model = keras.Model(given, {"value": value, "number": number})

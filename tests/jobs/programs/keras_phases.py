@@ -16,7 +16,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras_fit import awaited, own_id
+from keras_fit import Counting, awaited, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -35,7 +35,7 @@ def build() -> Any:
     keras.config.set_dtype_policy("float64")
     first = keras.layers.Dense(6, activation="tanh", name="first")
     between = keras.layers.Lambda(lambda x: 1.25 * x)
-    return keras.Sequential([keras.Input((FEATURES,)), first, between, keras.layers.Dense(1, name="last")])
+    return keras.Sequential([keras.Input((FEATURES,)), Counting(), first, between, keras.layers.Dense(1, name="last")])
 
 
 def squares(weight: float) -> Any:

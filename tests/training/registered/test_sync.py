@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.registered.registry import Registry
-from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
+from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered, take_values
 
 
 class Program:
@@ -229,3 +229,31 @@ def test_a_whole_number_that_fits_is_set_whatever_the_variables_width(dtype):
     registry.accepted_value("level", 3, by="cool")
     sync_registered(registry, PendingSync(set_values={"level": 3}), PeerGroup(0, 1, list))
     assert registry.of("shared")["level"].numpy() == 3
+
+
+def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
+    """A queue of keys, whole numbers, truth values and a NaN; what is the same on all is not sent."""
+    totals, sent = Totals(3), [0, 0, 0]
+
+    def taken(rank: int) -> list[Any]:
+        held = [
+            tf.Variable(np.array([[rank, np.nan], [-0.0, 2.0]], np.float32)),
+            tf.Variable(np.array([rank == 1, True])),
+            tf.Variable(7, dtype=tf.int64),
+            tf.Variable(np.array([250 + rank], np.uint8)),
+        ]
+
+        def total(tensors: Sequence[Any]) -> list[Any]:
+            sent[rank] += sum(int(tf.size(one)) * one.dtype.size for one in tensors)
+            return totals.of(rank, tensors)
+
+        take_values(held, PeerGroup(rank, 3, total), rank=1)
+        return [one.numpy().tobytes() for one in held]
+
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(taken, range(3)))
+    assert found[0] == found[1] == found[2]
+    first = np.frombuffer(found[0][0], np.float32)
+    assert (first[0], np.isnan(first[1]), np.signbit(first[2])) == (1.0, True, True)
+    assert found[0][1:] == [b"\1\1", (7).to_bytes(8, "little"), bytes([251])]
+    assert set(sent) == {4 * 64 + 24}, "a checksum for each, and 22 bytes of values in whole words"

@@ -1,0 +1,251 @@
+"""Layers with a memory: variables that a layer of the program's assigns what it has seen of the data.
+
+Each peer sees other samples, so such a variable has another value on each, and only the program knows which one is the
+job's: a count is the sum of what the peers have counted, a queue of keys is one peer's. The program says it with
+``add_weight(aggregation=...)``, or ``attach`` is told for a layer that it cannot edit:
+
+- "sum": in each step, what each peer has added to the variable is added up over the peers, by a message of the step.
+  The variable is equal on all peers after every step, so it is a part of the shared state.
+- "mean": each peer's own between barriers, where it becomes the mean over the peers, as statistics of Keras' layers do.
+- "only_first_replica": likewise, and rank 0's at barriers.
+
+A variable of the program's that is assigned what follows from this peer's samples, and of which nothing is said, is
+refused. One that is assigned anything else, a count of steps, is equal on all peers anyway.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import keras
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.framework_internals import attribute_of, is_made_by_keras, layers_with_statistics
+from kungfu.signal.source_location import location_in_frames
+from kungfu.training.tracing.sample_flow import SampleFlow
+from kungfu.training.tracing.trace import StepTrace
+
+__all__ = ["AddedSums", "LayerMemory", "LayerWord", "is_named"]
+
+LayerWord = Literal["sum", "mean", "only_first_replica"]
+
+_STRANGE = (
+    "the step of fit assigns what follows from this peer's own samples to a variable that is no weight of the model "
+    "({where}), so it would be this peer's alone. Make it a weight of a layer, in its __init__ or build():\n"
+    '    self.name = self.add_weight(..., trainable=False, aggregation="sum")\n'
+    "A metric belongs into model.metrics; a variable of the program's goes along with training after "
+    "attach(...).register(name, variable, kind=...)"
+)
+_SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dtypes that a message adds up
+
+
+class AddedSums:
+    """What this peer adds to variables in a step, which a message of the step adds up over the peers.
+
+    Args:
+        variables: Those with the word "sum".
+    """
+
+    def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
+        self.variables = list(variables)
+        self._before: list[Any] = []
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Graph: around the program's function."""
+        self._before = [one.read_value() for one in self.variables]
+        yield
+
+    def outgoing(self) -> list[Any]:
+        """Graph: what this peer has added since the step began; the variables hold again what they held then."""
+        added = []
+        for variable, before in zip(self.variables, self._before, strict=True):
+            added.append(variable.read_value() - before)
+            variable.assign(before, read_value=False)
+        return added
+
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: adds what all peers have added."""
+        for variable, total in zip(self.variables, sums, strict=True):
+            variable.assign_add(tf.reshape(total, variable.shape), read_value=False)
+
+
+@dataclass(frozen=True)
+class _Remembered:
+    """A variable that a layer keeps as not trainable."""
+
+    layer: Any
+    variable: Any
+    word: LayerWord | None
+    is_of_keras: bool
+
+    @property
+    def value(self) -> tf.Variable:
+        return self.variable if isinstance(self.variable, tf.Variable) else self.variable.value
+
+
+@dataclass
+class LayerMemory:
+    """The variables that the layers of a model keep as not trainable, with what the program says of them.
+
+    Args:
+        remembered: All of them, in Keras' order.
+        sums: Of those that are summed; without variables in a program that runs alone.
+        is_shared: True in a job, where the peers see other samples each.
+        known: The ids of the handles of variables that go along with training, or are combined over the peers; None
+            where the program may keep what it wants to itself.
+    """
+
+    remembered: Sequence[_Remembered] = ()
+    sums: AddedSums = field(default_factory=AddedSums)
+    is_shared: bool = False
+    known: set[int] | None = None
+
+    @classmethod
+    def of(cls, model: Any, combine: Mapping[str, Any]) -> LayerMemory:
+        """The memory of a model that has its weights.
+
+        Args:
+            model: Keras'.
+            combine: What the program says beside ``aggregation``, by the end of a variable's path, layer/variable.
+
+        Raises:
+            UsageError: A name of ``combine`` fits no variable, a word is none, or does not fit a variable's dtype.
+        """
+        found = [*{id(variable): (layer, variable) for layer, variable in layers_with_statistics(model)}.values()]
+        _refuse_names(combine, [variable for _, variable in found])
+        remembered = []
+        for layer, variable in found:
+            is_of_keras = is_made_by_keras(layer, variable)
+            word = next((one for name, one in combine.items() if is_named(variable, name)), None)
+            said = None if is_of_keras else _said(variable)
+            remembered.append(_Remembered(layer, variable, word or said, is_of_keras))
+            _refuse_word(remembered[-1])
+        return cls(remembered)
+
+    def share(self, known: Iterable[Any] | None = None) -> None:
+        """This process is a peer of a job: the peers see other samples each.
+
+        Args:
+            known: The variables of the model and its metrics, if the step may assign samples to no others.
+        """
+        self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.word == "sum"])
+        self.known = None if known is None else {id(one.value.handle) for one in known}
+
+    @property
+    def words(self) -> dict[int, LayerWord]:
+        """By the ids of Keras' variables."""
+        return {id(one.variable): one.word for one in self.remembered if one.word is not None}
+
+    @property
+    def described(self) -> list[str]:
+        """What has to be the same on all peers, in words."""
+        return [f"{one.word} of variable {place}" for place, one in enumerate(self.remembered) if one.word is not None]
+
+    @property
+    def undone(self) -> list[Any]:
+        """The handles of what a step that fails leaves as it was, since it is done again."""
+        return [one.value.handle for one in self.remembered if one.word in ("sum", "only_first_replica")]
+
+    def assigned_alike(self, trace: StepTrace, *, equal: Collection[int]) -> set[int]:
+        """Tracing: ids of the handles of variables that the step assigns the same on all peers.
+
+        Args:
+            trace: Of the step.
+            equal: The ids of the handles of variables that are equal on all peers, some of these among them.
+
+        Raises:
+            UsageError: A variable follows from this peer's samples, and nothing is said of it; or a sum is added to
+                after the message that carries it.
+        """
+        unsaid = [one for one in self.remembered if one.word is None and not one.is_of_keras]
+        known = {*equal, *(self.known or ())}
+        strange = [] if self.known is None else [one for one in trace.handles if id(one) not in known]
+        if not self.is_shared or trace.graph is None or not (unsaid or self.sums.variables or strange):
+            return set()
+        own = {id(one.value.handle) for one in self.remembered}
+        flow = SampleFlow(trace.graph, trace.batch, agreed=trace.means, equal={*equal} - own)
+        self._refuse_late(flow, trace.ended_at)
+        for one in strange:
+            if id(one) in flow.written:
+                raise UsageError(_STRANGE.format(where=_line_of(flow.written[id(one)])))
+        wrong = [one for one in unsaid if id(one.value.handle) in flow.written]
+        if wrong:
+            raise UsageError(_unsaid(wrong, flow))
+        return {id(one.value.handle) for one in unsaid}
+
+    def _refuse_late(self, flow: SampleFlow, ended_at: int | None) -> None:
+        for one in self.remembered:
+            if one.word == "sum" and ended_at is not None and flow.last_written(one.value.handle) >= ended_at:
+                raise UsageError(
+                    f"the step adds to {one.variable.path!r} of the layer {one.layer.name!r} after training.average(), "
+                    "on whose message travels what each peer adds: call the layer before training.average()"
+                )
+
+
+# ---- what is said --------------------------------------------------------------------------------------------------
+
+
+def _said(variable: Any) -> LayerWord | None:
+    """What ``aggregation`` says; nothing by its default, which was "mean" in earlier versions of Keras."""
+    said = getattr(variable, "aggregation", None)
+    default = inspect.signature(keras.layers.Layer.add_weight).parameters["aggregation"].default
+    return None if said in (None, "none", default) else said
+
+
+def is_named(variable: Any, name: str) -> bool:
+    """True if the name is the end of the variable's path: layer/variable, say."""
+    return f"/{variable.path}".endswith(f"/{name}")
+
+
+def _refuse_names(combine: Mapping[str, Any], variables: Sequence[Any]) -> None:
+    for name, word in combine.items():
+        if word not in get_args(LayerWord):
+            raise UsageError(
+                f"combine={{{name!r}: {word!r}}}: of a layer's variable it must be one of "
+                f"{', '.join(map(repr, get_args(LayerWord)))}"
+            )
+        if not any(is_named(one, name) for one in variables):
+            raise UsageError(
+                f"combine= names {name!r}, which is no variable that a layer keeps as not trainable: they are "
+                f"{', '.join(one.path for one in variables) or 'none'}"
+            )
+
+
+def _refuse_word(one: _Remembered) -> None:
+    dtype, what = tf.as_dtype(one.variable.dtype), f"the variable {one.variable.path!r} has the word {one.word!r}"
+    if one.word == "mean" and not dtype.is_floating:
+        raise UsageError(f"{what} and is of {dtype.name}, which has no exact mean: say 'sum' or 'only_first_replica'")
+    if one.word == "sum" and dtype.name not in _SUMMED:
+        raise UsageError(f"{what} and is of {dtype.name}: peers can add up {', '.join(_SUMMED)}")
+
+
+def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
+    """The message, with the line to write."""
+    first = unsaid[0]
+    where = _line_of(flow.written[id(first.value.handle)])
+    names = ", ".join(f'"{_short(one)}": "sum"' for one in unsaid)
+    attribute = attribute_of(first.layer, first.variable) or "variable"
+    return (
+        f"{type(first.layer).__name__} assigns to its variable {first.variable.path!r} what follows from this peer's "
+        f"own samples ({where or 'in its call'}), so it would have another value on each peer, and only the "
+        "program knows which one is the job's. Say it where the variable is made:\n"
+        f'    self.{attribute} = self.add_weight(..., trainable=False, aggregation="sum")\n'
+        f"or, for code that cannot be edited, in attach():\n"
+        f"    attach(..., combine={{{names}}})\n"
+        '"sum" adds up what the peers add, "mean" is the mean of their values, "only_first_replica" is rank 0\'s value'
+    )
+
+
+def _line_of(operation: Any) -> str:
+    """The user's line that made an operation; "" if none did."""
+    return location_in_frames((frame.filename, frame.lineno) for frame in operation.traceback)
+
+
+def _short(one: _Remembered) -> str:
+    return "/".join(one.variable.path.split("/")[-2:])
