@@ -200,7 +200,7 @@ class _Attached:
         return training
 
     def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
-        """What ``combine`` says of the variables of layers, or of metrics, which come first."""
+        """The part of ``combine`` for the variables of layers, or for metrics, whose names come first."""
         metrics, variables = {one.name for one in metrics_of(self._model)}, layer_statistics(self._model)
         paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
         return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}

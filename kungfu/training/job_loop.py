@@ -196,7 +196,7 @@ class JobLoop:
         return bool({"loss", "mean_loss"} & self._training._averaging.program.plan.sources)
 
     def share_memory(self, known: Sequence[Any]) -> None:
-        """What layers keep of the data is that of the job; see `LayerMemory.share`."""
+        """Makes the memory of layers that of the job; see `LayerMemory.share`."""
         self._runner.share_memory(known)
 
     def sum_before(self, *values: Any, tag: str) -> list[Any]:

@@ -224,11 +224,11 @@ class StepRunner:
 
     @property
     def riders(self) -> list[Riders]:
-        """What is added up over the peers on the message of the gradients."""
+        """The senders of further sums on the message of the gradients."""
         return [self.memory.sums, *([] if self.metrics is None else [self.metrics])]
 
     def share_memory(self, known: Iterable[Any] | None = None) -> None:
-        """What layers keep of the data is that of a job; see `LayerMemory.share`."""
+        """Makes the memory of layers that of a job; see `LayerMemory.share`."""
         self.memory.share(known)
         if self.memory.sums.variables:
             self.trace.around.append(self.memory.sums.traced)

@@ -124,7 +124,7 @@ class SharedPass:
 
 
 class _Memory:
-    """What layers keep of the data. Where they keep something of a part, each peer does the whole, as Keras does it."""
+    """The memory of layers. Where it keeps something of a part, each peer does the whole, as Keras does it."""
 
     def __init__(self, model: Any) -> None:
         variables = layer_statistics(model) if is_keras_model(model) else []

@@ -45,7 +45,7 @@ _SUMMED = ("float16", "bfloat16", "float32", "float64", "int32", "int64")  # dty
 
 
 class AddedSums:
-    """What this peer adds to variables in a step, which a message of the step adds up over the peers.
+    """The additions of this peer to variables in a step, which a message of the step adds up over the peers.
 
     Args:
         variables: Those with the word "sum".
@@ -139,17 +139,17 @@ class LayerMemory:
 
     @property
     def words(self) -> dict[int, LayerWord]:
-        """By the ids of Keras' variables."""
+        """The words of the program, by the ids of Keras' variables."""
         return {id(one.variable): one.word for one in self.remembered if one.word is not None}
 
     @property
     def described(self) -> list[str]:
-        """What has to be the same on all peers, in words."""
+        """The words, with the places of their variables; the same on all peers."""
         return [f"{one.word} of variable {place}" for place, one in enumerate(self.remembered) if one.word is not None]
 
     @property
     def undone(self) -> list[Any]:
-        """The handles of what a step that fails leaves as it was, since it is done again."""
+        """The handles of variables that a step leaves as they were if it fails, since it is done again."""
         return [one.value.handle for one in self.remembered if one.word in ("sum", "only_first_replica")]
 
     def assigned_alike(self, trace: StepTrace, *, equal: Collection[int]) -> set[int]:
@@ -192,7 +192,7 @@ class LayerMemory:
 
 
 def _said(variable: Any) -> LayerWord | None:
-    """What ``aggregation`` says; nothing by its default, which was "mean" in earlier versions of Keras."""
+    """The word of ``aggregation``; none by its default, which was "mean" in earlier versions of Keras."""
     said = getattr(variable, "aggregation", None)
     default = inspect.signature(keras.layers.Layer.add_weight).parameters["aggregation"].default
     return None if said in (None, "none", default) else said

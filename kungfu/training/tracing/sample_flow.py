@@ -72,7 +72,7 @@ class SampleFlow:
         )
 
     def _visit(self, graph: Any, operation: Any, *, under_own: bool) -> None:
-        """Args: ``under_own`` is True in a branch or loop that follows from this peer's samples."""
+        """Follows one operation; ``under_own`` is True in a branch or loop that follows from this peer's samples."""
         if operation.type in _CALLS | _CHOICES | _LOOPS:
             self._visit_call(graph, operation, under_own=under_own)
             return
