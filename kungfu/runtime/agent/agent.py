@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
-from kungfu.event_log.events import DevicesEvent, StandbyEvent
+from kungfu.event_log.events import DevicesEvent, PeerEndedEvent, StandbyEvent
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
 from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
@@ -56,6 +56,7 @@ __all__ = ["Agent", "Ending", "JobSpec"]
 
 _TICK_S, _IDLE_TICK_S = 0.2, 1.0
 _LOOK_S = 0.25
+_EXITS_WITHIN_S = 2.0  # the output of a peer that has ended is read for up to a second
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -83,6 +84,7 @@ class Agent:
         )  # fmt: skip
         self._leader_client = LeaderClient(consensus, job.hosts_by_number, job.settings)
         self._closing = threading.Event()
+        self._exits, self._exited = dict[int, int](), threading.Condition()
         self._role: Leader | Follower | None = None
         self._last_tick = time.monotonic()
         self._deferred: deque[Any] = deque()  # messages of the leader that came before its reply to the admission
@@ -116,6 +118,8 @@ class Agent:
             if ending is None:
                 server.stop()  # this agent has failed: the others go on at once, as if it had been killed
             self._context.supervisor.close()
+            if ending is not None and ending.failure is not None:
+                self._record_exits()
             release(Path(self._context.settings.checkpoints.folder))
             end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
@@ -130,6 +134,9 @@ class Agent:
 
     def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
         """A peer of this host ended."""
+        with self._exited:
+            self._exits[peer] = code
+            self._exited.notify()
         here = self._context.job.own_host
         ended = pb.HostEvent(host=here, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=code, tail=tail)
         self._context.host_events.put(ended)
@@ -210,6 +217,16 @@ class Agent:
         if supervisor.devices and len(supervisor.devices) != supervisor.slots:
             devices = DevicesEvent(host=self._recorded_host, devices=tuple(supervisor.devices), slots=supervisor.slots)
             self._context.recorder.event(devices, shown=True)
+
+    def _record_exits(self) -> None:
+        """Records how the peers of this host ended of which nobody was told before the job failed: what they say may be
+        nearer to the cause than what the job failed with."""
+        recorder, started = self._context.recorder, set(self._context.supervisor.started)
+        with self._exited:
+            self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)
+        for peer, code in list(self._exits.items()):
+            if peer not in recorder.ended:
+                recorder.event(PeerEndedEvent(peer=peer, how=decided.exit_in_words(code)))
 
     def _keep_standby(self) -> None:
         if why := self._context.supervisor.keep_standby():

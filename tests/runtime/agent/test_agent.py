@@ -150,6 +150,9 @@ def test_a_member_that_dies_ends_the_job_and_is_named(tmp_path: Path) -> None:
     assert job.ending.failure is not None
     assert (job.ending.failure.peer, job.ending.failure.text) == (1, "rank 1 (peer 1): killed by SIGKILL")
     assert [failed["peer"] for failed in job.all("failed")] == [1]
+    ends = {ended["peer"]: ended["how"] for ended in job.all("peer ended")}
+    assert sorted(ended["peer"] for ended in job.all("peer ended")) == [0, 1, 2], "once each"
+    assert ends[1] == "killed by SIGKILL"
 
 
 def test_a_usage_error_of_a_member_ends_the_job_with_2_and_its_output(tmp_path: Path) -> None:
@@ -196,6 +199,8 @@ def test_a_peer_that_is_never_ready_ends_the_job_at_the_deadline(tmp_path: Path)
     assert job.ending.code == 3
     assert job.ending.failure is not None
     assert "waited 1 s for peer 0 to get ready; it has started" in job.ending.failure.text
+    assert [event["event"] for event in job.events[-3:]] == ["failed", "peer ended", "peer ended"]
+    assert [ended["how"] for ended in job.all("peer ended")] == ["killed by SIGTERM"] * 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_of, event_to_line, fields_of
-from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent
+from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -61,6 +61,7 @@ class HostRecorder:
 
     Attributes:
         replicate: Takes all records while this agent leads, for the other hosts.
+        ended: The peers whose end is recorded.
     """
 
     def __init__(
@@ -79,11 +80,13 @@ class HostRecorder:
         self._numbers: dict[int, int] = {}  # of the last message of each peer
         # The peers whose end of training is recorded, each with the phase.
         self._finished: set[tuple[int, int]] = set()
+        self.ended: set[int] = set()
 
     def event(self, event: LoggedEvent, *, shown: bool = False) -> pb.Records:
         """Records an event of the leader, which a person sees if ``shown``; returns it as the other hosts get it."""
         with self._lock:
             stamped = self.journal.write(event)
+            self._note(stamped)
             records = pb.Records(peer=_LEADER, records=[pb.Record(event=from_fields(fields_of(stamped)))])
             self.replicate(records)
         for listener in self._listeners:
@@ -118,9 +121,7 @@ class HostRecorder:
                         event = _event_or_gap(record.event, now)
                         # The leader has stamped its own events; those of peers get the time at which they arrive.
                         event = replace(event, time=now) if event.time is None else event
-                        # Of the leader before, which the peer may not have heard confirm it.
-                        if isinstance(event, FinishedEvent):
-                            self._finished.add((event.peer, event.phase))
+                        self._note(event)
                         events.append(event)
                         lines["events"].append(event_to_line(event))
                     case "metrics":
@@ -141,6 +142,13 @@ class HostRecorder:
         for news in noticed:
             self.event(news, shown=True)
         return ReportedRecords((*events, *noticed), tuple(metrics))
+
+    def _note(self, event: LoggedEvent) -> None:
+        # It may be of the leader before, which the peer may not have heard confirm it.
+        if isinstance(event, FinishedEvent):
+            self._finished.add((event.peer, event.phase))
+        elif isinstance(event, PeerEndedEvent):
+            self.ended.add(event.peer)
 
 
 def _event_or_gap(fields: pb.Fields, now: float) -> AnyEvent:
