@@ -74,7 +74,7 @@ class HorovodAttachment:
             UsageError: No tensors, another dtype, or a horovod that cannot be loaded.
             tf.errors.UnknownError: ``Horovod has been shut down``: a peer died, left, or did not come within the
                 deadline, see ``failure_of``. Every later call raises it again, or the next one, on all peers, until the
-                next ``open`` or ``close``: call one of them soon, because it also frees peers that wait for this one.
+                next ``open`` or ``close``.
             tf.errors.FailedPreconditionError: ``Horovod has not been initialized``, or ``Mismatched`` where the peers'
                 tensors differ.
 
@@ -126,8 +126,9 @@ class HorovodAttachment:
             abandoned: Gives a failure once waiting for the others is in vain.
 
         Raises:
-            DeadlineExceeded: Names the ranks that did not come.
-            PeerFailure: Rank 0 does not answer, a peer does not know the secret, or ``abandoned`` gave this failure.
+            DeadlineExceeded: Names the ranks that did not come; or their engines were not connected in time.
+            PeerFailure: Rank 0 does not answer, a peer does not know the secret, one died while the engines connected,
+                or ``abandoned`` gave this failure.
             UsageError: A rank outside the size, an empty secret, no rendezvous, or addresses that do not fit.
         """
         self._unplug(keep=rendezvous)
@@ -142,9 +143,9 @@ class HorovodAttachment:
             )
         mine = topology_of(rank, addresses=addresses)
         roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
-        # Horovod itself ends the process if a peer does not come: all announce themselves here first.
+        # Horovod cannot tell who has not come, nor who does not belong here: all announce themselves first.
         wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
-        engine.start(mine, store=rendezvous, deadline_s=deadline_s)
+        engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=view, abandoned=abandoned)
         self._stall.deadline_s = deadline_s
         self._engine_state.size.assign(size)
         self._engine_state.message_count.assign(0)
@@ -183,9 +184,7 @@ class HorovodAttachment:
             self._stop_detector()
             self._stop_detector = None
             self._engine_state.size.assign(1)
-            # Within a message others may wait for this peer, and learn by an engine that starts anew that it has gone.
-            in_message = self._look() % 2 == 1
-            (engine.abandon if in_message else engine.stop)()
+            engine.stop()
         self._stall.gave_up = None
         # The others may have been at a store for a moment after we had left it, hence not right after the meeting.
         for store in [store for store in self._stores if store.address != keep]:
@@ -200,7 +199,7 @@ class HorovodAttachment:
 
     def _give_up(self, why: DeadlineExceeded) -> None:
         self._stall.gave_up = why
-        engine.abandon()
+        engine.stop()
 
 
 def _make_engine_state() -> message.EngineState:

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import ipaddress
 import math
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import psutil
 import tensorflow as tf
 
-from kungfu.errors import InternalError, UsageError
+from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
+from kungfu.runtime.attachment.horovod.errors import read_start_failure
 from kungfu.runtime.attachment.horovod.key_value_store import listens_at
-from kungfu.runtime.attachment.horovod.topology import Topology, topology_of
+from kungfu.runtime.attachment.horovod.topology import Topology
+from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-__all__ = ["abandon", "check_reach", "interface_of", "load", "start", "stop"]
+__all__ = ["check_reach", "interface_of", "load", "start", "stop"]
 
+_LOOK_S = 0.1  # between two looks at whether the peers are still to be waited for
 _stopping = threading.Lock()
 
 
@@ -28,11 +33,13 @@ def load() -> Any:
     """Horovod's TensorFlow ops; loaded at the first call.
 
     Raises:
-        UsageError: Horovod is not installed, or was compiled for another TensorFlow.
+        UsageError: Horovod is not installed, or was compiled for another TensorFlow or without kungfu's changes.
     """
     try:
         import horovod.tensorflow.mpi_ops as ops
-    except (ImportError, OSError, tf.errors.OpError) as error:
+
+        ops._basics.MPI_LIB_CTYPES.horovod_init_error.restype = ctypes.c_char_p
+    except (ImportError, OSError, AttributeError, tf.errors.OpError) as error:
         raise UsageError(
             f"the attachment 'horovod' cannot be loaded ({error}); it has to be compiled against TensorFlow "
             f"{tf.__version__}, which is in use: run `python -m kungfu.native.horovod`, or choose the attachment "
@@ -41,7 +48,9 @@ def load() -> Any:
     return ops
 
 
-def start(mine: Topology, *, store: str, deadline_s: float) -> None:
+def start(
+    mine: Topology, *, store: str, deadline_s: float, view: int = 0, abandoned: AbandonReason = no_abandon_reason
+) -> None:
     """Connects this process to the peers of a view, who all call this at the same time.
 
     Args:
@@ -49,21 +58,51 @@ def start(mine: Topology, *, store: str, deadline_s: float) -> None:
         store: The address of the store at which they meet.
         deadline_s: Seconds, rounded up to whole ones, that an engine waits for another to answer, at the meeting and
             ever after. It does not bound the wait for a peer whose engine answers but whose step does not come.
+        view: The number of the view, for errors.
+        abandoned: Gives a failure once waiting for the others is in vain; asked in a thread of its own.
 
     Raises:
+        PeerFailure: A peer died or left before all were connected, or ``abandoned`` gave this failure.
+        DeadlineExceeded: They were not connected in time.
         UsageError: The others could not reach this engine, see ``check_reach``.
-        InternalError: Horovod says that it cannot start.
-
-    Undefined:
-        Horovod ends the process if a peer dies during the meeting, a few tens of milliseconds.
+        InternalError: Horovod cannot start on this machine.
     """
-    ops = load()
+    ops, started = load(), time.monotonic()
     check_reach(mine, name=socket.gethostname())
-    with _exported(_variables(mine, store=store, deadline_s=deadline_s)):
+
+    def given_up() -> KungfuError | None:
+        waited_s = time.monotonic() - started
+        if (failure := abandoned()) is not None or waited_s <= deadline_s:
+            return failure
+        text = f"waited {waited_s:.1f} s for the engines of the {mine.size} peers of view {view} to connect"
+        return DeadlineExceeded(text, waiting_for=(), waited_s=waited_s, view=view)
+
+    with _exported(_variables(mine, store=store, deadline_s=deadline_s)), _watched(ops, given_up):
         try:
             _init(ops)
         except ValueError as error:
-            raise InternalError(f"horovod cannot start as rank {mine.rank} of {mine.size}: {error}") from error
+            said = ops._basics.MPI_LIB_CTYPES.horovod_init_error().decode(errors="replace")
+            stop()
+            raise given_up() or read_start_failure(said, rank=mine.rank, view=view) from error
+
+
+@contextmanager
+def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[None]:
+    """Ends the waits of Horovod's start once there is a reason to give it up."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(_LOOK_S):
+            if given_up() is not None:
+                ops._basics.MPI_LIB_CTYPES.horovod_give_up_init()
+
+    thread = threading.Thread(target=watch, name="kungfu-horovod-start", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def check_reach(mine: Topology, *, name: str) -> None:
@@ -98,28 +137,12 @@ def _is_loopback(name: str) -> bool:
 
 
 def stop() -> None:
-    """Disconnects together with the other peers, whose engines stop too. Idempotent.
+    """Disconnects; whoever waits for this peer hears of it at once, and its engine stops too. Idempotent.
 
     In one thread at a time: of two that stop Horovod at once both join a thread of its, and one of them for ever.
     """
     with _stopping:
         load().shutdown()
-
-
-def abandon() -> None:
-    """Disconnects after a failure, so that the others hear of it at once. Idempotent.
-
-    A stopped engine keeps its connections until it starts again, and a peer that waits at one of them would wait for
-    its whole deadline. So it starts again, alone.
-
-    Cost:
-        A few milliseconds.
-    """
-    stop()
-    alone = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": None, "HOROVOD_GLOO_IFACE": interface_of("127.0.0.1")}
-    with _exported(_variables(topology_of(0, addresses=["127.0.0.1:1"]), store=":0", deadline_s=1.0) | alone):
-        _init(load())
-    stop()
 
 
 def _init(ops: Any) -> None:

@@ -10,10 +10,11 @@ import re
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 
-__all__ = ["read_failure"]
+__all__ = ["read_failure", "read_start_failure"]
 
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
-_GLOO = re.compile(r"\[[^]\n]*/gloo/[^]\n]*\] ([^\n]*)")  # whoever is in a message when its connection fails
+_MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # of the interface that the engine is to use
+_GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # whoever is in a message when its connection fails
 
 
 def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> KungfuError | None:
@@ -38,3 +39,17 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
         return InternalError(f"peers differ: {text.splitlines()[0]}")
     # The engine of another peer has ended, or its connection has; Horovod does not say whose.
     return PeerFailure(f"a peer died or left, and the all-reduce with it ({said})")
+
+
+def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
+    """The error that stands for what Horovod says of a start that failed on the peer of this rank.
+
+    >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
+    PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')
+    """
+    # This machine lacks what the engine was told to use, whoever the other peers are.
+    if (machine := _MACHINE.search(text)) is not None:
+        return InternalError(f"horovod cannot start as rank {rank} of view {view}: {machine[0]}")
+    gloo = _GLOO.search(text)
+    said = gloo[1] if gloo is not None else text
+    return PeerFailure(f"a peer of view {view} died or left while the peers connected ({said})", view=view)

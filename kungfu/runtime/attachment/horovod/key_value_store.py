@@ -171,6 +171,7 @@ class _Server(socketserver.ThreadingTCPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     timeout = _UNKNOWN_S
+    wbufsize = -1  # an answer leaves as a whole: of one that ends after its headers Horovod takes an empty value
 
     def do_PUT(self) -> None:
         key = self._known()

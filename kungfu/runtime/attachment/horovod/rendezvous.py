@@ -1,9 +1,9 @@
 """The rendezvous of a view's peers before Horovod starts.
 
-Horovod's engine ends the whole process if a peer does not come to Horovod's own rendezvous. So no peer enters that one
-before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC under
-the job's secret over the values that all must agree on; a peer of another job, view or size is refused. Horovod's own
-traffic is neither encrypted nor authenticated: between hosts it belongs on a network that you trust.
+Horovod's engine does not say who has not come to its own rendezvous, and takes whoever comes. So no peer enters that
+one before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC
+under the job's secret over the values that all must agree on; a peer of another job, view or size is refused. Horovod's
+own traffic is neither encrypted nor authenticated: between hosts it belongs on a network that you trust.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
     # Rank 0, which keeps the store, is there and stands still: the host of a process that has ended refuses the call.
     except NoAnswerError:
         missing = [0]
-    # Rank 0 has ended or cannot be reached: nobody can meet.
+    # Rank 0 has ended or cannot be reached: nobody can meet. The job may know why.
     except OSError as error:
-        raise PeerFailure(
+        raise abandoned() or PeerFailure(
             f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
             "or cannot be reached from here: look into its log, and name its host so that all others reach it",
             ranks=[0],

@@ -3,7 +3,7 @@
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
-from kungfu.runtime.attachment.horovod.errors import read_failure
+from kungfu.runtime.attachment.horovod.errors import read_failure, read_start_failure
 
 GLOO = "[/tmp/pip-install-x/horovod_1/third_party/compatible17_gloo/gloo/transport/tcp/"
 NODE = "\n\t [[{{node cond/kungfu_gradients_float32}}]] [Op:__inference__step_991]"
@@ -42,3 +42,25 @@ def test_tensors_that_differ_are_a_defect_and_nobodys_loss() -> None:
 
 def test_an_error_of_the_users_own_stays_what_it_is() -> None:
     assert read_failure("Input to reshape is a tensor with 6 values") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"{GLOO}pair.h:326] Connect timeout [127.0.0.1]:49568", "Connect timeout [127.0.0.1]:49568"),
+        (f"{GLOO}http_store.cc:54] {GLOO}http_store.cc:54] Wait timeout after 12 seconds", "Wait timeout after 12 s"),
+        ("HTTP request failed.", "HTTP request failed."),
+    ],
+)
+def test_a_start_that_failed_is_a_lost_peer_of_that_view(text: str, said: str) -> None:
+    found = read_start_failure(text, rank=1, view=7)
+    assert isinstance(found, PeerFailure)
+    assert found.view == 7
+    assert str(found).startswith(f"a peer of view 7 died or left while the peers connected ({said}")
+
+
+def test_a_start_for_which_this_machine_lacks_the_interface_is_nobodys_loss() -> None:
+    text = f"[enforce fail at {GLOO[1:]}device.cc:79] ifa != nullptr. Unable to find address for: eth9"
+    found = read_start_failure(text, rank=1, view=7)
+    assert type(found) is InternalError
+    assert str(found) == "horovod cannot start as rank 1 of view 7: Unable to find address for: eth9"
