@@ -11,7 +11,7 @@ part. In a job one peer of a host writes at a time, by a lock on the folder:
   later than that.
 
 After how many fits of which run it was written, a file says in an extended attribute: times would be those of several
-clocks, which are set. Where a file system has none, each peer writes.
+clocks, which are set. Where a file system has none, a hidden file beside it says so, with the number of its inode.
 """
 
 from __future__ import annotations
@@ -57,15 +57,34 @@ class _Mark:
     def read(cls, path: Path) -> _Mark | None:
         """The mark of a file or folder; ``None`` where it has none."""
         try:
-            run, job, fits = os.getxattr(path, _ATTRIBUTE).decode().split()
+            run, job, fits = (_attribute_of(path) or _beside(path).read_text().removesuffix(_inode(path))).split()
             return cls(run, job, int(fits))
+        # No mark, or that of a file which was here before: it has one word more.
         except (OSError, ValueError):
             return None
 
-    def put_on(self, path: str | Path) -> None:
-        """Marks a file or folder, where its file system can."""
-        with suppress(OSError):
-            os.setxattr(path, _ATTRIBUTE, f"{self.run} {self.job} {self.fits}".encode())
+    def put_on(self, path: Path, *, for_path: Path | None = None) -> None:
+        """Marks a file or folder, which is about to get another path perhaps."""
+        text = f"{self.run} {self.job} {self.fits}"
+        try:
+            os.setxattr(path, _ATTRIBUTE, text.encode())
+        except OSError:
+            _beside(for_path or path).write_text(text + _inode(path))
+
+
+def _attribute_of(path: Path) -> str:
+    try:
+        return os.getxattr(path, _ATTRIBUTE).decode()
+    except OSError:
+        return ""
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.written")
+
+
+def _inode(path: Path) -> str:
+    return f" {path.stat().st_ino}"
 
 
 def write_as_one_job() -> None:
@@ -121,8 +140,10 @@ def _is_there(target: Path, mark: _Mark, connection: JobConnection, written: Map
 
 
 def _export(target: Path, mark: _Mark, write: Callable[[], Any]) -> Any:
+    # A peer that is killed leaves a part, which is none of the job's.
     with suppress(OSError):
-        os.removexattr(target, _ATTRIBUTE)  # a peer that is killed leaves a part, which is none of the job's
+        os.removexattr(target, _ATTRIBUTE)
+    _beside(target).unlink(missing_ok=True)
     result = write()
     mark.put_on(target)
     return result
@@ -135,7 +156,7 @@ def _replace(target: Path, mark: _Mark, write: Callable[[str], Any]) -> Any:
         beside.unlink(missing_ok=True)
         beside.open("xb").close()  # a link that another user has put there would be followed
         result = write(str(beside))
-        mark.put_on(beside)
+        mark.put_on(beside, for_path=target)
         os.replace(beside, target)
     finally:
         beside.unlink(missing_ok=True)

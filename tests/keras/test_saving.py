@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -103,8 +104,15 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(connection, name, monkeypa
     assert os.listdir() == [name]
 
 
-def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection):
+def refuse_attributes(*args: object) -> None:
+    """As a file system without extended attributes does."""
+    raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+
+@pytest.mark.parametrize("set_attribute", [os.setxattr, refuse_attributes])
+def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection, monkeypatch, set_attribute):
     """After a fit, a file that another peer has written since stays, and an older one is replaced, by no clock."""
+    monkeypatch.setattr(os, "setxattr", set_attribute)
     path = Path("best.weights.h5")
 
     def write(value: float) -> float:
@@ -129,7 +137,9 @@ def test_after_a_fit_a_newer_file_stays_and_an_older_one_is_replaced(connection)
     assert write(7.0) == 7.0, "a copy says nothing"
 
 
-def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connection):
+@pytest.mark.parametrize("set_attribute", [os.setxattr, refuse_attributes])
+def test_a_peer_that_passes_through_a_fit_writes_what_is_not_there_yet(connection, monkeypatch, set_attribute):
+    monkeypatch.setattr(os, "setxattr", set_attribute)
     begin_peer(connection, fits=2, passes=True)
     filled(1.0).save("kept.keras")
     begin_peer(connection, fits=1, passes=True)
