@@ -34,6 +34,11 @@ ALLOWED = {
     "file.startswith(": "paths of source files",
     "name.startswith(prefix)": "names of the parts of a span, which are keys",
     "_HARMLESS = ": "types of TensorFlow's ops",
+    "_DRAWN = ": "types of TensorFlow's ops",
+    "_SUMMED = ": "types of TensorFlow's ops",
+    'endswith(f"/{name}")': "paths of variables",
+    '"seed" not in str(key)': "keys of configs",
+    "_ADDRESS = ": "texts that stand for objects of the program",
     "__module__.startswith(": "modules of classes that users pass",
 }
 

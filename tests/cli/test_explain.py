@@ -54,8 +54,8 @@ def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
         "gated_messages": 0,
         "fixed_floats": 3,
         "floats_per_peer": 0,
-        "state_bytes": 50,
-        "folds": 4,
+        "state_bytes": 63,
+        "folds": 5,
     }
 
 

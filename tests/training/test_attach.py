@@ -142,5 +142,5 @@ def test_statistics_over_the_peers_are_refused_in_a_job_with_the_way_out():
     with pytest.raises(
         UsageError, match=r"'normalised' is BatchNormalization\(synchronized=True\).*GroupNormalization"
     ):
-        attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None)
+        attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None, combine={})
     assert kf.attach(model(), keras.optimizers.SGD()).size == 1

@@ -55,7 +55,7 @@ class StateChecksum:
         Numbers ``x`` of ``n`` peers are all the same exactly where ``n * sum(x**2) == sum(x)**2``.
         """
         words, squares = tf.split(tf.cast(sums, tf.float64), 2)
-        unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, words**2))
+        unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, tf.square(words)))  # pow rounds
         return self.differs.assign(tf.cast(unlike, tf.int64))
 
     def is_unlike(self) -> bool:

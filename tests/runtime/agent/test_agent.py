@@ -23,7 +23,7 @@ from kungfu.runtime.core.requests import JobRequest, Resize
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
-from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
 pytestmark = pytest.mark.slow  # each starts two or three Python processes that load gRPC
 PEER = str(Path(__file__).with_name("peer.py"))
@@ -71,7 +71,8 @@ def run(
     """Runs a job of two peers to its end, and sees to it that none of its processes is left."""
     # Another test beside this one runs such a job too: peers find each other by the name and the secret of their job.
     name, deadlines = f"job-{os.getpid()}", deadlines or Deadlines(ready_s=180.0, wait_s=120.0)
-    settings = Settings(name, -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 3), deadlines)
+    checkpoints = CheckpointSettings(str(folder / "checkpoints"))
+    settings = Settings(name, -1, "127.0.0.1", "ab" * 32, "local", Limits(1, 3), deadlines, checkpoints=checkpoints)
     journal, console = Journal(folder), console or Console()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     job = JobSpec((sys.executable, *command), 2, settings, dict(os.environ), scaling=scaling)

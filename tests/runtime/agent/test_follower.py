@@ -37,8 +37,9 @@ from tests.runtime.agent.test_leader import Quiet, context_of
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
 
 
-def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path) -> None:
+def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal is a notice, whatever else the leader has yet to hear of, and a second one is the end."""
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     with agents(2) as (hosts, (_, other)):
         follow(other, 0, text=state(0, 1, hosts=2))
         context = context_of(other, hosts, tmp_path)
@@ -55,6 +56,8 @@ def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path) -> None:
 def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
+
     def elect_at_once(consensus: Any, hosts: Any, settings: Any, **given: Any) -> Any:
         return elect(consensus, hosts, HASTY, **given)
 
@@ -86,8 +89,11 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
 
 
-def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(tmp_path: Path) -> None:
+def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Commands of the leader to an agent that has not heard its admission reply are done after that reply."""
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     done: list[Any] = []
     with agents(1) as (hosts, (leader,)):
         hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
@@ -129,7 +135,8 @@ class Broken(Quiet):
             raise OSError(errno.ENOSPC, "no space left on device")
 
 
-def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> None:
+def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     said: list[pb.ReplicateRequest] = []
     with agents(2) as (hosts, (_, other)):
         hosts[0] = Host("127.0.0.1", 4, free_port("127.0.0.1"))
@@ -157,7 +164,10 @@ def test_a_leader_that_fails_says_no_end_of_the_job_but_goes(tmp_path: Path) -> 
     assert not any(message.HasField("end") for message in said)
 
 
-def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(tmp_path: Path) -> None:
+def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     over, needed_more = threading.Event(), threading.Event()
     with agents(1) as (hosts, (leader,)):
         hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))

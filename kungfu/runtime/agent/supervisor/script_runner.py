@@ -153,14 +153,14 @@ def _show(kind: type[BaseException], error: BaseException, trace: types.Tracebac
 
 
 def _is_told_by_agent(error: BaseException) -> bool:
-    """True if this is an error of a policy alone, in one line, and the agent has heard it."""
+    """True if this is an error of a policy alone, and the agent has heard it."""
     errors = sys.modules.get("kungfu.errors")
     chain, link = [error], error.__cause__
     while link is not None:
         chain.append(link)
         link = link.__cause__
     # The traceback of another error in a policy may show more than its message.
-    if errors is None or "\n" in str(error) or not all(isinstance(one, errors.PolicyError) for one in chain):
+    if errors is None or not all(isinstance(one, errors.PolicyError) for one in chain):
         return False
     from kungfu.runtime.peer.exit_report import is_exit_reported  # here: most scripts end without it
 
