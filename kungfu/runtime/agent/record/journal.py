@@ -106,6 +106,7 @@ class Journal:
             if stream == "trace":
                 lines = [kept for line in lines if (kept := self._fitting(line)) is not None]
             self._append(self._files[stream], "".join(f"{line}\n" for line in lines))
+            self._end_gap_of_events()
             self._write_small_files()
 
     def keep(self, name: str, write: Callable[[], None]) -> None:
@@ -162,6 +163,24 @@ class Journal:
     def _end_gap(self, file: LogFile, gap: LogGap) -> None:
         self._failing.pop(file.path, None)
         self._unrecorded[self._name(file)] = merged(self._unrecorded.get(self._name(file)), gap)
+
+    def _end_gap_of_events(self) -> None:
+        """A gap of the events ends with lines of other files, too: no other event may come for a long time."""
+        file = self._files["events"]
+        name = self._name(file)
+
+        def line(gap: LogGap) -> bytes:
+            event = self._stamped(_event(name, merged(self._unrecorded.get(name), gap)))
+            return f"{event_to_line(event)}\n".encode()
+
+        if (ended := file.end_gap(line)) is None:
+            return
+        self._failing.pop(file.path, None)
+        event = _event(name, merged(self._unrecorded.pop(name, None), ended))
+        self._write_gaps()
+        if self._told:
+            self._told = bool(self._failing)
+            self.tell(event)
 
     def _write_gaps(self) -> None:
         """Records the gaps, if ``events.jsonl`` can be written."""

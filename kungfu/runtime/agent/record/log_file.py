@@ -101,6 +101,19 @@ class LogFile:
         self._head = b"" if data else self._head
         return ended
 
+    def end_gap(self, line: Callable[[LogGap], bytes]) -> LogGap | None:
+        """Ends a gap by a line about it, if the file is to be tried again and takes that line; else the gap stays."""
+        gap = self.gap
+        if gap is None or self._closed or not self._is_due():
+            return None
+        self._tried = self._clock()
+        try:
+            self._write(self._head + line(gap))
+        except OSError:
+            return None
+        self._head, self.gap = b"", None
+        return gap
+
     def close(self) -> None:
         """Closes the file; idempotent."""
         self._closed = True

@@ -157,6 +157,24 @@ def test_a_full_disk_is_reported_once_and_the_record_says_what_it_lacks(tmp_path
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step":3}\n'
 
 
+def test_a_gap_of_the_events_ends_with_lines_of_another_file(tmp_path: Path) -> None:
+    """A job that trains for long without an event says soon what its record lacks."""
+    journal, clock, told = opened(tmp_path)
+    journal.write(VIEW)
+    with full_disk():
+        journal.write(LOST)
+        clock.now = 12.0
+        journal.append("metrics", [])
+        journal.append("trace", ['{"step":1}'])
+    journal.append("metrics", ['{"step":1}'])
+    assert [event["event"] for event in events_in(tmp_path)] == ["view"], "it was tried a moment ago"
+    clock.now = 14.0
+    journal.append("metrics", ['{"step":2}'])
+    lacks = {"event": "gap", "file": "events.jsonl", "from": 10.0, "to": 10.0, "lines": 1, "error": TOO_LARGE}
+    assert events_in(tmp_path)[1:] == [{"time": 14.0, **lacks}]
+    assert told[1:] == [lacks]
+
+
 def test_a_file_that_never_has_room_again_is_told_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     journal, clock, told = opened(tmp_path)
