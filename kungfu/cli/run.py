@@ -137,19 +137,7 @@ def make_parser() -> argparse.ArgumentParser:
         "--compare-every", type=int, default=100, metavar="STEPS",
         help="compare a checksum of the peers' weights, optimizers and shared values this often (100)",
     )  # fmt: skip
-    parser.add_argument(
-        "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
-    )
-    parser.add_argument(
-        "--deadline", type=float, metavar="S", help="for a peer while it trains (60, up to 300 where steps are slow)"
-    )
-    parser.add_argument(
-        "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
-    )
-    parser.add_argument(
-        "--grace", type=float, default=30.0, metavar="S",
-        help="for the process of one whose program has ended by itself while the others train (30)",
-    )  # fmt: skip
+    _add_waits(parser)
     parser.add_argument(
         "--standby", type=int, default=0, metavar="N",
         help="keep N processes on this host that have loaded TensorFlow, so that peers join sooner (0)",
@@ -168,6 +156,23 @@ def make_parser() -> argparse.ArgumentParser:
     add_arguments(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help="the program: python train.py ...")
     return parser
+
+
+def _add_waits(parser: argparse.ArgumentParser) -> None:
+    """Adds the deadlines of waits."""
+    parser.add_argument(
+        "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", help="for a peer while it trains (60, up to 300 where steps are slow)"
+    )
+    parser.add_argument(
+        "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
+    )
+    parser.add_argument(
+        "--grace", type=float, default=30.0, metavar="S",
+        help="for the process of one whose program has ended by itself while the others train (30)",
+    )  # fmt: skip
 
 
 def _checked(given: argparse.Namespace) -> _CommandLine:

@@ -20,7 +20,7 @@ from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.training.graph.derived_sources import GivenNumbers
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS
+from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
 from kungfu.training.graph.totals import SentTotals
 
 __all__ = ["Averaging", "GradientMessage", "optimizer_signals", "send", "send_gradients"]
@@ -114,10 +114,7 @@ def send(
         tag="gradients",
     )
     extras, summed = added.received(extras)
-    header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
-    # Peers whose states differ hold a barrier, as if one of them had asked for it.
-    unlike = _float(checksum.compared(checksums, size))
-    extras = tf.concat([header + unlike * tf.constant([0.0, 0.0, 1.0, 0.0]), rest], axis=0)
+    extras = _without_checksums(checksum, extras, size)
     # After the message: the means, the agreed signals, and the policies that follow from them.
     *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
 
@@ -326,6 +323,14 @@ def _stamp_synchronisation(graph_state: GraphState, extras: Any) -> list[Any]:
     with tf.control_dependencies([seconds]):
         synchronised = graph_state.times.synchronised.assign(now)
     return [seconds, synchronised, graph_state.times.began.assign(tf.where(tf.math.is_nan(began), now, began))]
+
+
+def _without_checksums(checksum: StateChecksum, extras: Any, size: Any) -> Any:
+    """Graph: header and policies' values of a message, which says in its header where the peers' states differ."""
+    header, checksums, rest = tf.split(extras, [_HEADER, CHECKSUM_FLOATS, -1])
+    # Those peers hold a barrier, as if one of them had asked for it.
+    unlike = _float(checksum.compared(checksums, size))
+    return tf.concat([header + unlike * tf.constant([0.0, 0.0, 1.0, 0.0]), rest], axis=0)
 
 
 def _known_after(averaging: Averaging, extras: Any) -> dict[str, Any]:

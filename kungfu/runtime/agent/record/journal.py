@@ -146,10 +146,7 @@ class Journal:
         with self._lock:
             self._end_gap(file, gap)
             event = _event(self._name(file), self._unrecorded[self._name(file)])
-            self._write_gaps()
-            if self._told:
-                self._told = bool(self._failing)
-                self.tell(event)
+            self._conclude_gap(event)
 
     def close_file(self, file: LogFile) -> None:
         """Closes a file; a gap at its end is final, and recorded."""
@@ -176,7 +173,10 @@ class Journal:
         if (ended := file.end_gap(line)) is None:
             return
         self._failing.pop(file.path, None)
-        event = _event(name, merged(self._unrecorded.pop(name, None), ended))
+        self._conclude_gap(_event(name, merged(self._unrecorded.pop(name, None), ended)))
+
+    def _conclude_gap(self, event: LoggedEvent) -> None:
+        """Records the gaps that are not recorded yet, and tells a person who was told of lost lines."""
         self._write_gaps()
         if self._told:
             self._told = bool(self._failing)
