@@ -23,12 +23,13 @@ from kungfu.cli.draw.curves import MOST_GROUPS, DrawnCurve, Series, curve_in
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_rows, rows_in_order
-from kungfu.cli.report.changes import changes, stopped_s
+from kungfu.cli.report.changes import changes
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.step_groups import Figures, StepGroups
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
+from kungfu.event_log.job import fold
 from kungfu.event_log.numbers import as_json
 
 __all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run", "run"]
@@ -208,14 +209,14 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     """A run in figures, with what it took to come to the loss ``goal``."""
     known = compared.loss[np.isfinite(compared.loss)]
     asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
+    job = fold(compared.events)
     first = int(compared.steps[0])
     resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
     return RunFigures(
         compared.name, compared.count, int(compared.samples[-1]), float(compared.seconds[-1]),
         float(compared.peer_seconds[-1]), float(np.median(known[-_AT_THE_END:])) if known.size else None,
         _reached(compared, goal),
-        compared.sizes, dict(asked), changes(compared.events),
-        stopped_s(compared.events), resumed if first > 1 else "",
+        compared.sizes, dict(asked), changes(job), job.stopped_s, resumed if first > 1 else "",
     )  # fmt: skip
 
 

@@ -27,3 +27,8 @@ class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     """One line of ``events.jsonl``. ``time`` is stamped by the agent that writes it first."""
 
     time: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """The word under ``event`` in its line."""
+        return str(self.__struct_config__.tag)

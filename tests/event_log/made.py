@@ -1,12 +1,14 @@
-"""Events with what a test does not say made up."""
+"""Events with what a test does not say made up, and records of them."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
-from kungfu.event_log.codec import event_of
+from kungfu.event_log.codec import event_of, event_to_line
 from kungfu.event_log.events import AnyEvent
 
 _EMPTY: dict[type, Any] = {
@@ -28,6 +30,14 @@ def made(**fields: Any) -> AnyEvent:
     assert isinstance(info, msgspec.inspect.StructType)
     empty = {one.encode_name: _empty(one.type) for one in info.fields if one.required}
     return event_of({**empty, **fields})
+
+
+def write_record(folder: Path, *lines: dict[str, Any]) -> None:
+    """Appends to the record in `folder`: events, made up where they are not whole, and steps."""
+    for line in lines:
+        is_event = "event" in line
+        with (folder / ("events.jsonl" if is_event else "metrics.jsonl")).open("a") as file:
+            file.write(f"{event_to_line(made(**line)) if is_event else json.dumps(line)}\n")
 
 
 def _empty(kind: msgspec.inspect.Type) -> Any:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -30,6 +31,7 @@ from kungfu.cli.report import read_events, read_rows, rows_between
 from kungfu.cli.report.values import counted
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
+from kungfu.event_log.job import JobHost
 from kungfu.runtime.core.requests import JobRequest, Resize, SaveCheckpoint
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
@@ -101,17 +103,15 @@ def run(given: argparse.Namespace) -> int:
     with connected(folder) as job:
         status = job.status()
     watcher = JobWatcher(given.watch or folder)
-    view = watcher.look()
-    content = read_job_file(folder)
+    job_now, content = watcher.look(), read_job_file(folder)
     # A job of one host does not tell of its hosts.
-    if not view.host_names:
-        view.agents[0], view.told_at[content.pid] = content.pid, content.started
-        view.hosts.add(0)
-    if not view.members:
+    if not job_now.hosts:
+        job_now = watcher.job = replace(job_now, hosts={0: JobHost("", content.pid, content.started)})
+    if not job_now.members:
         raise UsageError(f"{given.watch or folder}: the job does not train yet; wait for its first view")
-    faults, here = _faults(given, status), local_hosts(view)
+    faults, here = _faults(given, status), local_hosts(job_now)
     foreseen = foresee(
-        faults, view, status, local_hosts=here, own_agent=content.pid,
+        faults, job_now, status, local_hosts=here, own_agent=content.pid,
         is_watched=given.watch is not None, within_s=given.within,
     )  # fmt: skip
     if given.dry_run:
@@ -210,7 +210,7 @@ class _SteeredJob:
 
     def is_over(self) -> bool:
         """Whether it has ended: its record says so, or its kungfu-run here is gone, unless another one is watched."""
-        if {"ended", "failed"} & {*self.watcher.look().kinds[-50:]}:
+        if self.watcher.look().ending is not None:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kungfu.cli.report.values import counted, duration
+from kungfu.event_log.job import Job
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.faults import (
     Fault,
-    JobView,
     RequestCheckpoint,
     ResizeJob,
     SignalHosts,
@@ -46,7 +46,7 @@ class ForeseenFault:
 
 def foresee(
     faults: Sequence[Fault],
-    view: JobView,
+    job: Job,
     status: JobStatus,
     *,
     local_hosts: Collection[int],
@@ -58,42 +58,42 @@ def foresee(
 
     Args:
         faults: The schedule.
-        view: The job as its record tells of it.
+        job: The job as its record tells of it.
         status: The job as it is.
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
         is_watched: Whether the record of another host is followed as well.
         within_s: The longest time that a peer is frozen without saying for how long.
     """
-    size, foreseen = len(view.members), list[ForeseenFault]()
+    size, foreseen = len(job.members), list[ForeseenFault]()
     for fault in faults:
         what = fault.what
-        ends = _why_it_would_end(what, view, size=size)
+        ends = _why_it_would_end(what, job, size=size)
         obstacle = ends or next(
-            _obstacles(what, view, status, local=local_hosts, own_agent=own_agent, is_watched=is_watched), ""
+            _obstacles(what, job, status, local=local_hosts, own_agent=own_agent, is_watched=is_watched), ""
         )
         foreseen.append(
             ForeseenFault(
-                str(fault.when), str(what), _hits(what, view), obstacle, bool(ends), _remark(what, within_s=within_s)
+                str(fault.when), str(what), _hits(what, job), obstacle, bool(ends), _remark(what, within_s=within_s)
             )
         )
         size = what.size if isinstance(what, ResizeJob) else size
     return foreseen
 
 
-def _why_it_would_end(what: What, view: JobView, *, size: int) -> str:
+def _why_it_would_end(what: What, job: Job, *, size: int) -> str:
     """Why a fault would end the job for sure, whose size is what the resizes before make of it; empty otherwise."""
     match what:
         case SignalPeers(verb="kill", ranks=ranks) if ranks and {*range(size)} <= {*ranks}:
             return f"the job would have {counted(size, 'peer')} then, and it ends with the last that holds its state"
         case SignalHosts(hosts=hosts):
-            on_them = [peer for peer in view.members if view.host_of.get(peer, 0) in hosts]
-            return why_it_would_end(what, view, on_them, living=view.members)
+            on_them = [peer for peer in job.members if job.peer(peer).host in hosts]
+            return why_it_would_end(what, job, on_them, living=job.members)
     return ""
 
 
 def _obstacles(
-    what: What, view: JobView, status: JobStatus, *, local: Collection[int], own_agent: int, is_watched: bool
+    what: What, job: Job, status: JobStatus, *, local: Collection[int], own_agent: int, is_watched: bool
 ) -> Iterator[str]:
     limits = status.membership
     match what:
@@ -104,56 +104,57 @@ def _obstacles(
         case SignalPeers(ranks=ranks) | SlowPeers(ranks=ranks) if any(rank >= limits.maximum for rank in ranks):
             yield f"the job never has more than {counted(limits.maximum, 'peer')}: the ranks begin with 0"
         case SignalHosts(hosts=hosts):
-            yield from _obstacles_of_hosts(hosts, view, local=local, own_agent=own_agent, is_watched=is_watched)
-    for peer in _peers(what, view):
-        host = view.host_of.get(peer, 0)
+            yield from _obstacles_of_hosts(hosts, job, local=local, own_agent=own_agent, is_watched=is_watched)
+    for peer in _peers(what, job):
+        host = job.peer(peer).host
         if host not in local:
-            yield f"peer {peer} runs on another machine ({_name(view, host)}): run kungfu chaos there"
-        elif why := why_out_of_reach(view.pids[peer], told_at=view.told_at.get(view.pids[peer])):
+            yield f"peer {peer} runs on another machine ({_name(job, host)}): run kungfu chaos there"
+        elif why := why_out_of_reach(job.peer(peer).pid, started_at=job.peer(peer).started_at):
             yield why
 
 
 def _obstacles_of_hosts(
-    hosts: Sequence[int], view: JobView, *, local: Collection[int], own_agent: int, is_watched: bool
+    hosts: Sequence[int], job: Job, *, local: Collection[int], own_agent: int, is_watched: bool
 ) -> Iterator[str]:
     for host in hosts:
-        pid = view.agents.get(host)
-        if pid is None:
-            yield f"the job has no host {host}: it has {', '.join(map(str, sorted(view.agents))) or 'this one only'}"
+        agent = job.hosts.get(host)
+        if agent is None:
+            yield f"the job has no host {host}: it has {', '.join(map(str, sorted(job.hosts))) or 'this one only'}"
         elif host not in local:
-            yield f"host {host} ({_name(view, host)}) is another machine: run kungfu chaos there"
-        elif pid == own_agent and not is_watched:
+            yield f"host {host} ({_name(job, host)}) is another machine: run kungfu chaos there"
+        elif agent.pid == own_agent and not is_watched:
             yield "the record that is read ends with this kungfu-run: give --watch, the folder of another host's"
-        elif why := why_out_of_reach(pid, told_at=view.told_at.get(pid)):
+        elif why := why_out_of_reach(agent.pid, started_at=agent.started_at):
             yield why
 
 
-def _peers(what: What, view: JobView) -> Sequence[int]:
+def _peers(what: What, job: Job) -> Sequence[int]:
     """The peers that have the ranks of a fault now."""
     ranks = what.ranks if isinstance(what, SignalPeers | SlowPeers) else ()
-    return [view.members[rank] for rank in ranks if rank < len(view.members)]
+    return [job.members[rank] for rank in ranks if rank < len(job.members)]
 
 
-def _hits(what: What, view: JobView) -> str:
+def _hits(what: What, job: Job) -> str:
     if isinstance(what, ResizeJob | RequestCheckpoint):
         return "the job, by a request"
     if isinstance(what, SignalHosts):
-        known = [host for host in what.hosts if host in view.agents]
-        named = [f"kungfu-run on {_name(view, host)}, process {view.agents[host]}" for host in known]
+        known = [host for host in what.hosts if host in job.hosts]
+        named = [f"kungfu-run on {_name(job, host)}, process {job.hosts[host].pid}" for host in known]
         return "; ".join(named) or "kungfu-run"
     if not what.ranks:
         return "the newest joiner then"
-    named = [f"peer {peer}{_on(view, peer)}, process {view.pids[peer]}" for peer in _peers(what, view)]
-    unknown = [f"rank {rank}" for rank in what.ranks if rank >= len(view.members)]
+    named = [f"peer {peer}{_on(job, peer)}, process {job.peer(peer).pid}" for peer in _peers(what, job)]
+    unknown = [f"rank {rank}" for rank in what.ranks if rank >= len(job.members)]
     return "; ".join([*named, *unknown])
 
 
-def _on(view: JobView, peer: int) -> str:
-    return f" on {_name(view, view.host_of[peer])}" if view.host_names else ""
+def _on(job: Job, peer: int) -> str:
+    host = job.hosts.get(job.peer(peer).host)
+    return f" on {host.name}" if host and host.name else ""
 
 
-def _name(view: JobView, host: int) -> str:
-    return view.host_names.get(host, "this machine")
+def _name(job: Job, host: int) -> str:
+    return (host in job.hosts and job.hosts[host].name) or "this machine"
 
 
 def _remark(what: What, *, within_s: float) -> str:

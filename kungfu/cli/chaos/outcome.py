@@ -13,16 +13,18 @@ from kungfu.cli.chaos.samples import SampleCheck
 from kungfu.cli.report import one_line
 from kungfu.cli.report.changes import recovered, rescaled
 from kungfu.cli.report.values import duration, figure, finite_number, peers_named
-from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import (
     CheckpointEvent,
+    DismissedEvent,
     FailedEvent,
+    FinishedEvent,
     HostLeftEvent,
     HostLostEvent,
     LeaderEvent,
     LoggedEvent,
     LostEvent,
     MissingEvent,
+    PeerEndedEvent,
     RecoveredEvent,
     RefusedEvent,
     RequestEvent,
@@ -30,9 +32,9 @@ from kungfu.event_log.events import (
     RoundedEvent,
     ViewEvent,
 )
+from kungfu.event_log.job import Job
 from kungfu.testing.faults import (
     Injection,
-    JobView,
     RequestCheckpoint,
     ResizeJob,
     SignalHosts,
@@ -238,8 +240,7 @@ def _result(
 
 
 def _is_end(event: LoggedEvent, peers: Sequence[int]) -> bool:
-    fields = fields_of(event)
-    return fields["event"] in ("peer ended", "dismissed", "finished") and fields.get("peer") in peers
+    return isinstance(event, PeerEndedEvent | DismissedEvent | FinishedEvent) and event.peer in peers
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
@@ -257,27 +258,27 @@ def _one_row_each(rows: Rows) -> Rows:
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
     """When the first step ended, after a fault was over, with the job whole: everybody there who is to be there."""
-    view, earliest = JobView(), max(one.at or math.inf, one.until)
+    job, earliest = Job(), max(one.at or math.inf, one.until)
     told: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
     for at, moment in sorted([*told, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
         if isinstance(moment, LoggedEvent):
-            view.add(fields_of(moment))
+            job = job.after(moment)
             continue
-        view.steps = max(view.steps, int(moment["step"]))
-        if at > earliest and view.is_whole and _is_over(one, view):
+        job = job.after_step(moment)
+        if at > earliest and job.is_whole and _is_over(one, job):
             return float(at)
     # What was told of the view last may have been stamped after the steps that it tells of.
     last = float(rows[-1]["time"]) if rows else 0.0
-    return last if last > earliest and view.is_whole and _is_over(one, view) else None
+    return last if last > earliest and job.is_whole and _is_over(one, job) else None
 
 
-def _is_over(one: Injection, view: JobView) -> bool:
+def _is_over(one: Injection, job: Job) -> bool:
     """Whether a fault is over for the job: whoever was killed is known to be gone, what was asked for is answered."""
     what = one.fault.what
     if one.request:
-        return view.requests.get(one.request, "accepted") != "accepted"
+        return one.request in job.requests and job.requests[one.request].state != "accepted"
     if isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice"):
-        return view.members != () and {*one.peers}.isdisjoint(view.members) and {*one.peers}.isdisjoint(view.joiners)
+        return job.members != () and {*one.peers}.isdisjoint((*job.members, *job.joiners))
     return True
 
 

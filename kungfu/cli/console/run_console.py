@@ -6,7 +6,6 @@ import errno
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, TextIO
@@ -19,8 +18,7 @@ from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState, ScreenUpdate
 from kungfu.cli.console.screens import LiveScreen, PlainScreen
-from kungfu.cli.report import one_line, paces, read_events
-from kungfu.errors import UsageError
+from kungfu.cli.report import one_line, paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
@@ -94,10 +92,9 @@ class RunConsole:
     def ended(self, ending: Ending) -> None:
         """Prints how the job ended, below everything else: the root cause first if it failed."""
         self._close()
-        paces = _paces(self._folder)
         lines = exit_summary(
-            ending.code, ending.failure, folder=self._folder, paces=paces, gaps=tuple(self._gaps.values()),
-            leaves=ending.leaves, raised=ending.raised,
+            ending.code, ending.failure, folder=self._folder, paces=paces(self._state.job),
+            gaps=tuple(self._gaps.values()), leaves=ending.leaves, raised=ending.raised,
         )  # fmt: skip
         out = Console(stderr=ending.code != 0, highlight=False)
         style = "bold red" if ending.failure else "bold"
@@ -145,12 +142,6 @@ class RunConsole:
             self._screen.close()
         except OSError:
             discard_output(self._stream)
-
-
-def _paces(folder: Path) -> list[str]:
-    with suppress(UsageError):  # without a record there is no pace to tell
-        return paces(read_events(folder).events)
-    return []
 
 
 def make_console(folder: Path) -> RunConsole:

@@ -1,41 +1,27 @@
-"""The state of a job's screen: the status of the run, and the lines that came since it was painted.
+"""The state of a job's screen: the job, and the lines that came since it was painted; and a job in words.
 
-`Status` is a value, and each event and measurement makes a new one of it. `ScreenState` takes from many threads; the
-one that paints takes what is new.
+`ScreenState` takes from many threads; the one that paints takes what is new.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, not_finite, rough_duration
-from kungfu.event_log.events import (
-    DecisionEvent,
-    FinishedEvent,
-    LoggedEvent,
-    PhaseEvent,
-    RecoveredEvent,
-    RefusedEvent,
-    RescaleEvent,
-    StartedEvent,
-    ViewEvent,
-)
-from kungfu.event_log.numbers import as_float
-from kungfu.runtime.job_api.progress import ProgressSoFar, TrainingProgress
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, rough_duration
+from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RefusedEvent, RescaleEvent
+from kungfu.event_log.job import Job
+from kungfu.event_log.progress import TrainingProgress
 
 __all__ = [
     "KUNGFU",
     "OutputLine",
     "ScreenState",
     "ScreenUpdate",
-    "Status",
-    "after_event",
-    "after_step",
+    "activity_words",
     "decision_words",
     "status_words",
 ]
@@ -55,11 +41,11 @@ class OutputLine:
 
 @dataclass(frozen=True)
 class ScreenUpdate:
-    """The newest lines since the last update, how many older ones were dropped, and the status now."""
+    """The newest lines since the last update, how many older ones were dropped, and the job now."""
 
     lines: tuple[OutputLine, ...]
     dropped: int
-    status: Status
+    job: Job
 
 
 class ScreenState:
@@ -69,7 +55,7 @@ class ScreenState:
         self._lock, self._changed = threading.Lock(), threading.Event()
         self._lines: deque[OutputLine] = deque(maxlen=_MOST_LINES)
         self._added = 0
-        self._status = Status()
+        self._job = Job()
 
     def add_line(self, line: OutputLine) -> None:
         """Adds a line to be shown."""
@@ -79,16 +65,22 @@ class ScreenState:
         self._changed.set()
 
     def event(self, event: LoggedEvent) -> None:
-        """Lets an event change the status."""
+        """Lets an event change the job."""
         with self._lock:
-            self._status = after_event(self._status, event)
+            self._job = self._job.after(event)
         self._changed.set()
 
     def step(self, figures: Mapping[str, Any]) -> None:
-        """Lets the measurements of a step change the status."""
+        """Lets the measurements of a step change the job."""
         with self._lock:
-            self._status = after_step(self._status, figures)
+            self._job = self._job.after_step(figures)
         self._changed.set()
+
+    @property
+    def job(self) -> Job:
+        """The job now."""
+        with self._lock:
+            return self._job
 
     def wait(self, timeout_s: float) -> None:
         """Waits until something has come since the last ``take``, until ``wake``, or for ``timeout_s`` seconds."""
@@ -102,7 +94,7 @@ class ScreenState:
         """Everything since the last call."""
         with self._lock:
             self._changed.clear()
-            update = ScreenUpdate(tuple(self._lines), self._added - len(self._lines), self._status)
+            update = ScreenUpdate(tuple(self._lines), self._added - len(self._lines), self._job)
             self._lines.clear()
             self._added = 0
             return update
@@ -112,49 +104,30 @@ class ScreenState:
 _OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s", "straggler_fractions")
 
 
-@dataclass(frozen=True)
-class Status:
-    """The state of a run as its screen shows it.
-
-    Attributes:
-        phase: the activity besides steps.
-        decision: the last decision, in words.
-        step: the measurements of the last step.
-        since: the first of the steps in a row, up to the last one, whose loss is no number.
-        progress: how far the job is.
-    """
-
-    phase: str = "starting"
-    decision: str = "none yet"
-    step: Mapping[str, Any] = field(default_factory=dict)
-    since: object = None
-    progress: ProgressSoFar = field(default_factory=ProgressSoFar)
+def activity_words(job: Job) -> str:
+    """The activity of a job besides its steps."""
+    # The programs go on after it, and may train again: that is another phase.
+    if job.finished:
+        return "training is over, the program goes on"
+    if job.view is not None:
+        return "training"
+    return "starting" if job.started is None else f"{counted(job.started.size, 'peer')} getting ready"
 
 
-def after_event(status: Status, event: LoggedEvent) -> Status:
-    """The status once `event` has happened."""
-    status = replace(status, progress=status.progress.after_event(event))
-    match event:
-        case StartedEvent():
-            return replace(status, phase=f"{counted(event.size, 'peer')} getting ready")
-        case ViewEvent() | PhaseEvent():
-            return replace(status, phase="training")
-        # The scripts go on after it, and may train again: that is another phase.
-        case FinishedEvent() if not event.leaving:
-            return replace(status, phase="training is over, the program goes on")
-        case DecisionEvent():
+def decision_words(job: Job) -> str:
+    """The last decision of a job, or what came of it; empty before the first one."""
+    match job.change:
+        case DecisionEvent() as event:
             asked = f"{figure(event.size)} -> {counted(event.asked, 'peer')}"
-            return replace(status, decision=f"step {figure(event.step)}, {event.rule}: {asked}, under way")
-        case RescaleEvent():
+            return f"step {figure(event.step)}, {event.rule}: {asked}, under way"
+        case RescaleEvent() as event:
             # Peers that take the place of lost ones come without a rule.
-            cause = event.rule or "in place of lost peers"
-            return replace(status, decision=f"step {figure(event.step)}, {cause}: {_came(event)}")
-        case RecoveredEvent():
-            lost = counted(len(event.lost), "peer")
-            return replace(status, decision=f"step {figure(event.step)}, after the loss of {lost}: {_came(event)}")
-        case RefusedEvent():
-            return replace(status, decision=f"{event.rule or UNKNOWN}: {counted(event.asked, 'peer')} refused")
-    return status
+            return f"step {figure(event.step)}, {event.rule or 'in place of lost peers'}: {_came(event)}"
+        case RecoveredEvent() as event:
+            return f"step {figure(event.step)}, after the loss of {counted(len(event.lost), 'peer')}: {_came(event)}"
+        case RefusedEvent() as event:
+            return f"{event.rule or UNKNOWN}: {counted(event.asked, 'peer')} refused"
+    return ""
 
 
 def _came(event: RescaleEvent | RecoveredEvent) -> str:
@@ -162,34 +135,24 @@ def _came(event: RescaleEvent | RecoveredEvent) -> str:
     return f"{sizes}, stood still for {duration(event.stop_s)}"
 
 
-def after_step(status: Status, figures: Mapping[str, Any]) -> Status:
-    """The status once a step was measured. A speed that this step does not know stays the last one that was known."""
-    speed = figures.get("samples_per_s")
-    kept = status.step.get("samples_per_s") if speed is None else speed
-    # The first step of a row without a finite loss stays remembered until the loss is a number again.
-    since = (status.since or figures.get("step")) if not_finite(figures.get("loss")) else None
-    progress = status.progress.after_step(figures)
-    return replace(status, step={**figures, "samples_per_s": kept}, since=since, progress=progress)
+def status_words(job: Job) -> tuple[tuple[str, str], ...]:
+    """The newest figures of a job as pairs of a name and its value; ``-`` for a value that is not known.
 
-
-def status_words(status: Status) -> tuple[tuple[str, str], ...]:
-    """The status as pairs of a name and its value; ``-`` for a value that is not known.
-
-    >>> status_words(Status(step={"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
+    >>> status_words(Job().after_step({"step": 7, "size": 2, "batch": 32, "loss": None, "samples_per_s": 690.1}))[:2]
     (('step', '7'), ('samples/s', '690'))
     """
-    step, progress = status.step, status.progress.progress
+    step, progress = job.newest, job.progress.progress
     named = {name: value for name, value in step.items() if name not in _OWN and not isinstance(value, Mapping)}
-    monitors = {"noise_scale": None, **named}
+    monitors, lost = {"noise_scale": None, **named}, job.not_finite.get("loss")
     return (
         ("step", figure(step.get("step")) + _last_step(step.get("step"), progress)),
         *_progress_words(progress),
-        ("samples/s", figure(step.get("samples_per_s"))),
+        ("samples/s", figure(job.samples_per_s)),
         ("peers", figure(step.get("size"))),
         ("batch", figure(step.get("batch"))),
-        ("loss", figure(step.get("loss")) + (f" since step {figure(status.since)}" if status.since else "")),
+        ("loss", figure(step.get("loss")) + (f" since step {figure(lost.step)}" if lost else "")),
         *((label(str(name)), figure(value)) for name, value in monitors.items()),
-        *_slowest(step.get("straggler_fractions")),
+        *_slowest(job.speeds),
     )
 
 
@@ -212,15 +175,8 @@ def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
         yield "time left", f"about {rough_duration(progress.seconds_left)}"
 
 
-def _slowest(fractions: object) -> Iterator[tuple[str, str]]:
-    """The slowest peer, where a policy measures how fast they are."""
-    speeds = {peer: as_float(speed) for peer, speed in fractions.items()} if isinstance(fractions, Mapping) else {}
-    known = [(speed, peer) for peer, speed in speeds.items() if speed is not None and math.isfinite(speed)]
-    if known:
-        speed, peer = min(known)
+def _slowest(speeds: Mapping[int, float]) -> Iterator[tuple[str, str]]:
+    """The slowest peer, if a policy measures how fast they are."""
+    if speeds:
+        speed, peer = min((speed, peer) for peer, speed in speeds.items())
         yield "slowest", f"peer {peer}, {figure(speed)} of the median speed"
-
-
-def decision_words(status: Status) -> str:
-    """The last decision."""
-    return f"last decision: {status.decision}"

@@ -12,8 +12,9 @@ from rich.rule import Rule
 from rich.text import Text
 
 from kungfu.cli.console.packed_lines import packed
-from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, Status, decision_words, status_words
+from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, activity_words, decision_words, status_words
 from kungfu.cli.report.values import duration
+from kungfu.event_log.job import Job
 
 __all__ = ["LiveScreen", "PlainScreen"]
 
@@ -41,17 +42,18 @@ class LiveScreen:
         if update.lines:
             lines = [_coloured_line(line.source, line.text) for line in update.lines]
             self._console.print(Text("\n").join(lines), highlight=False)
-        self._live.update(self._painted(update.status), refresh=True)
+        self._live.update(self._painted(update.job), refresh=True)
 
     def close(self) -> None:
         """Leaves the last status on the screen and gives the cursor back."""
         self._live.stop()
 
-    def _painted(self, status: Status) -> Group:
-        named = [_pair(name, value) for name, value in status_words(status)]
+    def _painted(self, job: Job) -> Group:
+        named = [_pair(name, value) for name, value in status_words(job)]
         pairs = packed(named, width=self._console.width, gap=_GAP)
-        title = Text(f" {status.phase}, {duration(round(self._clock() - self._began, 1))} ", "bold")
-        return Group(Rule(title, style="dim", characters="-"), pairs, Text(decision_words(status), "dim"))
+        title = Text(f" {activity_words(job)}, {duration(round(self._clock() - self._began, 1))} ", "bold")
+        decision = Text(f"last decision: {decision_words(job) or 'none yet'}", "dim")
+        return Group(Rule(title, style="dim", characters="-"), pairs, decision)
 
 
 def _pair(name: str, value: str) -> Text:
@@ -84,7 +86,7 @@ class PlainScreen:
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock = stream, clock
         self._told_at = clock()
-        self._told = Status()
+        self._told = Job()
 
     def open(self) -> None:
         """Nothing to prepare."""
@@ -96,7 +98,7 @@ class PlainScreen:
             lines.insert(
                 0, _plain_line(KUNGFU, f"{update.dropped:,} lines are not shown here; the log files have them")
             )
-        lines += self._status(update.status)
+        lines += self._status(update.job)
         if lines:
             self._stream.write("\n".join(lines) + "\n")
             self._stream.flush()
@@ -104,15 +106,14 @@ class PlainScreen:
     def close(self) -> None:
         """The last line was written whole already."""
 
-    def _status(self, status: Status) -> list[str]:
-        now = self._clock()
-        if not status.step or status.step == self._told.step or now - self._told_at < _STATUS_EVERY_S:
+    def _status(self, job: Job) -> list[str]:
+        now, told = self._clock(), self._told
+        if not job.newest or job.newest == told.newest or now - self._told_at < _STATUS_EVERY_S:
             return []
-        decided = [decision_words(status)] if status.decision != self._told.decision else []
-        self._told_at, self._told = now, status
-        return [
-            _plain_line(KUNGFU, " | ".join([*(f"{name} {value}" for name, value in status_words(status)), *decided]))
-        ]
+        decided = [f"last decision: {decision_words(job)}"] if job.change != told.change else []
+        words = (f"{name} {value}" for name, value in status_words(job))
+        self._told_at, self._told = now, job
+        return [_plain_line(KUNGFU, " | ".join([*words, *decided]))]
 
 
 def _plain_line(source: str, text: str) -> str:

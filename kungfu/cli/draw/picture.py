@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.draw.panels import CHANGES, draw_changes, draw_loss, draw_noise, draw_size, draw_speed
+from kungfu.cli.draw.panels import draw_changes, draw_loss, draw_noise, draw_size, draw_speed
 from kungfu.cli.draw.recorded_run import RecordedRun, read_run
 from kungfu.cli.draw.signal_panels import MOST_SIGNALS, changing_signals, chosen_signals, draw_signal
 from kungfu.cli.png import blank_figure, write_png
-from kungfu.cli.report.changes import changes, stopped_s
-from kungfu.cli.report.values import counted, duration
+from kungfu.cli.report.changes import changes, stood_still
+from kungfu.cli.report.values import counted
+from kungfu.event_log.job import fold
 
 __all__ = ["draw_command", "draw_run"]
 
@@ -72,6 +73,5 @@ def _draw(run: RecordedRun, signals: Sequence[str], folder: Path, target: Path) 
 
 
 def _title(run: RecordedRun, folder: Path) -> str:
-    changed = any(isinstance(event, (*CHANGES,)) for event in run.events)
-    stood = f", for which training stood still for {duration(stopped_s(run.events))}" if changed else ""
-    return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(run.events)}{stood}"
+    job = fold(run.events)
+    return f"{folder.name}: {counted(run.steps[-1], 'step')}, {changes(job)}{stood_still(job)}"

@@ -18,20 +18,13 @@ from prometheus_client.registry import Collector
 from kungfu.event_log.events import (
     CheckpointEvent,
     DecisionEvent,
-    HostJoinedEvent,
-    HostLeftEvent,
-    HostLostEvent,
     LoggedEvent,
-    LostEvent,
-    PeerEndedEvent,
     RecoveredEvent,
     RefusedEvent,
     RequestEvent,
     RescaleEvent,
-    SpawnedEvent,
-    StartedEvent,
-    ViewEvent,
 )
+from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float
 from kungfu.runtime.core.requests.request_log import RequestState
 
@@ -56,7 +49,6 @@ _GAUGES: Mapping[str, str] = {
     "kungfu_checkpoint_size_bytes": "Size of the newest checkpoint.",
     "kungfu_last_checkpoint_timestamp_seconds": "When the newest checkpoint was written, in seconds since 1970.",
 }
-_FRACTIONS = "straggler_fractions"
 _MOST_RULES = 50
 # What a command line begins with that changes the size, or who is there.
 _COMMANDS = tuple(f"kungfu {name}" for name in ("resize", "scale-out", "scale-in", "migrate", "profile"))
@@ -66,25 +58,40 @@ _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60
 
 
 class _Latest(Collector):
-    """The newest known values, as gauges; a lock keeps a scrape from seeing half a step."""
+    """The job now and the newest known values of its steps, as gauges; a lock keeps a scrape from half a step."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.job = Job()
         self.values: dict[str, float] = {}
         self.signals: dict[str, float] = {}
-        self.speeds: dict[str, float] = {}
-        self.job_id = ""
 
     def collect(self) -> Iterator[Metric]:
         with self.lock:
-            values, signals, speeds, job_id = dict(self.values), dict(self.signals), dict(self.speeds), self.job_id
-        if job_id:
-            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": job_id})
-        for name, value in values.items():
+            values, signals, job = dict(self.values), dict(self.signals), self.job
+        if job.started is not None and job.started.job:
+            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
+        for name, value in {**values, **dict(_of_job(job))}.items():
             yield GaugeMetricFamily(name, _GAUGES[name], value=value)
         yield _labelled("kungfu_signal", "Newest value of a named signal of the policies.", "signal", signals)
         meaning = "Speed of a peer as a fraction of the median peer's, where a policy measures it."
+        speeds = {str(peer): speed for peer, speed in job.speeds.items()}
         yield _labelled("kungfu_peer_speed_ratio", meaning, "peer", speeds)
+
+
+def _of_job(job: Job) -> Iterator[tuple[str, float]]:
+    """The gauges of a job that no step has; nothing before its first event."""
+    if not job.counts:
+        return
+    if job.started is not None:
+        yield "kungfu_start_timestamp_seconds", job.started.time or math.nan
+    if job.view is not None:
+        yield "kungfu_peers", job.size
+    if job.checkpoint is not None:
+        yield "kungfu_last_checkpoint_timestamp_seconds", job.checkpoint.time or math.nan
+        yield "kungfu_checkpoint_size_bytes", job.checkpoint.size_bytes or math.nan
+    yield "kungfu_peer_processes", sum(one.state != "ended" for one in job.peers.values())
+    yield "kungfu_hosts", len(job.hosts_present)
 
 
 def _labelled(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:
@@ -105,7 +112,7 @@ class PrometheusMetrics:
         self.registry = CollectorRegistry()
         self._latest = _Latest()
         self.registry.register(self._latest)
-        self._processes, self._hosts, self._rules = set[int](), set[int](), set[str]()
+        self._rules = set[str]()
         self._steps = self._counter("steps", "Steps that were done, those that were done again counted again.")
         self._samples = self._counter("samples", "Samples that were trained on.")
         self._not_finite = self._counter("not_finite_steps", "Steps whose loss was NaN or infinite.")
@@ -145,17 +152,13 @@ class PrometheusMetrics:
             self._step_s.observe(samples / speed)
         if not math.isfinite(loss):
             self._not_finite.inc()
-        told = fields.get(_FRACTIONS)
-        fractions = {str(peer): as_float(one) for peer, one in told.items()} if isinstance(told, Mapping) else {}
         with self._latest.lock:
+            self._latest.job = self._latest.job.after_step(fields)
             for name, number in known.items():
                 if name in _OF_A_STEP:
                     self._latest.values[_OF_A_STEP[name][0]] = number
                 else:
                     self._latest.signals[name] = number
-            # Of peers that have left nothing stays; the last line of a view tells no speeds.
-            if fractions:
-                self._latest.speeds = {peer: one for peer, one in fractions.items() if one is not None}
 
     def event(self, event: LoggedEvent) -> None:
         """Something was recorded."""
@@ -177,7 +180,7 @@ class PrometheusMetrics:
                 self._checkpoints.labels("failed" if event.error else "written").inc()
                 self._stop_s.labels("checkpoint").observe(event.stop_s)
         with self._latest.lock:
-            self._note_state(event)
+            self._latest.job = self._latest.job.after(event)
 
     def _rule_label(self, rule: str) -> str:
         """The label of a rule; of a command its name, without peers and sizes: labels must stay few."""
@@ -187,29 +190,6 @@ class PrometheusMetrics:
         if len(self._rules) < _MOST_RULES:
             self._rules.add(rule)
         return _utf8(rule) if rule in self._rules else "others"
-
-    def _note_state(self, event: LoggedEvent) -> None:
-        """What an event changes in what is now."""
-        values = self._latest.values
-        match event:
-            case StartedEvent():
-                self._latest.job_id = _utf8(event.job)
-                values["kungfu_start_timestamp_seconds"] = event.time or math.nan
-            case ViewEvent():
-                values["kungfu_peers"] = len(event.peers)
-            case CheckpointEvent() if not event.error:
-                values["kungfu_last_checkpoint_timestamp_seconds"] = event.time or math.nan
-                values["kungfu_checkpoint_size_bytes"] = event.size_bytes or math.nan
-            case SpawnedEvent():
-                self._processes.add(event.peer)
-            case PeerEndedEvent() | LostEvent():
-                self._processes.discard(event.peer)
-            case HostJoinedEvent():
-                self._hosts.add(event.host)
-            case HostLeftEvent() | HostLostEvent():
-                self._hosts.discard(event.host)
-        values["kungfu_peer_processes"] = len(self._processes)
-        values["kungfu_hosts"] = len(self._hosts)
 
 
 def _utf8(name: str) -> str:

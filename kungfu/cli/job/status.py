@@ -15,8 +15,8 @@ from rich.text import Text
 
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, rough_duration
 from kungfu.event_log.numbers import as_json
+from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 
 __all__ = ["print_status"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -11,20 +10,18 @@ from typing import Any
 from kungfu.cli.export.record_follower import NewRecords
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
-from kungfu.cli.page.job_facts import JobFacts
+from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
 from kungfu.cli.page.story import Story
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.values import finite_number, rough_duration
-from kungfu.event_log.events import RescaleEvent
+from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, as_json
-from kungfu.runtime.job_api.progress import ProgressSoFar
 
 __all__ = ["RunModel", "as_text"]
 
 Document = dict[str, Any]
 
 _NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")
-_MOST_RESCALES = 200
 _LONGEST_TEXT = 800
 
 
@@ -40,28 +37,23 @@ class RunModel:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._curves, self._story, self._facts = Curves(), Story(), JobFacts()
+        self._curves, self._story, self._job, self._since = Curves(), Story(), Job(), LiveSince()
         self._newest: Document = {}
-        self._progress = ProgressSoFar()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._sent_object: Document = {}
-        self._speeds, self._rescales = SpeedsBySize(), deque[RescaleEvent](maxlen=_MOST_RESCALES)
+        self._speeds = SpeedsBySize()
 
     def add(self, new: NewRecords) -> None:
         """Adds what is new in the record."""
         for row in new.rows:
             self._curves.add(row)
-            self._facts.add_step(row)
             self._speeds.add(row)
-            self._progress = self._progress.after_step(row)
+            self._job = self._job.after_step(row)
         self._note_newest(new.rows)
         for event in new.events:
-            self._story.add(event)
-            self._facts.add(event)
-            self._progress = self._progress.after_event(event)
-            if isinstance(event, RescaleEvent):
-                self._rescales.append(event)
+            self._job = self._job.after(event)
+            self._story.add(event, self._job)
 
     def put(self, **parts: Any) -> None:
         """Sets parts of the document, each under its key; ``live`` is the job's own status, in the place of peers."""
@@ -87,7 +79,7 @@ class RunModel:
     def measured(self) -> MeasuredRun:
         """What a forecast is made from."""
         rate = finite_number(self._newest.get("learning_rate"))
-        return MeasuredRun(tuple(self._rescales), self._speeds.measured(), rate)
+        return MeasuredRun(self._job.rescales, self._speeds.measured(), rate)
 
     @property
     def newest_step(self) -> int:
@@ -98,17 +90,17 @@ class RunModel:
         """The parts that are sent whole whenever they change."""
         given = dict(self._given)
         live, now = given.pop("live", None), given.pop("now", 0.0)
-        run = {"name": self._name, **self._facts.facts(), "newest": self._newest,
+        rows = peer_rows(self._job, None if live is None else [(one, self._since.of(one, now)) for one in live])
+        run = {"name": self._name, **job_facts(self._job), "newest": self._newest,
                "progress": self._told_progress(),
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
-        return {"run": run, "peers": self._facts.peers(live, now=now), **given}
+        return {"run": run, "peers": rows, **given}
 
     def _told_progress(self) -> Document:
         """How far the job is; about how long it goes on in words, as long as it does."""
-        told = asdict(self._progress.progress)
+        told = asdict(self._job.progress.progress)
         seconds = told.pop("seconds_left")
-        is_over = self._facts.facts()["ended"] is not None
-        return {**told, "time_left": "" if seconds is None or is_over else rough_duration(seconds)}
+        return {**told, "time_left": "" if seconds is None or self._job.ending else rough_duration(seconds)}
 
     def _is_new(self, key: str, value: Any) -> bool:
         # The plan is large, and set once.

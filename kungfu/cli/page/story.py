@@ -26,7 +26,6 @@ from kungfu.event_log.events import (
     CalledEvent,
     CheckpointEvent,
     DecisionEvent,
-    DismissedEvent,
     DissentEvent,
     FailedEvent,
     GapEvent,
@@ -49,6 +48,7 @@ from kungfu.event_log.events import (
     SupersededEvent,
     UndefinedEvent,
 )
+from kungfu.event_log.job import Job, JobDecision
 
 __all__ = ["MOST_ITEMS", "Item", "Story"]
 
@@ -70,19 +70,19 @@ class Story:
         self._kept: dict[str, dict[int, Item]] = {}
         self._changed: dict[int, Item] = {}
         self._next = 0
-        self._expected: set[int] = set()
         self._runs: dict[tuple[str, str], tuple[int, SettingRun]] = {}
 
-    def add(self, event: LoggedEvent) -> None:
-        """Adds an event; one that another event tells better has no item."""
-        if isinstance(event, DismissedEvent | LostEvent):
-            self._expected.add(event.peer)
-        if self._close_decision(event) and isinstance(event, SupersededEvent):
+    def add(self, event: LoggedEvent, job: Job) -> None:
+        """Adds an event, after which the job is `job`; one that another event tells better has no item."""
+        closed = [one for one in job.decisions if one.outcome is event]
+        for decision in closed:
+            self._close(decision)
+        if closed and isinstance(event, SupersededEvent):
             return
         if isinstance(event, SetEvent) and event.what != "stop":
             self._add_setting(event)
             return
-        if not isinstance(event, FailedEvent) and not is_told(event, expected=self._expected):
+        if not isinstance(event, FailedEvent) and not is_told(event, expected=_expected(event, job)):
             return
         self._runs.clear()
         for made in _items(event):
@@ -123,30 +123,34 @@ class Story:
         self._runs[key] = number, run
         self._put(number, _told("setting", event, run if run.times > 1 else event))
 
-    def _close_decision(self, event: LoggedEvent) -> bool:
-        """Tells the outcome of the decision that an event carries out, refuses or supersedes, if it is kept."""
-        match event:
-            case RescaleEvent(rule=rule, decided_at=step) if step is not None:
-                done = f"{counted(event.after, 'peer')} after step {figure(event.step)}; training stood still for "
-                outcome = "carried out", done + duration(event.stop_s)
-            case RefusedEvent(rule=rule):
-                step, outcome = None, ("refused", f"refused: {event.reason}")
-            case SupersededEvent(rule=rule, step=step) if event.later is not None:
-                outcome = "superseded", passed_over(event)
-            case _:
-                return False
-        # One change may carry out what several rules have decided, each of them in a step of its own.
-        several = rule.split(" and ")
-        step = step if len(several) == 1 else None
-        return sum(self._close(one, step, outcome) for one in dict.fromkeys((rule, *several))) > 0
-
-    def _close(self, rule: str, step: int | None, outcome: tuple[str, str]) -> bool:
-        """Gives the newest open decision of a rule, in a step if that is known, its outcome; false without one."""
+    def _close(self, decision: JobDecision) -> None:
+        """Gives the item of a decision its outcome, if it is kept."""
+        event = decision.event
         for number, item in reversed(self._kept.get("decision", {}).items()):
-            if item["rule"] == rule and item["state"] == "decided" and step in (None, item["step"]):
-                self._put(number, {**item, "state": outcome[0], "outcome": outcome[1]})
-                return True
-        return False
+            if (item["rule"], item["step"], item["state"]) == (event.rule, event.step, "decided"):
+                state, outcome = _outcome(decision)
+                self._put(number, {**item, "state": state, "outcome": outcome})
+                return
+
+
+def _outcome(decision: JobDecision) -> tuple[str, str]:
+    """The state of a decision, and the words for what came of it."""
+    match decision.outcome:
+        case RescaleEvent() as event:
+            done = f"{counted(event.after, 'peer')} after step {figure(event.step)}; training stood still for "
+            return "carried out", done + duration(event.stop_s)
+        case RefusedEvent() as event:
+            return "refused", f"refused: {event.reason}"
+        case SupersededEvent() as event:
+            return "superseded", passed_over(event)
+    # It found the job as it wanted it.
+    return "decided" if decision.is_open else "carried out", decision.event.done
+
+
+def _expected(event: LoggedEvent, job: Job) -> set[int]:
+    """The peer that an event tells of, if its end was told before."""
+    peer = job.peers.get(event.peer) if isinstance(event, PeerEndedEvent) else None
+    return {peer.id} if peer is not None and (peer.is_dismissed or peer.is_lost) else set()
 
 
 def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None = None) -> Item:
@@ -190,16 +194,9 @@ def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[
     told = {**_told("decision", event), "rule": event.rule, "saw": _saw(event)}
     match event:
         case DecisionEvent():
-            more: Item = {
-                "asked": asked(event),
-                "size": event.asked,
-                "contest": contest(event),
-                "state": "decided",
-                "outcome": event.done,
-            }
-            # It found the job as it wanted it.
-            if event.asked == event.size and not event.peers:
-                more["state"] = "carried out"
+            state, outcome = _outcome(JobDecision(event))
+            more: Item = {"asked": asked(event), "size": event.asked, "contest": contest(event), "state": state,
+                          "outcome": outcome}  # fmt: skip
         case SupersededEvent():
             more = {"asked": counted(event.asked, "peer"), "state": "superseded", "outcome": passed_over(event)}
         case CalledEvent():

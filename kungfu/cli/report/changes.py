@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.cli.report.values import counted, duration, figure, label, peers_named
-from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
+from kungfu.event_log.events import RecoveredEvent, RescaleEvent
+from kungfu.event_log.job import Job
 
 __all__ = [
     "MembershipChange",
@@ -16,9 +17,8 @@ __all__ = [
     "joined_and_left",
     "phase_of",
     "recovered",
-    "replaces_lost",
     "rescaled",
-    "stopped_s",
+    "stood_still",
     "timing_of",
 ]
 
@@ -159,21 +159,19 @@ def _replacements(coming: int) -> list[str]:
 # ---- all changes of a run --------------------------------------------------------------------------------------------
 
 
-def changes(events: Sequence[LoggedEvent]) -> str:
-    """The changes of the membership by what made them, as in "1 rescale and 2 recoveries"; see `replaces_lost`."""
-    recoveries = sum(isinstance(event, RecoveredEvent) for event in events)
-    rescales = [event for event in events if isinstance(event, RescaleEvent)]
-    if recoveries:
-        rescales = [event for event in rescales if not replaces_lost(event)]
-    after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
-    return f"{counted(len(rescales), 'rescale')}{after}"
+def changes(job: Job) -> str:
+    """The changes of the membership by what made them, as in "1 rescale and 2 recoveries".
+
+    A rescale that only brought replacements is part of its recovery.
+    """
+    recoveries, rescales = job.counts.get("recovered", 0), job.counts.get("rescale", 0)
+    if not recoveries:
+        return counted(rescales, "rescale")
+    after = f"{recoveries} recover{'y' if recoveries == 1 else 'ies'}"
+    return f"{counted(rescales - job.replacements, 'rescale')} and {after}"
 
 
-def replaces_lost(event: RescaleEvent) -> bool:
-    """True if peers came in place of lost ones: nobody asked for that, and it ends a recovery."""
-    return not event.rule and bool(event.joined)
-
-
-def stopped_s(events: Sequence[LoggedEvent]) -> float:
-    """For how long all of these changes stopped the training, in seconds."""
-    return sum(event.stop_s for event in events if isinstance(event, MembershipChange))
+def stood_still(job: Job) -> str:
+    """The time for which its changes stopped the training of a job, in words; empty where nothing changed."""
+    changed = job.counts.get("recovered") or job.counts.get("rescale")
+    return f", for which training stood still for {duration(job.stopped_s)}" if changed else ""

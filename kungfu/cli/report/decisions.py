@@ -9,12 +9,9 @@ from kungfu.cli.report.values import counted, figure, finite_number, label, peer
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
-    EndedEvent,
-    FailedEvent,
     HeldEvent,
     LoggedEvent,
     RefusedEvent,
-    RescaleEvent,
     RuleEvent,
     SetEvent,
     ShadowEvent,
@@ -34,7 +31,6 @@ __all__ = [
     "set_repeatedly",
     "set_to",
     "superseded",
-    "under_way",
     "winners",
     "would_have",
 ]
@@ -78,23 +74,6 @@ def asked(event: DecisionEvent) -> str:
     if event.asked == event.size:
         return f"to stay at {counted(event.size, 'peer')}"
     return f"{counted(event.asked, 'peer')} instead of {figure(event.size)}"
-
-
-def under_way(events: Iterable[LoggedEvent]) -> list[DecisionEvent]:
-    """The decisions that wait for joiners after these events."""
-    waiting: list[DecisionEvent] = []
-    for event in events:
-        match event:
-            case DecisionEvent() if event.asked > event.size or event.when == "replaced":
-                waiting.append(event)
-            case SupersededEvent():
-                waiting = [one for one in waiting if (one.rule, one.step) != (event.rule, event.step)]
-            # They have come, or will not; or nobody waits any more.
-            case RescaleEvent(joined=joined) if joined:
-                waiting.clear()
-            case RefusedEvent() | EndedEvent() | FailedEvent():
-                waiting.clear()
-    return waiting
 
 
 # ---- rules that stand for several policies ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kungfu.cli.report.changes import changes, recovered, rescaled, stopped_s
+from kungfu.cli.report.changes import changes, recovered, rescaled, stood_still
 from kungfu.cli.report.decisions import (
     SettingRun,
     asked,
@@ -18,9 +18,7 @@ from kungfu.cli.report.decisions import (
     refused,
     requested_by_hook,
     set_repeatedly,
-    under_way,
 )
-from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.one_line import one_line
 from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
 from kungfu.event_log.events import (
@@ -28,19 +26,14 @@ from kungfu.event_log.events import (
     CheckpointEvent,
     DecisionEvent,
     DismissedEvent,
-    EndedEvent,
     FailedEvent,
     FinishedEvent,
-    FiniteAgainEvent,
-    GapEvent,
     HeldEvent,
     LoggedEvent,
     LostEvent,
-    NotFiniteEvent,
     OfferedEvent,
     PeerEndedEvent,
     Percentiles,
-    PhaseEvent,
     RecordEvent,
     RecoveredEvent,
     RefusedEvent,
@@ -54,6 +47,7 @@ from kungfu.event_log.events import (
     SupersededEvent,
     ViewEvent,
 )
+from kungfu.event_log.job import Job, fold
 
 __all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph", "root_causes"]
 
@@ -85,7 +79,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
     began = next((event.time for event in events if event.time is not None), None)
     expected = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     told = merged_runs([event for event in events if is_told(event, expected=expected)])
-    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(events, now)]
+    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(fold(events), now)]
 
 
 def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
@@ -205,92 +199,72 @@ def root_causes(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
             yield Paragraph(None, f"this run failed: {event.error}", details)
 
 
-def _conclusion(events: Sequence[LoggedEvent], now: float | None) -> Iterator[Paragraph]:
-    has_ended = any(isinstance(event, EndedEvent | FailedEvent) for event in events)
-    runs = now is not None and not has_ended
-    lasting = _lasting_s(events, now if runs else None)
-    details = [_totals(events, lasting), *_finishers(events), *_not_a_number(events), *_lacking(events)]
-    waiting = (f"{one.rule} wanted {asked(one)} at step {figure(one.step)}" for one in under_way(events))
+def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
+    runs = now is not None and job.ending is None
+    lasting = _lasting_s(job, now if runs else None)
+    details = [_totals(job, lasting), *_finishers(job), *_not_a_number(job), *_lacking(job)]
+    waiting = (f"{one.rule} wanted {asked(one)} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
     # The agent writes the end; without it, nobody knows who does not see it run.
-    if not has_ended and not runs:
+    if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
-    yield Paragraph(None, _so_far(events, lasting) if runs else took, tuple(details))
+    yield Paragraph(None, _so_far(job, lasting) if runs else took, tuple(details))
 
 
-def _so_far(events: Sequence[LoggedEvent], lasting: float | None) -> str:
+def _so_far(job: Job, lasting: float | None) -> str:
     """The headline of the end, of a job that has none yet."""
-    view = next((event for event in reversed(events) if isinstance(event, ViewEvent)), None)
-    if lasting is None or view is None:
+    if lasting is None:
         return "the job runs, and gets ready to train"
-    if _through(events):
+    if job.finished:
         return f"the job runs: its training is over after {duration(lasting)}, and its program goes on"
-    return f"the job runs: {counted(len(view.peers), 'peer')} train, for {duration(lasting)} so far"
+    return f"the job runs: {counted(job.size, 'peer')} train, for {duration(lasting)} so far"
 
 
-def _not_a_number(events: Sequence[LoggedEvent]) -> list[str]:
-    told = [event for event in events if isinstance(event, NotFiniteEvent | FiniteAgainEvent)]
-    last = told[-1] if told else None
-    # It never happened, or the value became a number again.
-    if not isinstance(last, NotFiniteEvent):
-        return []
-    return [f"the {last.what} is no number since step {figure(last.step)}, where it became {figure(last.value)}"]
+def _not_a_number(job: Job) -> list[str]:
+    return [
+        f"the {one.what} is no number since step {figure(one.step)}, where it became {figure(one.value)}"
+        for one in job.not_finite.values()
+    ]
 
 
-def _lacking(events: Sequence[LoggedEvent]) -> list[str]:
+def _lacking(job: Job) -> list[str]:
     """The sums above are of what was written down."""
-    lost = sum(event.lines for event in events if isinstance(event, GapEvent) and is_gap(event, "events.jsonl"))
-    return (
-        [f"{counted(lost, 'event')} could not be written down, and what happened there is not counted"] if lost else []
-    )
+    lost = counted(job.unrecorded, "event")
+    return [f"{lost} could not be written down, and what happened there is not counted"] if job.unrecorded else []
 
 
-def _lasting_s(events: Sequence[LoggedEvent], now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; without one to `now`, or to what was written last."""
-    first = next((event.time for event in events if isinstance(event, ViewEvent)), None)
-    last = _over(events) or now or next((event.time for event in reversed(events) if event.time is not None), None)
-    return None if first is None or last is None else max(0.0, last - first)
+def _lasting_s(job: Job, now: float | None) -> float | None:
+    """Seconds from the first view to the end of training; without one to `now`, or to what was written last.
+
+    What follows the end of training is the rest of the user's program.
+    """
+    last = job.finished_at or now or job.last_at
+    return None if job.trained_at is None or last is None else max(0.0, last - job.trained_at)
 
 
-def _over(events: Sequence[LoggedEvent]) -> float | None:
-    """When the last peer was through with training; what follows is the rest of the user's program."""
-    return max((event.time for event in _through(events) if event.time is not None), default=None)
+def _totals(job: Job, lasting: float | None) -> str:
+    stood = stood_still(job)
+    share = f" ({100 * job.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
+    return f"{changes(job)}{stood}{share}"
 
 
-def _through(events: Sequence[LoggedEvent]) -> list[FinishedEvent]:
-    """The peers that have trained to the end; none where the program has begun to train again since."""
-    newest = max((event.phase for event in events if isinstance(event, PhaseEvent)), default=0)
-    through = (event for event in events if isinstance(event, FinishedEvent) and not event.leaving)
-    return [event for event in through if not event.phase or event.phase >= newest]
-
-
-def _totals(events: Sequence[LoggedEvent], lasting: float | None) -> str:
-    still, changed = stopped_s(events), any(isinstance(event, RescaleEvent | RecoveredEvent) for event in events)
-    share = f" ({100 * still / lasting:.2g} % of it)" if lasting else ""
-    stood = f", for which training stood still for {duration(still)}{share}" if changed else ""
-    return f"{changes(events)}{stood}"
-
-
-def _finishers(events: Sequence[LoggedEvent]) -> list[str]:
-    through = _through(events)
+def _finishers(job: Job) -> list[str]:
     # All were lost, stopped or dismissed before the end.
-    if not through:
+    if not job.finished:
         return []
-    steps, traces = max(one.steps for one in through), max(one.traces for one in through)
-    ended = f"{counted(len(through), 'peer')} trained to the end: {counted(steps, 'step')}"
-    return [f"{ended}, {counted(traces, 'trace')} per peer", *paces(events)]
+    steps, traces = max(one.steps for one in job.finished), max(one.traces for one in job.finished)
+    ended = f"{counted(len(job.finished), 'peer')} trained to the end: {counted(steps, 'step')}"
+    return [f"{ended}, {counted(traces, 'trace')} per peer", *paces(job)]
 
 
-def paces(events: Sequence[LoggedEvent]) -> list[str]:
+def paces(job: Job) -> list[str]:
     """The times that the steps and the stops of a run took, on the peer that made the most steps."""
-    through = [event for event in events if isinstance(event, FinishedEvent)]
-    if not through:
+    if job.longest is None:
         return []
-    longest = max(through, key=lambda event: event.steps)
     # Losses are stops, too, and count among them.
-    stop = "a stop" if any(isinstance(event, RecoveredEvent) for event in events) else "a rescale"
-    named = {"a step": longest.step_s, stop: longest.stop_s}
+    stop = "a stop" if job.counts.get("recovered") else "a rescale"
+    named = {"a step": job.longest.step_s, stop: job.longest.stop_s}
     return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import psutil
 
-from kungfu.cli.console.screen_state import Status, after_event
+from kungfu.cli.console.screen_state import decision_words
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
 from kungfu.event_log.codec import line_to_event
-from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RefusedEvent, RescaleEvent
+from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.growing_file import open_regular
+from kungfu.event_log.job import fold
 from kungfu.runtime.job_api.status import JobStatus
 
 __all__ = ["JobRow", "UsageMeter", "last_decision", "row_of"]
 
 # The end of the events that is searched for the last decision.
 _TAIL_BYTES = 1 << 16
-_DECISIONS = (DecisionEvent, RescaleEvent, RecoveredEvent, RefusedEvent)
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,10 @@ def _state(status: JobStatus) -> str:
 
 def last_decision(folder: Path) -> str:
     """The newest decision, rescale or recovery near the end of a record, in words; empty where there is none."""
-    status = Status()
-    for event in _newest_events(folder):
-        if isinstance(event, _DECISIONS):
-            status = after_event(status, event)
-    return "" if status.decision == Status().decision else status.decision
+    return decision_words(fold(_newest_events(folder)))
 
 
-def _newest_events(folder: Path) -> Iterator[object]:
+def _newest_events(folder: Path) -> Iterator[LoggedEvent]:
     try:
         with open_regular(folder / "events.jsonl") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))

@@ -8,6 +8,7 @@ from dataclasses import fields as fields_of
 from typing import Any, Literal, TypeVar, get_args
 
 from kungfu.errors import UsageError
+from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests import (
     Action,
     JobRequest,
@@ -28,7 +29,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import optional_field
 from kungfu.runtime.ipc.enums import KEEPS, EnumTable
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
-from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,

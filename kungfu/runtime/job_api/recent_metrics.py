@@ -8,8 +8,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from kungfu.event_log.events import (
-    DismissedEvent,
     FailedEvent,
     HostLostEvent,
     LoggedEvent,
@@ -19,15 +20,15 @@ from kungfu.event_log.events import (
     RefusedEvent,
     UndefinedEvent,
 )
+from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, as_json
+from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests import TimedStep
-from kungfu.runtime.job_api.progress import ProgressSoFar, TrainingProgress
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 __all__ = ["RecentMetrics"]
 
-_SPEEDS = "straggler_fractions"  # in the line of a step, by the id of the peer
-_STEPS, _TROUBLES = 20, 8  # that are remembered
+_STEPS = 20  # that are remembered
 # The last batch of an epoch is smaller than the others: the largest one of so many steps is the job's.
 _BATCHES = 5
 
@@ -40,9 +41,7 @@ class RecentMetrics:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._steps: deque[Fields] = deque(maxlen=_STEPS)
-        self._troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
-        self._dismissed: set[int] = set()
-        self._progress = ProgressSoFar()
+        self._job = Job()
 
     def add_step(self, fields: Fields) -> TimedStep | None:
         """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
@@ -50,39 +49,28 @@ class RecentMetrics:
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
-        self._progress = self._progress.after_step(fields)
+        self._job = self._job.after_step(fields)
         seconds = _seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
-        """Adds an event, if it is a trouble or tells of the progress."""
-        self._progress = self._progress.after_event(event)
-        # A joiner that is not needed is killed: that its process ends is no trouble.
-        if isinstance(event, DismissedEvent):
-            self._dismissed.add(event.peer)
-        peer = event.peer if isinstance(event, PeerEndedEvent | FailedEvent) else None
-        if (text := _trouble(event)) and peer not in self._dismissed:
-            self._troubles.append(Trouble(self._clock(), text))
+        """Adds an event; one that is not stamped yet happens now."""
+        self._job = self._job.after(event if event.time is not None else replace(event, time=self._clock()))
 
     @property
     def progress(self) -> TrainingProgress:
-        """How far the job is."""
-        return self._progress.progress
+        """Samples, epochs, and the time left."""
+        return self._job.progress.progress
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """The last ones, oldest first."""
-        return tuple(self._troubles)
+        return tuple(Trouble(one.time or 0.0, _trouble(one)) for one in self._job.troubles)
 
     @property
-    def speeds(self) -> dict[int, float]:
-        """The newest known speeds of peers by id, as fractions of the median peer's; empty if no policy measures them.
-
-        A line of a step whose view ended with it has none: then those of the step before count.
-        """
-        told = (step[_SPEEDS] for step in reversed(self._steps) if isinstance(step.get(_SPEEDS), Mapping))
-        speeds = {int(peer): as_float(speed) for peer, speed in next(told, {}).items()}
-        return {peer: speed for peer, speed in speeds.items() if speed is not None and math.isfinite(speed)}
+    def speeds(self) -> Mapping[int, float]:
+        """The newest known speeds of peers by id, as fractions of the median peer's."""
+        return self._job.speeds
 
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""
@@ -107,13 +95,13 @@ def _seconds(fields: Fields) -> float | None:
 
 
 def _trouble(event: LoggedEvent) -> str:
-    """What went wrong, in a line; empty for an event that tells of nothing wrong."""
+    """A trouble of a job in a line."""
     match event:
         case MissingEvent():
             return f"peers {_named(event.peers)} never got ready: {event.reason}"
         case RefusedEvent():
             return f"{event.asked} peers cannot be had: {event.reason}"
-        case PeerEndedEvent() if event.how != "exit code 0":
+        case PeerEndedEvent():
             return f"peer {event.peer}: {event.how}"
         case NotFiniteEvent():
             return f"step {event.step}: the {event.what} is {as_json(event.value)}"

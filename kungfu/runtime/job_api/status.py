@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.requests import Answer, LoggedRequest, Point, in_words
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
-from kungfu.runtime.job_api.progress import TrainingProgress
 from kungfu.runtime.settings import Limits
 
 __all__ = [

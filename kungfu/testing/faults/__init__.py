@@ -2,7 +2,7 @@
 
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.inject import InjectedJob, Injection, InjectionLimits, inject
-from kungfu.testing.faults.job_view import JobView, JobWatcher
+from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.random_faults import random_faults, random_host_faults, survivable_faults
 from kungfu.testing.faults.run_faults import FaultDone, run_faults
 from kungfu.testing.faults.schedule import (
@@ -23,7 +23,6 @@ __all__ = [
     "InjectedJob",
     "Injection",
     "InjectionLimits",
-    "JobView",
     "JobWatcher",
     "RequestCheckpoint",
     "ResizeJob",

@@ -6,8 +6,8 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kungfu.errors import UsageError
+from kungfu.event_log.job import Job
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_view import JobView
 from kungfu.testing.faults.processes import send_signal
 from kungfu.testing.faults.schedule import (
     RequestCheckpoint,
@@ -20,41 +20,41 @@ from kungfu.testing.faults.schedule import (
     When,
 )
 
-__all__ = ["carry_out", "has_come", "hit_peers", "job_state", "pids_of"]
+__all__ = ["carry_out", "has_come", "hit_peers", "job_state", "processes_of"]
 
 # Of those that are neither frozen nor thawed.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
 
 
-def has_come(when: When, view: JobView, *, calm: bool, begun: int, before: int) -> bool:
+def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[str, int]) -> bool:
     """Whether the moment of a fault has come, but for the seconds after it.
 
     Args:
         when: The moment.
-        view: The job as its record tells of it.
+        job: The job as its record tells of it.
         calm: Whether it has settled from the faults before.
         begun: The steps of the record when the schedule began.
-        before: How many events the record had after the fault before.
+        before: The numbers of events by kind that the record had after the fault before.
     """
     match when.moment:
         case "step":
-            return view.steps >= when.number + begun * when.relative and (calm or not when.calm)
+            return job.steps >= when.number + begun * when.relative and (calm or not when.calm)
         case "barrier":
-            return len(view.barriers) >= when.number and (calm or not when.calm)
+            return job.barriers >= when.number and (calm or not when.calm)
         case "next":
-            return when.event in view.kinds[before:]
+            return job.counts.get(when.event, 0) > before.get(when.event, 0)
         case "settled":
             return calm
         case "now":
             return True
 
 
-def hit_peers(what: What, view: JobView, coming: Sequence[int]) -> tuple[int, ...]:
+def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     """The ids of the peers that a fault hits; of one on hosts, all that they have started.
 
     Args:
         what: The fault.
-        view: The job as its record tells of it.
+        job: The job as its record tells of it.
         coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
 
     Raises:
@@ -63,23 +63,33 @@ def hit_peers(what: What, view: JobView, coming: Sequence[int]) -> tuple[int, ..
     if isinstance(what, ResizeJob | RequestCheckpoint):
         return ()
     if isinstance(what, SignalHosts):
-        known = {*view.agents} if what.verb == "thaw" else view.hosts  # a host that stood still for long was given up
+        # A host that stood still for long was given up, and may be thawed.
+        known = {*(job.hosts if what.verb == "thaw" else job.hosts_present)}
         if not known >= {*what.hosts}:
             raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
-        return tuple(peer for host in what.hosts for peer in view.peers_of(host))
-    members = view.members
+        return tuple(peer for host in what.hosts for peer in job.peers_of(host))
+    members = job.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
-    joiner = view.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
+    joiner = job.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
     if missing or not (what.ranks or joiner):
-        raise UsageError(f"there is nobody to {what}; {job_state(view)}")
+        raise UsageError(f"there is nobody to {what}; {job_state(job)}")
     return tuple(members[rank] for rank in what.ranks) or joiner
 
 
-def pids_of(what: What, view: JobView, peers: Collection[int]) -> tuple[int, ...]:
-    """The ids of the processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts."""
-    if isinstance(what, SignalHosts):
-        return tuple(view.agents[host] for host in what.hosts)
-    return tuple(view.pids[peer] for peer in peers)
+def processes_of(what: What, job: Job, peers: Collection[int]) -> list[tuple[int, float | None]]:
+    """The processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts.
+
+    Returns:
+        Their ids, each with when the process was started, in seconds since 1970, if that is known.
+
+    Raises:
+        UsageError: The record does not tell of the process of a peer.
+    """
+    hit = [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
+    found = [(one.pid, one.started_at) for one in hit if one.pid is not None]
+    if len(found) < len(hit):
+        raise UsageError(f"there is nobody to {what}: the record does not tell of the process")
+    return found
 
 
 def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float | None = None) -> None:
@@ -107,6 +117,6 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
                 send_signal(pid, _SIGNALS[what.verb])
 
 
-def job_state(view: JobView) -> str:
+def job_state(job: Job) -> str:
     """Who trains and who is on the way, in words."""
-    return f"by step {view.steps} peers {list(view.members)} train and {list(view.joiners)} are on their way"
+    return f"by step {job.steps} peers {list(job.members)} train and {list(job.joiners)} are on their way"

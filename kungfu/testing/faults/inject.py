@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kungfu.errors import KungfuError
-from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, pids_of
+from kungfu.event_log.job import Job
+from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_view import JobView, JobWatcher
+from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.processes import why_out_of_reach
 from kungfu.testing.faults.schedule import (
     Fault,
@@ -105,10 +106,10 @@ class _Calm:
         """Whether a peer is killed, frozen or slowed."""
         return self._until.get(peer, 0.0) > now
 
-    def has_come(self, view: JobView, now: float) -> bool:
+    def has_come(self, job: Job, now: float) -> bool:
         """Whether the job is whole, and has trained after the last fault was over."""
-        has_trained = view.stepped_at > self._over_at
-        return view.is_whole and has_trained and not any(self.is_hit(peer, now) for peer in view.members)
+        has_trained = job.stepped_at > self._over_at
+        return job.is_whole and has_trained and not any(self.is_hit(peer, now) for peer in job.members)
 
 
 def inject(
@@ -171,24 +172,24 @@ class _Injector:
             since: When the fault before was over.
         """
         limits = self.limits
-        before, patient_until = len(self.watcher.look().kinds), self.clock() + limits.patience_s
+        before, patient_until = self.watcher.look().counts, self.clock() + limits.patience_s
         while True:
-            view, now = self.watcher.look(), self.clock()
-            is_calm = self.calm.has_come(view, now)
-            if has_come(when, view, calm=is_calm, begun=begun, before=before):
+            job, now = self.watcher.look(), self.clock()
+            is_calm = self.calm.has_come(job, now)
+            if has_come(when, job, calm=is_calm, begun=begun, before=before):
                 break
             if self.job.is_over():
                 return "the job had ended", ()
             waits_for_calm = when.moment == "settled" or when.calm
             # The fault before was too much: more of them would only hide it.
             if waits_for_calm and not is_calm and now > since + limits.within_s:
-                return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(view)}", ()
+                return f"{limits.within_s:g} s after the fault before the job was not whole: {job_state(job)}", ()
             if now > patient_until:
-                return f"waited {limits.patience_s:g} s for {when}: {job_state(view)}", ()
+                return f"waited {limits.patience_s:g} s for {when}: {job_state(job)}", ()
             self.pause(_LOOK_S)
         if when.after_s:
             self.pause(when.after_s)
-        return ("the job had ended", ()) if self.job.is_over() else ("", view.joiners)
+        return ("the job had ended", ()) if self.job.is_over() else ("", job.joiners)
 
     def await_calm(self, *, until: float) -> None:
         """Waits until the job has settled, has ended, or the time is over."""
@@ -199,54 +200,56 @@ class _Injector:
 
     def carry_out(self, fault: Fault, *, number: int, coming: tuple[int, ...]) -> Injection:
         """Carries a fault out, unless something speaks against it, which its ``why`` says."""
-        what, view, now, longest_s = fault.what, self.watcher.look(), self.clock(), self.limits.within_s
+        what, job, now, longest_s = fault.what, self.watcher.look(), self.clock(), self.limits.within_s
         request = ""
         try:
-            peers = hit_peers(what, view, coming)
-            pids = pids_of(what, view, peers)
-            if why := self._obstacle(what, view, peers, pids, now=now):
-                return Injection(fault, None, view.steps, peers, why=why)
+            peers = hit_peers(what, job, coming)
+            processes = processes_of(what, job, peers)
+            if why := self._obstacle(what, job, peers, processes, now=now):
+                return Injection(fault, None, job.steps, peers, why=why)
             if isinstance(what, ResizeJob | RequestCheckpoint):
                 request = f"{self.limits.request_prefix}-{number}"
                 self.job.request(what, id=request)
             else:
-                carry_out(what, pids, self.freezer, longest_s=longest_s)
+                carry_out(what, [pid for pid, _ in processes], self.freezer, longest_s=longest_s)
         except (KungfuError, PermissionError) as error:
-            return Injection(fault, None, view.steps, why=str(error))
-        done = Injection(fault, now, view.steps, peers, now + seconds_held(what, longest_s=longest_s), request)
+            return Injection(fault, None, job.steps, why=str(error))
+        done = Injection(fault, now, job.steps, peers, now + seconds_held(what, longest_s=longest_s), request)
         self.calm.hit(done, for_good=_is_for_good(what))
         return done
 
-    def _obstacle(self, what: What, view: JobView, peers: Collection[int], pids: Iterable[int], *, now: float) -> str:
+    def _obstacle(
+        self, what: What, job: Job, peers: Collection[int], processes: Iterable[tuple[int, float | None]], *, now: float
+    ) -> str:
         """Why a fault is not carried out: what it hits is elsewhere or gone, or the job would end."""
-        if why := _why_elsewhere(what, view, peers, self.limits.local_hosts):
+        if why := _why_elsewhere(what, job, peers, self.limits.local_hosts):
             return why
-        living = [peer for peer in view.members if not self.calm.is_hit(peer, now)]
-        if not self.limits.may_end_job and (why := why_it_would_end(what, view, peers, living=living)):
+        living = [peer for peer in job.members if not self.calm.is_hit(peer, now)]
+        if not self.limits.may_end_job and (why := why_it_would_end(what, job, peers, living=living)):
             return why
-        gone = (why_out_of_reach(pid, told_at=view.told_at.get(pid)) for pid in pids)
+        gone = (why_out_of_reach(pid, started_at=started_at) for pid, started_at in processes)
         return next(filter(None, gone), "")
 
 
-def _why_elsewhere(what: What, view: JobView, peers: Collection[int], local: Collection[int]) -> str:
+def _why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collection[int]) -> str:
     """Which of the processes run on other machines, where no signal reaches them; empty where none do."""
-    hosts = {*what.hosts} if isinstance(what, SignalHosts) else {view.host_of.get(peer, 0) for peer in peers}
+    hosts = {*what.hosts} if isinstance(what, SignalHosts) else {job.peer(peer).host for peer in peers}
     if isinstance(what, SignalHosts):
         peers = ()
     elsewhere = sorted(hosts - {*local})
     if not elsewhere:
         return ""
-    names = ", ".join(view.host_names.get(host) or str(host) for host in elsewhere)
-    who = ", ".join(f"peer {peer}" for peer in peers if view.host_of.get(peer, 0) in elsewhere) or "kungfu-run"
+    names = ", ".join((host in job.hosts and job.hosts[host].name) or str(host) for host in elsewhere)
+    who = ", ".join(f"peer {peer}" for peer in peers if job.peer(peer).host in elsewhere) or "kungfu-run"
     return f"{who} runs on another machine ({names}): run kungfu chaos there"
 
 
-def why_it_would_end(what: What, view: JobView, peers: Collection[int], *, living: Collection[int]) -> str:
+def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Collection[int]) -> str:
     """Why a fault would end the job for sure; empty where the job may survive it.
 
     Args:
         what: The fault.
-        view: The job as its record tells of it.
+        job: The job as its record tells of it.
         peers: Those that it hits.
         living: The members that no fault before holds or has killed.
 
@@ -254,9 +257,9 @@ def why_it_would_end(what: What, view: JobView, peers: Collection[int], *, livin
         The last peers that hold the state, the only kungfu-run, or those without whom there is no quorum.
     """
     match what:
-        case SignalHosts(verb="kill" | "notice") if len(view.hosts) <= 1:
+        case SignalHosts(verb="kill" | "notice") if len(job.hosts_present) <= 1:
             return "it is the only kungfu-run of the job, which ends with it"
-        case SignalHosts(verb="kill") if _is_quorum({*peers}, view.members):
+        case SignalHosts(verb="kill") if _is_quorum({*peers}, job.members):
             return "most of the peers run there (or half of them, with rank 0), and the others have no quorum without"
         case SignalPeers(verb="kill", ranks=ranks) if ranks and {*living} <= {*peers}:
             return "nobody else holds the state of the job, which ends with it"

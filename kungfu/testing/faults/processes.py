@@ -8,8 +8,8 @@ from contextlib import suppress
 
 import psutil
 
+from kungfu.event_log.job import Job
 from kungfu.runtime.hosts import addresses_of, local_addresses
-from kungfu.testing.faults.job_view import JobView
 
 __all__ = ["local_hosts", "send_signal", "why_out_of_reach"]
 
@@ -17,13 +17,15 @@ __all__ = ["local_hosts", "send_signal", "why_out_of_reach"]
 _CLOCK_S = 2.0
 
 
-def why_out_of_reach(pid: int, *, told_at: float | None) -> str:
+def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
     """Why a process cannot be sent a signal, in words; empty where it can.
 
     Args:
-        pid: Its id.
-        told_at: When the record told of it, seconds since 1970; ``None`` where that is not known.
+        pid: Its id; ``None`` if that is not known.
+        started_at: When its start was recorded, seconds since 1970; ``None`` if that is not known.
     """
+    if pid is None:
+        return "the record does not tell of its process"
     try:
         process = psutil.Process(pid)
         began, owner, status = process.create_time(), process.uids().real, process.status()
@@ -32,7 +34,7 @@ def why_out_of_reach(pid: int, *, told_at: float | None) -> str:
     if status == psutil.STATUS_ZOMBIE:
         return f"process {pid} has ended"
     # The id was given again.
-    if told_at is not None and began > told_at + _CLOCK_S:
+    if started_at is not None and began > started_at + _CLOCK_S:
         return f"process {pid} has ended, and another one has its id now"
     if os.geteuid() not in (0, owner):
         return f"process {pid} is of another user (id {owner}), who alone may send it signals"
@@ -45,10 +47,10 @@ def send_signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
 
 
-def local_hosts(view: JobView) -> frozenset[int]:
+def local_hosts(job: Job) -> frozenset[int]:
     """The hosts of a job that are this machine: the only one, or those whose names resolve to it."""
     own = local_addresses()
-    names = view.host_names
+    names = {host: one.name for host, one in job.hosts.items() if one.name}
     here = {host for host, name in names.items() if any(_is_here(one, own) for one in addresses_of(name))}
     return frozenset(here if names else {0})
 

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, pids_of
+from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_view import JobWatcher
+from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.schedule import (
     Fault,
     RequestCheckpoint,
@@ -84,18 +84,18 @@ def run_faults(
         for fault in faults:
             watch = _undisturbed(watches, hosts)
             coming = await_moment(fault.when, watch, size=size, doomed=doomed)
-            view = watch.look()
+            job = watch.look()
             if isinstance(fault.what, ResizeJob):
                 size = fault.what.size
                 resize(size)
-            peers = hit_peers(fault.what, view, coming)
-            carry_out(fault.what, pids_of(fault.what, view, peers), freezer)
+            peers = hit_peers(fault.what, job, coming)
+            carry_out(fault.what, [pid for pid, _ in processes_of(fault.what, job, peers)], freezer)
             doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
             if isinstance(fault.what, SignalHosts):
                 hit = {*fault.what.hosts}
                 # A host that was given up meanwhile writes no more of the record when it wakes.
-                hosts = hosts - (hit & view.hosts) if _spares(fault) else hosts | hit
-            carried.append(FaultDone(fault, view.steps, peers))
+                hosts = hosts - (hit & {*job.hosts_present}) if _spares(fault) else hosts | hit
+            carried.append(FaultDone(fault, job.steps, peers))
         await_moment(When("settled"), _undisturbed(watches, hosts), size=size, doomed=doomed)
     return carried
 
@@ -113,16 +113,16 @@ def _await(
 
     Those who are doomed were hit by a fault: as long as they live, the job has not settled.
     """
-    deadline, before = time.monotonic() + deadline_s, len(watch.look().kinds)
+    deadline, before = time.monotonic() + deadline_s, watch.look().counts
     while True:
-        view = watch.look()
-        calm = view.settled(size) and doomed.isdisjoint(view.members)
-        if has_come(when, view, calm=calm, begun=begun, before=before):
+        job = watch.look()
+        calm = job.is_settled(size) and doomed.isdisjoint(job.members)
+        if has_come(when, job, calm=calm, begun=begun, before=before):
             break
         if over():
             raise UsageError(f"the job ended before the moment {when}; let it train longer")
         if time.monotonic() > deadline:
-            raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {job_state(view)}")
+            raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {job_state(job)}")
         pause(_LOOK_S)
     coming = watch.look().joiners
     if when.after_s:

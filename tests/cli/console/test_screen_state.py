@@ -1,4 +1,4 @@
-"""The state of a screen, and the status it shows."""
+"""The state of a screen, and the job it shows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import time
 from kungfu.cli.console.screen_state import (
     OutputLine,
     ScreenState,
-    Status,
-    after_event,
-    after_step,
+    activity_words,
     decision_words,
     status_words,
 )
+from kungfu.event_log.job import Job
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
 
@@ -36,13 +35,13 @@ def test_of_a_flood_the_newest_lines_are_kept_and_the_others_counted() -> None:
     assert state.take().dropped == 0
 
 
-def test_the_status_is_the_newest_and_stays_when_it_is_taken() -> None:
+def test_the_job_is_the_newest_and_stays_when_it_is_taken() -> None:
     state = ScreenState()
     state.event(GROWN[3])
     state.step(measured(3))
     state.step(measured(4))
-    assert state.take().status.step["step"] == 4
-    assert state.take().status.phase == "training"
+    assert state.take().job.newest["step"] == 4
+    assert activity_words(state.take().job) == "training"
 
 
 def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() -> None:
@@ -52,7 +51,7 @@ def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() ->
     state.take()
     threading.Timer(0.05, state.event, [GROWN[3]]).start()
     state.wait(60.0)
-    assert state.take().status.phase == "training"
+    assert activity_words(state.take().job) == "training"
     threading.Timer(0.05, state.wake).start()
     state.wait(60.0)
     state.take()
@@ -62,19 +61,19 @@ def test_who_waits_is_woken_by_news_and_by_an_end_and_not_by_what_was_taken() ->
 
 
 def test_nothing_is_known_before_the_first_step() -> None:
-    assert [value for _, value in status_words(Status())] == ["-"] * 6
+    assert [value for _, value in status_words(Job())] == ["-"] * 6
 
 
 def test_a_measured_step_is_shown_with_every_monitor_under_its_name() -> None:
-    status = after_step(Status(), measured(7, loss=0.25, samples_per_s=1234.5, noise_scale=21.0, signal_to_noise=0.5))
-    assert status_words(status) == (
+    job = Job().after_step(measured(7, loss=0.25, samples_per_s=1234.5, noise_scale=21.0, signal_to_noise=0.5))
+    assert status_words(job) == (
         ("step", "7"), ("samples/s", "1,234"), ("peers", "2"), ("batch", "32"), ("loss", "0.250"),
         ("noise scale", "21"), ("signal to noise", "0.500"),
     )  # fmt: skip
 
 
 def test_how_far_the_job_is_is_shown_with_the_time_left() -> None:
-    status = Status()
+    job = Job()
     for step in range(1, 11):
         told = {
             "samples": 32 * step,
@@ -83,80 +82,83 @@ def test_how_far_the_job_is_is_shown_with_the_time_left() -> None:
             "samples_left": 32 * (1000 - step),
             "steps_left": 1000 - step,
         }
-        status = after_step(status, measured(step, progress=told))
-    assert status_words(status)[:5] == (
+        job = job.after_step(measured(step, progress=told))
+    assert status_words(job)[:5] == (
         ("step", "10 of 1,000"), ("epoch", "2 of 5"), ("samples", "320"), ("time left", "about 16 min"),
         ("samples/s", "703"),
     )  # fmt: skip
-    assert "progress" not in dict(status_words(status))
-    status = after_step(status, measured(11, progress={"samples": 352, "epoch": 1, "epochs": 4, "fit": 2}))
-    assert status_words(status)[:4] == (("step", "11"), ("fit", "2"), ("epoch", "1 of 4"), ("samples", "352"))
+    assert "progress" not in dict(status_words(job))
+    job = job.after_step(measured(11, progress={"samples": 352, "epoch": 1, "epochs": 4, "fit": 2}))
+    assert status_words(job)[:4] == (("step", "11"), ("fit", "2"), ("epoch", "1 of 4"), ("samples", "352"))
 
 
 def test_a_signal_that_is_called_progress_is_shown_as_one() -> None:
-    assert ("progress", "0.500") in status_words(after_step(Status(), measured(1, progress=0.5)))
+    assert ("progress", "0.500") in status_words(Job().after_step(measured(1, progress=0.5)))
 
 
 def test_a_speed_that_a_step_does_not_know_stays_the_last_known_one() -> None:
-    status = after_step(after_step(Status(), measured(7, samples_per_s=600.0)), measured(8, samples_per_s=None))
-    assert dict(status_words(status))["samples/s"] == "600"
+    job = Job().after_step(measured(7, samples_per_s=600.0)).after_step(measured(8, samples_per_s=None))
+    assert dict(status_words(job))["samples/s"] == "600"
 
 
 def test_figures_that_are_no_numbers_are_shown_as_unknown() -> None:
-    status = after_step(Status(), measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
-    words = dict(status_words(status))
+    job = Job().after_step(measured(7, loss=float("nan"), size=None, noise_scale=float("inf"), batch="many"))
+    words = dict(status_words(job))
     assert [words[name] for name in ("peers", "batch")] == ["-", "-"]
-    assert [words[name] for name in ("loss", "noise scale")] == ["NaN since step 7", "Infinity"]
+    assert [words[name] for name in ("loss", "noise scale")] == ["NaN", "Infinity"]
 
 
 def test_a_loss_that_is_no_number_is_told_with_the_step_since_when() -> None:
-    status = Status()
-    for step, loss in ((7, 0.5), (8, "NaN"), (9, "NaN"), (10, "Infinity")):
-        status = after_step(status, measured(step, loss=loss))
-    assert dict(status_words(status))["loss"] == "Infinity since step 8"
-    assert dict(status_words(after_step(status, measured(11, loss=0.25))))["loss"] == "0.250"
+    job = (
+        Job()
+        .after(made(event="not finite", what="loss", step=8, value="NaN"))
+        .after_step(measured(10, loss="Infinity"))
+    )
+    assert dict(status_words(job))["loss"] == "Infinity since step 8"
+    job = job.after(made(event="finite again", what="loss", step=11, since=8)).after_step(measured(11, loss=0.25))
+    assert dict(status_words(job))["loss"] == "0.250"
 
 
 def test_the_last_decision_is_under_way_until_its_rescale_is_done() -> None:
-    status = after_event(Status(), GROWN[5])
-    assert decision_words(status) == "last decision: step 50, gns_batch: 2 -> 3 peers, under way"
-    status = after_event(status, GROWN[7])
-    assert decision_words(status) == "last decision: step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"
+    job = Job().after(GROWN[5])
+    assert decision_words(job) == "step 50, gns_batch: 2 -> 3 peers, under way"
+    job = job.after(GROWN[7])
+    assert decision_words(job) == "step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"
 
 
 def test_the_phase_follows_the_start_and_the_first_view() -> None:
-    started = after_event(Status(), GROWN[0])
-    assert started.phase == "2 peers getting ready"
-    training = after_event(started, GROWN[3])
-    assert training.phase == "training"
+    started = Job().after(GROWN[0])
+    assert activity_words(started) == "2 peers getting ready"
+    training = started.after(GROWN[3])
+    assert activity_words(training) == "training"
     left, over = (made(event="finished", peer=1, leaving=leaving, steps=9, traces=1) for leaving in (True, False))
-    assert after_event(training, left) == training
-    ended = after_event(training, over)
-    assert ended.phase == "training is over, the program goes on"
-    assert after_event(ended, made(event="phase", phase=2, view=1, peers=[0])).phase == "training"
+    assert activity_words(training.after(left)) == "training"
+    ended = training.after(over)
+    assert activity_words(ended) == "training is over, the program goes on"
+    assert activity_words(ended.after(made(event="phase", phase=2, view=1, peers=[0]))) == "training"
 
 
 def test_a_refusal_is_the_last_decision_and_other_events_change_nothing() -> None:
     """A refusal is the last decision, and an event that says nothing of the run changes nothing."""
-    assert decision_words(after_event(Status(), FAILED[5])) == "last decision: grow: 3 peers refused"
-    assert after_event(Status(), made(event="regrouping")) == Status()
+    assert decision_words(Job().after(FAILED[5])) == "grow: 3 peers refused"
+    assert decision_words(Job().after(made(event="regrouping"))) == ""
 
 
 def test_the_loss_of_peers_is_shown_with_how_long_training_stood_still_for_it() -> None:
     fields = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
     lost = made(**fields)
-    shown = decision_words(after_event(Status(), lost))
-    assert shown == "last decision: step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"
+    shown = decision_words(Job().after(lost))
+    assert shown == "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"
 
 
 def test_peers_that_came_in_place_of_lost_ones_are_shown_as_such() -> None:
     came = made(event="rescale", step=1319, **{"from": 1, "to": 2}, joined=[2], stop_s=0.04)
-    shown = decision_words(after_event(Status(), came))
-    assert shown == "last decision: step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"
+    shown = decision_words(Job().after(came))
+    assert shown == "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"
 
 
 def test_the_slowest_peer_is_shown_where_a_policy_measures_how_fast_they_are() -> None:
     fractions = {"0": 1.0, "3": 0.512, "12": "NaN"}
-    words = status_words(after_step(Status(), measured(7, straggler_fractions=fractions)))
+    words = status_words(Job().after_step(measured(7, straggler_fractions=fractions)))
     assert words[-1] == ("slowest", "peer 3, 0.512 of the median speed")
-    assert len(words) == len(status_words(after_step(Status(), measured(7)))) + 1
+    assert len(words) == len(status_words(Job().after_step(measured(7)))) + 1

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from kungfu.cli.console import LiveScreen, PlainScreen, Status
+from kungfu.cli.console import LiveScreen, PlainScreen
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenUpdate
-from tests.cli.recorded import measured
+from kungfu.event_log.job import Job, fold
+from tests.cli.recorded import GROWN, measured
 
-STATUS = Status("training", "step 50, gns_batch: 2 -> 3 peers, under way", measured(1204, loss=None))
+JOB = fold(GROWN[:6]).after_step(measured(1204, loss=None))
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
 
@@ -34,7 +34,7 @@ def bare(text: str) -> str:
 
 
 def test_the_status_shows_every_figure_and_what_is_unknown_as_such() -> None:
-    screen = bare(painted([ScreenUpdate((), 0, STATUS)]))
+    screen = bare(painted([ScreenUpdate((), 0, JOB)]))
     for words in ("step 1,204", "samples/s 700", "peers 2", "batch 32", "loss -", "noise scale 3,612", " training, "):
         assert words in screen
     assert "last decision: step 50, gns_batch: 2 -> 3 peers, under way" in screen
@@ -42,14 +42,14 @@ def test_the_status_shows_every_figure_and_what_is_unknown_as_such() -> None:
 
 def test_lines_stand_above_the_status_with_who_said_them() -> None:
     said = (OutputLine("rank 1", "[bold]no markup[/bold] :smile:"), OutputLine(KUNGFU, "view 1: 2 peers train"))
-    screen = bare(painted([ScreenUpdate((), 0, STATUS), ScreenUpdate(said, 0, STATUS)]))
+    screen = bare(painted([ScreenUpdate((), 0, JOB), ScreenUpdate(said, 0, JOB)]))
     assert "[rank 1] [bold]no markup[/bold] :smile:\nkungfu: view 1: 2 peers train\n" in screen
     assert screen.rindex("step 1,204") > screen.index("view 1")
 
 
 @pytest.mark.parametrize("width", [20, 40, 200])
 def test_no_line_of_the_status_is_wider_than_the_terminal(width: int) -> None:
-    lines = bare(painted([ScreenUpdate((), 0, STATUS)], width=width)).replace("\r", "\n").splitlines()
+    lines = bare(painted([ScreenUpdate((), 0, JOB)], width=width)).replace("\r", "\n").splitlines()
     assert max(len(line) for line in lines) <= width
     assert any("noise scale 3,612" in line for line in lines)
 
@@ -58,7 +58,7 @@ def test_no_line_of_the_status_is_wider_than_the_terminal(width: int) -> None:
 def test_a_value_stands_beside_its_name_whatever_the_width(width: int) -> None:
     progress = {"samples": 1_978_100, "epoch": 198, "epochs": 2000, "samples_left": 18_021_900}
     far = measured(19_781, progress=progress, samples_per_s=700.0, noise_scale=3612.0, learning_rate=0.05)
-    screen = bare(painted([ScreenUpdate((), 0, replace(STATUS, step=far))], width=width))
+    screen = bare(painted([ScreenUpdate((), 0, JOB.after_step(far))], width=width))
     lines = screen.replace("\r", "\n").splitlines()
     for words in ("samples/s 700", "noise scale 3,612", "learning rate 0.0500", "batch 32"):
         assert any(words in line for line in lines), words
@@ -66,13 +66,13 @@ def test_a_value_stands_beside_its_name_whatever_the_width(width: int) -> None:
 
 
 def test_the_cursor_is_given_back() -> None:
-    screen = painted([ScreenUpdate((), 0, STATUS)])
+    screen = painted([ScreenUpdate((), 0, JOB)])
     assert screen.index(HIDE) < screen.rindex(SHOW)
     assert HIDE not in screen[screen.rindex(SHOW) :]
 
 
 def test_a_flood_is_owned_up_to() -> None:
-    assert "700 lines are not shown here" in bare(painted([ScreenUpdate((OutputLine("rank 0", "x"),), 700, STATUS)]))
+    assert "700 lines are not shown here" in bare(painted([ScreenUpdate((OutputLine("rank 0", "x"),), 700, JOB)]))
 
 
 def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
@@ -87,7 +87,7 @@ def shown(*update: tuple[float, ScreenUpdate]) -> list[str]:
 
 
 def at_step(step: int, *said: OutputLine, dropped: int = 0) -> ScreenUpdate:
-    return ScreenUpdate(said, dropped, Status(decision="none yet", step=measured(step)))
+    return ScreenUpdate(said, dropped, Job().after_step(measured(step)))
 
 
 def test_each_line_says_who_said_it() -> None:
@@ -104,14 +104,12 @@ def test_the_status_is_told_every_five_seconds_at_most_and_only_after_a_step() -
 
 
 def test_before_the_first_step_there_is_no_status() -> None:
-    assert shown((60.0, ScreenUpdate((), 0, Status()))) == []
+    assert shown((60.0, ScreenUpdate((), 0, Job()))) == []
 
 
 def test_a_decision_is_part_of_the_status_once() -> None:
-    decided = Status(decision="step 1, grow: 2 -> 3 peers, under way", step=measured(3))
-    later = Status(decision=decided.decision, step=measured(9))
-    first, second = shown((5.0, ScreenUpdate((), 0, decided)), (10.0, ScreenUpdate((), 0, later)))
-    assert first.endswith("last decision: step 1, grow: 2 -> 3 peers, under way")
+    first, second = shown((5.0, ScreenUpdate((), 0, JOB)), (10.0, ScreenUpdate((), 0, JOB.after_step(measured(1209)))))
+    assert first.endswith("last decision: step 50, gns_batch: 2 -> 3 peers, under way")
     assert "decision" not in second
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from kungfu.cli.page.job_facts import JobFacts
+from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
+from kungfu.event_log.job import Job, fold
 from kungfu.runtime.job_api.status import PeerStatus
 from tests.event_log.made import made
 
 
-def facts(*events: dict[str, Any]) -> JobFacts:
-    found = JobFacts()
-    for time, fields in enumerate(events):
-        found.add(made(time=float(time), **fields))
-    return found
+def facts(*events: dict[str, Any]) -> Job:
+    return fold(made(time=float(time), **fields) for time, fields in enumerate(events))
 
 
-def shown(found: JobFacts) -> list[tuple[Any, ...]]:
-    return [(row["id"], row["rank"], row["host"], row["state"]) for row in found.peers()]
+def shown(job: Job) -> list[tuple[Any, ...]]:
+    return [(row["id"], row["rank"], row["host"], row["state"]) for row in peer_rows(job)]
 
 
 BEGUN = (
@@ -43,34 +41,35 @@ def test_peers_come_train_and_go() -> None:
     assert shown(found) == [
         (1, 0, "b", "training"), (2, 1, "b", "training"), (0, None, "a", "ended: killed by SIGKILL")
     ]  # fmt: skip
-    assert [row["since"] for row in found.peers()] == [5.0, 10.0, 8.0]
-    assert found.facts()["view"] == 2
+    assert [row["since"] for row in peer_rows(found)] == [5.0, 10.0, 8.0]
+    assert job_facts(found)["view"] == 2
 
 
 def test_a_host_that_is_lost_and_one_that_leads_are_known() -> None:
     found = facts(
         *BEGUN, {"event": "host lost", "host": 0, "name": "a", "why": "x"}, {"event": "head", "host": 1, "name": "b"}
     )
-    assert (found.facts()["hosts"], found.facts()["leader"]) == (["b"], "b")
-    ended = facts(*BEGUN, {"event": "failed", "peer": 1, "error": "rank 1: x", "code": 1}).facts()
+    assert (job_facts(found)["hosts"], job_facts(found)["leader"]) == (["b"], "b")
+    assert shown(found)[-1] == (0, None, "a", "ended: its host was lost")
+    ended = job_facts(facts(*BEGUN, {"event": "failed", "peer": 1, "error": "rank 1: x", "code": 1}))
     assert (ended["job"], ended["command"], ended["ended"], ended["how"]) == ("j", "python train.py", 6.0, "rank 1: x")
 
 
 def test_speeds_are_those_of_the_newest_step_that_tells_them() -> None:
     found = facts(*BEGUN)
-    found.add_step({"step": 1, "straggler_fractions": {"0": 1.0, "1": 0.5, "x": 1.0, "9" * 5000: 1.0, "2": "NaN"}})
-    found.add_step({"step": 2})
-    assert [(row["speed"], row["is_slow"]) for row in found.peers()] == [(1.0, False), (0.5, True)]
+    fractions = {"0": 1.0, "1": 0.5, "x": 1.0, "9" * 5000: 1.0, "2": "NaN"}
+    found = found.after_step({"step": 1, "straggler_fractions": fractions}).after_step({"step": 2})
+    assert [(row["speed"], row["is_slow"]) for row in peer_rows(found)] == [(1.0, False), (0.5, True)]
 
 
 def test_the_job_itself_knows_better_and_a_moment_does_not_move_with_each_answer() -> None:
     found = facts(*BEGUN, {"event": "peer ended", "peer": 1, "how": "exit code 0"})
     answers = [(PeerStatus(0, 0, "a", 10, "training", age), 100.0 + age) for age in (5.0, 6.04)]
-    rows = [found.peers([status], now=now) for status, now in answers]
+    since = LiveSince()
+    rows = [peer_rows(found, [(status, since.of(status, now))]) for status, now in answers]
     assert rows[0] == rows[1]
     assert (rows[0][0]["since"], rows[0][1]["state"]) == (100.0, "ended: exit code 0")
-    again = found.peers([PeerStatus(0, None, "a", 10, "leaving", 0.0)], now=200.0)
-    assert again[0]["since"] == 200.0
+    assert since.of(PeerStatus(0, None, "a", 10, "leaving", 0.0), 200.0) == 200.0
 
 
 def test_only_the_last_processes_that_ended_are_shown() -> None:
@@ -79,4 +78,4 @@ def test_only_the_last_processes_that_ended_are_shown() -> None:
             {"event": "spawned", "peer": peer, "pid": peer}, {"event": "peer ended", "peer": peer, "how": "exit code 0"}
         )
     ]  # fmt: skip
-    assert [row["id"] for row in facts(*events).peers()] == list(range(32, 40))
+    assert [row["id"] for row in peer_rows(facts(*events))] == list(range(32, 40))

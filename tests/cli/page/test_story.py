@@ -7,16 +7,29 @@ from typing import Any
 
 from kungfu.cli.page.run_model import as_text
 from kungfu.cli.page.story import MOST_ITEMS, Story
+from kungfu.event_log.job import Job
 from tests.cli.recorded import FAILED, GROWN
 from tests.event_log.made import KINDS, made
 
 HOSTILE = "<img src=x onerror=alert(1)></script>\u2028\ud800"
 
 
-def told(*events: Any) -> Story:
-    story = Story()
+class FollowedStory(Story):
+    """A story of a job that follows from the same events."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.job = Job()
+
+    def tell(self, event: Any) -> None:
+        self.job = self.job.after(event)
+        self.add(event, self.job)
+
+
+def told(*events: Any) -> FollowedStory:
+    story = FollowedStory()
     for event in events:
-        story.add(event)
+        story.tell(event)
     return story
 
 
@@ -39,7 +52,7 @@ def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> Non
     [open_] = story.taken()[-1:]
     assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training goes on")
     assert not story.taken()
-    story.add(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
+    story.tell(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
     closed, refused = story.taken()
     assert (closed["id"], closed["state"], closed["outcome"]) == (
         open_["id"], "refused", "refused: no host has a free slot"
@@ -50,7 +63,7 @@ def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> Non
 def test_a_decision_that_something_later_takes_the_place_of_is_closed_by_it() -> None:
     story = told(*GROWN[:6])
     [open_] = story.taken()[-1:]
-    story.add(made(event="superseded", rule="gns_batch", step=50, asked=3, by="stop_on_nan", later=57))
+    story.tell(made(event="superseded", rule="gns_batch", step=50, asked=3, by="stop_on_nan", later=57))
     [closed] = story.taken()
     assert (closed["id"], closed["state"]) == (open_["id"], "superseded")
     assert closed["outcome"] == "nothing came of it, since stop_on_nan came after it, at step 57"
@@ -59,17 +72,17 @@ def test_a_decision_that_something_later_takes_the_place_of_is_closed_by_it() ->
 def test_a_change_closes_the_decisions_of_all_rules_that_it_carries_out() -> None:
     story = told(*GROWN[:6])
     slow = made(event="decision", rule="slow", step=54, asked=2, size=2, peers=(1,), when="replaced", done="")
-    story.add(slow)
+    story.tell(slow)
     together = made(event="rescale", rule="gns_batch and slow", decided_at=50, step=60, to=3, joined=(2, 3), parts={})
-    story.add(together)
+    story.tell(together)
     assert [item["state"] for item in of_kind(story, "decision")] == ["carried out", "carried out"]
 
 
 def test_a_growth_that_a_loss_met_is_closed_by_the_rescale_that_carries_it_out() -> None:
     story = told(*GROWN[:6])
-    story.add(made(event="recovered", step=55, to=1, lost={"1": "killed by SIGKILL"}, parts={}))
+    story.tell(made(event="recovered", step=55, to=1, lost={"1": "killed by SIGKILL"}, parts={}))
     assert of_kind(story, "decision")[-1]["state"] == "decided"
-    story.add(made(event="rescale", rule="gns_batch", decided_at=50, step=60, to=3, joined=(2, 3), parts={}))
+    story.tell(made(event="rescale", rule="gns_batch", decided_at=50, step=60, to=3, joined=(2, 3), parts={}))
     assert of_kind(story, "decision")[-1]["state"] == "carried out"
     assert of_kind(story, "change")[-1]["cause"] == "gns_batch"
 
@@ -101,8 +114,8 @@ def test_settings_of_one_rule_are_one_item_until_something_else_is_told() -> Non
     story = told(*(made(**fields, step=step, to=1 / step) for step in range(1, 11)))
     [run] = story.all()
     assert run["headline"] == "steps 1 to 10: decay sets the learning rate 10 times, from 1 to 0.100"
-    story.add(made(event="view", version=2, peers=[0]))
-    story.add(made(**fields, step=11, to=0.05))
+    story.tell(made(event="view", version=2, peers=[0]))
+    story.tell(made(**fields, step=11, to=0.05))
     assert [item["kind"] for item in story.all()] == ["setting", "event", "setting"]
 
 
@@ -116,11 +129,11 @@ def test_only_the_newest_items_of_a_kind_are_kept_and_others_stay() -> None:
 
 def test_every_kind_of_event_can_be_told_and_hostile_texts_stay_texts() -> None:
     texts = {"rule": HOSTILE, "reason": HOSTILE, "error": HOSTILE, "how": HOSTILE, "name": HOSTILE, "why": HOSTILE}
-    story = Story()
+    story = FollowedStory()
     for kind in KINDS:
         event = made(event=kind)
         fields = {name: text for name, text in texts.items() if isinstance(getattr(event, name, None), str)}
-        story.add(made(event=kind, **fields))
+        story.tell(made(event=kind, **fields))
     text = as_text(story.all())
     assert text.isascii()
     assert "\n" not in text

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from kungfu.cli.report import narrative, one_line, paces
 from kungfu.cli.report.changes import changes
 from kungfu.event_log.events import AnyEvent
+from kungfu.event_log.job import fold
 from tests.cli.recorded import FAILED, GROWN, Events
 from tests.event_log.made import made
 
@@ -129,7 +130,7 @@ def test_peers_in_place_of_lost_ones_are_no_rescale_and_a_loss_is_a_stop() -> No
     conclusion = narrative([*LOSS, replaced, *grown, end])[-1].details
     assert conclusion[0].startswith("3 rescales and 1 recovery, for which training stood still for 350 ms")
     assert "a stop took 21 ms (median), 25 ms (90 %), 40 ms (99 %), at most 1.2 s; 5 counted" in conclusion
-    assert changes([replaced]) == "1 rescale", "nothing says that a peer was lost"
+    assert changes(fold([replaced])) == "1 rescale", "nothing says that a peer was lost"
 
 
 def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
@@ -140,9 +141,9 @@ def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
         made(time=2.0, event="finished", peer=0, steps=479, step_s=took, stop_s={"count": 0}),
     ]
     told = "a step took 21 ms (median), 25 ms (90 %), 40 ms (99 %), at most 1.2 s; 478 counted"
-    assert paces(events) == [told]
+    assert paces(fold(events)) == [told]
     assert told in narrative(events)[-1].details
-    assert paces([made(event="finished", steps=3)]) == paces([]) == []
+    assert paces(fold([made(event="finished", steps=3)])) == paces(fold([])) == []
 
 
 def test_a_late_peer_is_told_as_alive() -> None:

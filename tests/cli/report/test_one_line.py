@@ -7,6 +7,7 @@ import pytest
 from kungfu.cli.report import one_line
 from kungfu.cli.report.changes import StopTiming, changes, timing_of
 from kungfu.cli.report.one_line import SILENT
+from kungfu.event_log.job import fold
 from tests.event_log.made import KINDS, made
 
 
@@ -120,4 +121,4 @@ def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
 
 def test_changes_of_the_membership_are_counted_by_what_they_followed_from() -> None:
     events = [made(event=kind) for kind in ("rescale", "recovered", "recovered")]
-    assert changes(events) == "1 rescale and 2 recoveries"
+    assert changes(fold(events)) == "1 rescale and 2 recoveries"

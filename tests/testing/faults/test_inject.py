@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from kungfu.errors import UsageError
 from kungfu.testing.faults import Freezer, Injection, InjectionLimits, JobWatcher, inject, parse
+from tests.event_log.made import write_record
 
 LIMITS = InjectionLimits(within_s=100.0, patience_s=1000.0)
 
@@ -49,11 +49,7 @@ class WrittenJob:
             self.later.pop(round(self.now), lambda: None)()
 
     def write(self, *events: dict[str, Any], steps: int = 0) -> None:
-        with (self.folder / "events.jsonl").open("a") as file:
-            file.writelines(json.dumps(event) + "\n" for event in events)
-        if steps:
-            with (self.folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps({"step": steps, "time": self.now + 0.5}) + "\n")
+        write_record(self.folder, *events, *([{"step": steps, "time": self.now + 0.5}] if steps else []))
 
     def inject(self, text: str, limits: InjectionLimits = LIMITS) -> list[Injection]:
         with Freezer() as freezer:

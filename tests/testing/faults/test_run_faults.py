@@ -1,4 +1,3 @@
-import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded, UsageError
 from kungfu.testing.faults import parse, run_faults
+from tests.event_log.made import write_record as write
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def processes(folder, count) -> Iterator[list[subprocess.Popen]]:
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(count)]
     events = [{"event": "spawned", "peer": peer, "pid": child.pid} for peer, child in enumerate(children)]
     write(folder, *events, *view(*range(count)))
-    write(folder, {"step": 10}, name="metrics.jsonl")
+    write(folder, {"step": 10})
     try:
         yield children
     finally:
@@ -31,11 +31,6 @@ def view(*peers, version=1, begins=0):
         {"event": "view", "version": version, "peers": [*peers]},
         {"event": "span", "view": version, "step": begins},
     ]
-
-
-def write(folder, *events, name="events.jsonl"):
-    with (folder / name).open("a") as file:
-        file.writelines(json.dumps(event) + "\n" for event in events)
 
 
 def test_faults_hit_the_processes_behind_the_ranks(tmp_path):
@@ -60,7 +55,7 @@ def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_p
         write(tmp_path, *(view(0, 1) if seconds == 0.4 else [{"event": "lost", "peer": 1}, *view(0)]))
 
     with processes(tmp_path, 2) as children:
-        write(tmp_path, *view(0))
+        write(tmp_path, *view(0), {"event": "spawned", "peer": 1, "pid": children[1].pid})
         carried = run_faults(parse("at step 1 after 0.4 s kill joiner"), tmp_path, size=1, resize=print, pause=pause)
         assert children[1].wait() == -signal.SIGKILL
         assert children[0].poll() is None
@@ -87,7 +82,7 @@ def test_faults_hit_the_agents_of_hosts_and_the_record_of_another_host_is_follow
         told += [{"event": "spawned", "peer": peer, "pid": agents[0].pid, "host": peer % 2} for peer in range(3)]
         for folder in folders:
             write(folder, *told, *view(0, 1, 2))
-            write(folder, {"step": 10}, name="metrics.jsonl")
+            write(folder, {"step": 10})
         write(folders[1], {"event": "host lost", "host": 0, "why": "silent"}, *view(1))
         carried = run_faults(parse("at step 10 kill host 0"), folders, size=1, resize=print)
         assert agents[0].wait() == -signal.SIGKILL
@@ -104,7 +99,7 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
         told += [{"event": "spawned", "peer": 0, "pid": agents[0].pid, "host": 0}, *view(0)]
         for folder in folders:
             write(folder, *told)
-            write(folder, {"step": 10}, name="metrics.jsonl")
+            write(folder, {"step": 10})
         write(folders[1], {"event": "spawned", "peer": 1, "pid": agents[1].pid, "host": 1})
         write(folders[1], {"event": "host lost", "host": 0}, *view(1))
         carried = run_faults(parse("at step 1 freeze host 0; once settled thaw host 0"), folders, size=1, resize=print)
@@ -113,7 +108,7 @@ def test_a_host_that_was_given_up_may_still_be_woken_but_its_record_counts_no_mo
 
 def test_a_host_that_is_not_in_cannot_be_hit(tmp_path):
     write(tmp_path, {"event": "host", "host": 0, "pid": -1})
-    write(tmp_path, {"step": 1}, name="metrics.jsonl")
+    write(tmp_path, {"step": 1})
     with pytest.raises(UsageError, match=r"kill host 1: the hosts \[0\] are in"):
         run_faults(parse("at step 1 kill host 1"), tmp_path, size=1, resize=print)
 

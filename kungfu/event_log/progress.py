@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.event_log.events import FinishedEvent, LoggedEvent, PhaseEvent, SetEvent
 from kungfu.event_log.numbers import as_float
 
 __all__ = ["Pace", "ProgressSoFar", "TrainingProgress"]
@@ -106,18 +105,13 @@ class ProgressSoFar:
             pace = pace.after(now, told.samples, size=size)
         return ProgressSoFar(told, pace, self.is_over)
 
-    def after_event(self, event: LoggedEvent) -> ProgressSoFar:
-        """The progress once something has happened."""
-        match event:
-            # Another fit begins; what came between the two was no training.
-            case PhaseEvent():
-                return replace(self, pace=Pace(), is_over=False)
-            # Training ends before its last epoch.
-            case SetEvent() if event.what == "stop":
-                return replace(self, is_over=True)
-            case FinishedEvent() if not event.leaving:
-                return replace(self, is_over=True)
-        return self
+    def begun_again(self) -> ProgressSoFar:
+        """The progress once another fit begins; the time between the two was no training."""
+        return replace(self, pace=Pace(), is_over=False)
+
+    def ended(self) -> ProgressSoFar:
+        """The progress once training has ended, be it before its last epoch."""
+        return replace(self, is_over=True)
 
     @property
     def progress(self) -> TrainingProgress:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kungfu.event_log.events import FinishedEvent, PhaseEvent, SetEvent, ViewEvent
-from kungfu.runtime.job_api.progress import Pace, ProgressSoFar, TrainingProgress
+from kungfu.event_log.job import Job
+from kungfu.event_log.progress import Pace, ProgressSoFar, TrainingProgress
 
 
 def row(
@@ -67,23 +68,24 @@ def test_without_known_epochs_there_are_samples_and_nothing_else() -> None:
 
 
 def test_another_fit_begins_its_pace_anew_and_a_stop_leaves_nothing_to_come() -> None:
-    known = after(*map(row, range(1, 11)))
-    assert known.progress.seconds_left is not None
-    assert known.after_event(ViewEvent(version=2, peers=(0,))) == known
-    assert known.after_event(PhaseEvent(phase=2, view=2, peers=(0, 1))).progress.seconds_left is None
+    job = Job(progress=after(*map(row, range(1, 11))))
+    known, again = job.progress.progress, PhaseEvent(phase=2, view=2, peers=(0, 1))
+    assert known.seconds_left is not None
+    assert job.after(ViewEvent(version=2, peers=(0,))).progress.progress == known
+    assert job.after(again).progress.progress.seconds_left is None
     stop = SetEvent(step=10, rule="stop_on_nan", saw={}, what="stop", to=None, over=0, unit="steps")
-    assert known.after_event(stop).progress == TrainingProgress(samples=1000)
+    assert job.after(stop).progress.progress == TrainingProgress(samples=1000)
     # The line of the last step may come after the event, and another fit has time to come again.
-    over = after(row(11), so_far=known.after_event(stop))
-    assert over.progress == TrainingProgress(samples=1100)
-    assert after(row(12), so_far=over.after_event(PhaseEvent(phase=2, view=2, peers=(0, 1)))).progress.steps_left == 88
+    over = job.after(stop).after_step(row(11))
+    assert over.progress.progress == TrainingProgress(samples=1100)
+    assert over.after(again).after_step(row(12)).progress.progress.steps_left == 88
     left, ended = (FinishedEvent(peer=1, leaving=leaving, steps=11, traces=1) for leaving in (True, False))
-    assert known.after_event(left) == known
-    assert known.after_event(ended).progress == TrainingProgress(samples=1000)
-    last = after(row(11, left=1100), so_far=known.after_event(ended)).progress
+    assert job.after(left).progress.progress == known
+    assert job.after(ended).progress.progress == TrainingProgress(samples=1000)
+    last = job.after(ended).after_step(row(11, left=1100)).progress.progress
     assert last == TrainingProgress(samples=1100, epoch=1, epochs=9, samples_left=0, steps_left=0), "it came to all"
     rate = SetEvent(step=10, rule="linear", saw={}, what="learning rate", to=0.5, over=0, unit="steps")
-    assert known.after_event(rate) == known
+    assert job.after(rate).progress.progress == known
 
 
 @pytest.mark.parametrize("given", [None, 0.5, [], {"samples": "many", "samples_left": True, "steps_left": None}])

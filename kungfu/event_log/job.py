@@ -1,0 +1,480 @@
+"""The state of a job as its record tells it: `Job`, and the one place where an event or a step changes it.
+
+Screens, reports, exporters, tests and the agents' answers render a `Job`; none of them folds events by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from kungfu.event_log.events import (
+    CalledEvent,
+    CheckpointEvent,
+    DecisionEvent,
+    DismissedEvent,
+    EndedEvent,
+    FailedEvent,
+    FinishedEvent,
+    FiniteAgainEvent,
+    GapEvent,
+    HostJoinedEvent,
+    HostLeftEvent,
+    HostLostEvent,
+    LeaderEvent,
+    LoggedEvent,
+    LostEvent,
+    MissingEvent,
+    NotFiniteEvent,
+    OfferedEvent,
+    PeerEndedEvent,
+    PhaseEvent,
+    RecoveredEvent,
+    RefusedEvent,
+    RegroupingEvent,
+    RequestEvent,
+    RescaleEvent,
+    SetEvent,
+    SpanEvent,
+    SpawnedEvent,
+    StartedEvent,
+    SupersededEvent,
+    UndefinedEvent,
+    ViewEvent,
+)
+from kungfu.event_log.numbers import as_float
+from kungfu.event_log.progress import ProgressSoFar
+
+__all__ = ["Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold", "replaces_lost"]
+
+# The newest ones of what happens again and again; the record has all of it.
+_MOST_KEPT, _MOST_ENDED, _MOST_TROUBLES = 200, 64, 8
+
+PeerState = Literal["starting", "ready", "training", "done training", "leaving", "ended"]
+
+
+class JobHost(Struct, frozen=True):
+    """A host of a job.
+
+    Attributes:
+        name: Its name.
+        pid: The process id of its kungfu-run.
+        started_at: When the record told of that, in seconds since 1970; None if not known.
+        is_present: False once the host has left or is lost.
+    """
+
+    name: str
+    pid: int
+    started_at: float | None = None
+    is_present: bool = True
+
+
+class JobPeer(Struct, frozen=True):
+    """A process of a job.
+
+    Attributes:
+        id: The id of the peer.
+        host: The id of its host; 0 in a job of one host.
+        pid: Its process id; None if its start was not recorded.
+        started_at: When its process was started, in seconds since 1970; None if not known.
+        rank: Its rank; None outside the view.
+        state: Its activity.
+        since: When that began, in seconds since 1970; None if not known.
+        how: How its process ended, or was lost.
+        is_dismissed: True if its agent ended its process.
+        is_lost: True if the view lost it.
+    """
+
+    id: int
+    host: int = 0
+    pid: int | None = None
+    started_at: float | None = None
+    rank: int | None = None
+    state: PeerState = "starting"
+    since: float | None = None
+    how: str = ""
+    is_dismissed: bool = False
+    is_lost: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """True if it trains no more and will not again, though its process may run on for a while."""
+        return self.state in ("leaving", "ended")
+
+
+class JobDecision(Struct, frozen=True):
+    """A decision about the size or the peers of a job, and the event that carried it out, refused or superseded it.
+
+    Attributes:
+        event: The decision.
+        outcome: The event that closed it; None while it is open.
+        is_waiting: True while it waits for joiners.
+    """
+
+    event: DecisionEvent
+    outcome: RescaleEvent | RefusedEvent | SupersededEvent | None = None
+    is_waiting: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        """True until its outcome is known; a decision that found the job as it wanted it has none."""
+        return self.outcome is None and (self.event.asked != self.event.size or bool(self.event.peers))
+
+
+class Job(Struct, frozen=True):
+    """A job after the events and steps of its record so far. Nothing is known of a job without events.
+
+    Attributes:
+        started: The start of its first peers.
+        ending: Its end, or its failure.
+        leader: The election of the agent that leads.
+        hosts: Its hosts by id, those that have left among them; empty in a job of one host.
+        peers: Its processes by id, the newest ones that have ended among them.
+        view: The view in force.
+        view_steps: Steps done before the first one of a view, by version; of that view and later ones, if known.
+        phase: The newest ``fit`` of the program that was announced; 0 before the second one.
+        finished: The peers that have trained to the end of that phase.
+        longest: The peer, of all phases, that finished with the most steps.
+        awaited: The size that the job returns to after a loss; 0 if no replacement is on its way.
+        change: The newest decision, refusal, or change of the membership.
+        decisions: The newest decisions with their outcomes, oldest first.
+        rescales: The newest rescales, oldest first.
+        requests: The newest event of each of the newest requests from outside, by id.
+        checkpoint: The newest checkpoint that was written.
+        troubles: The newest events of something that went wrong, oldest first.
+        not_finite: The values that are no number now, by name.
+        barriers: Barriers in which rules fired.
+        rules_step: The step of the newest of them.
+        counts: The number of events by kind.
+        replacements: The rescales among them that only brought peers in place of lost ones.
+        stopped_s: Seconds for which rescales and losses stopped the training.
+        unrecorded: Events that could not be written down.
+        first_at: The time of the first event, in seconds since 1970; None if not known.
+        trained_at: Likewise of the first view.
+        finished_at: Likewise of the last peer that finished this phase.
+        last_at: Likewise of the newest event.
+        newest: The figures of the newest step.
+        steps: Steps done: the highest number of a step.
+        samples_per_s: The newest throughput that a step knew; None before the first.
+        progress: Samples, epochs, and the pace.
+        speeds: The newest known speeds of peers by id, as fractions of the median peer's.
+    """
+
+    started: StartedEvent | None = None
+    ending: EndedEvent | FailedEvent | None = None
+    leader: LeaderEvent | None = None
+    hosts: Mapping[int, JobHost] = field(default_factory=dict)
+    peers: Mapping[int, JobPeer] = field(default_factory=dict)
+    view: ViewEvent | None = None
+    view_steps: Mapping[int, int] = field(default_factory=dict)
+    phase: int = 0
+    finished: tuple[FinishedEvent, ...] = ()
+    longest: FinishedEvent | None = None
+    awaited: int = 0
+    change: DecisionEvent | RescaleEvent | RecoveredEvent | RefusedEvent | None = None
+    decisions: tuple[JobDecision, ...] = ()
+    rescales: tuple[RescaleEvent, ...] = ()
+    requests: Mapping[str, RequestEvent] = field(default_factory=dict)
+    checkpoint: CheckpointEvent | None = None
+    troubles: tuple[LoggedEvent, ...] = ()
+    not_finite: Mapping[str, NotFiniteEvent] = field(default_factory=dict)
+    barriers: int = 0
+    rules_step: int = -1
+    counts: Mapping[str, int] = field(default_factory=dict)
+    replacements: int = 0
+    stopped_s: float = 0.0
+    unrecorded: int = 0
+    first_at: float | None = None
+    trained_at: float | None = None
+    finished_at: float | None = None
+    last_at: float | None = None
+    newest: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 0
+    samples_per_s: Any = None
+    progress: ProgressSoFar = field(default_factory=ProgressSoFar)
+    speeds: Mapping[int, float] = field(default_factory=dict)
+
+    # ---- what is now -------------------------------------------------------------------------------------------------
+
+    @property
+    def size(self) -> int:
+        """The peers of the view in force; 0 before the first."""
+        return len(self.view.peers) if self.view else 0
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ids of the peers of the view that are not gone, in the order of their ranks."""
+        peers = self.view.peers if self.view else ()
+        return tuple(peer for peer in peers if peer in self.peers and not self.peers[peer].is_gone)
+
+    @property
+    def joiners(self) -> tuple[int, ...]:
+        """The ids of the peers on their way into the view."""
+        inside = self.view.peers if self.view else ()
+        return tuple(peer for peer, one in self.peers.items() if not one.is_gone and peer not in inside)
+
+    @property
+    def hosts_present(self) -> tuple[int, ...]:
+        """The ids of the hosts that are in the job."""
+        return tuple(host for host, one in self.hosts.items() if one.is_present)
+
+    def peer(self, id: int) -> JobPeer:
+        """A peer, of which nothing is known where the record has not told of it."""
+        return self.peers.get(id) or JobPeer(id)
+
+    def peers_of(self, host: int) -> tuple[int, ...]:
+        """The ids of the peers of a host that are not gone."""
+        return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
+
+    def is_settled(self, size: int) -> bool:
+        """True if the view has `size` peers, all of them living, none is on its way, and the view has done a step.
+
+        A joiner holds all of the state only from its first step on.
+        """
+        begun = self.view_steps.get(self.view.version) if self.view else None
+        has_trained = begun is not None and self.steps > begun
+        return len(self.members) == self.size == size and not self.joiners and has_trained
+
+    @property
+    def is_whole(self) -> bool:
+        """True if it has settled at the size that it moves to, and no request is under way."""
+        is_asked = any(one.state == "accepted" for one in self.requests.values())
+        return self.size > 0 and self.is_settled(self.size) and self.size >= self.awaited and not is_asked
+
+    @property
+    def stepped_at(self) -> float:
+        """The end of the newest step, in seconds since 1970; 0 if it is not known."""
+        return as_float(self.newest.get("time")) or 0.0
+
+    @property
+    def waiting(self) -> tuple[DecisionEvent, ...]:
+        """The decisions that wait for joiners."""
+        return tuple(one.event for one in self.decisions if one.is_waiting)
+
+    # ---- what changes it ---------------------------------------------------------------------------------------------
+
+    def after(self, event: LoggedEvent) -> Job:
+        """The job once an event has happened. Time: that of a copy; O(peers) for events of peers."""
+        job = replace(
+            self,
+            counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1},
+            first_at=event.time if self.first_at is None else self.first_at,
+            last_at=self.last_at if event.time is None else event.time,
+        )
+        match event:
+            case StartedEvent():
+                return replace(job, started=event)
+            case EndedEvent():
+                return replace(job._without_waiting(), ending=event)
+            case FailedEvent():
+                job = job if job.peer(event.peer).is_dismissed else job._in_trouble(event)
+                return replace(job._without_waiting(), ending=event)
+            case LeaderEvent():
+                return replace(job, leader=event)
+            case HostJoinedEvent():
+                return replace(job, hosts={**job.hosts, event.host: JobHost(event.name, event.pid, event.time)})
+            case HostLeftEvent():
+                return job._without_host(event, "its host left the job")
+            case HostLostEvent():
+                return job._without_host(event, "its host was lost")._in_trouble(event)
+            case SpawnedEvent():
+                return job._with_peer(JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time))
+            case OfferedEvent():
+                return job._with_peers(event, event.peers, "ready")
+            case MissingEvent():
+                return replace(job, awaited=0)._in_trouble(event)
+            case DismissedEvent():
+                job = job._with_peers(event, (event.peer,), "leaving")
+                return job._with_peer(replace(job.peer(event.peer), is_dismissed=True))
+            case ViewEvent():
+                return job._in_view(event)
+            case SpanEvent():
+                begun = max(event.step, job.view_steps.get(event.view, 0))
+                return replace(job, view_steps={**job.view_steps, event.view: begun})
+            case PhaseEvent():
+                return replace(
+                    job, phase=event.phase, finished=(), finished_at=None, progress=job.progress.begun_again()
+                )
+            case FinishedEvent():
+                return job._finished(event)
+            case LostEvent():
+                return job._ended(event.peer, event, event.how)
+            case PeerEndedEvent():
+                is_trouble = event.how != "exit code 0" and not job.peer(event.peer).is_dismissed
+                return (job._in_trouble(event) if is_trouble else job)._ended(event.peer, event, event.how)
+            case RegroupingEvent():
+                return replace(job, awaited=event.target)
+            case RecoveredEvent():
+                stopped_s = job.stopped_s + event.stop_s
+                return replace(job, change=event, awaited=event.target, stopped_s=stopped_s)
+            case DecisionEvent():
+                is_waiting = event.asked > event.size or event.when == "replaced"
+                decisions = (*job.decisions, JobDecision(event, None, is_waiting))[-_MOST_KEPT:]
+                return replace(job._at_barrier(event.step), change=event, decisions=decisions)
+            case CalledEvent():
+                return job._at_barrier(event.step)
+            case SupersededEvent():
+                return job if event.later is None else job._closed(event, event.rule, event.step)
+            case RefusedEvent():
+                closed = job._closed(event, event.rule, None)._without_waiting()
+                return replace(closed, change=event, awaited=0)._in_trouble(event)
+            case RescaleEvent():
+                return job._rescaled(event)
+            case SetEvent(what="stop"):
+                return replace(job, progress=job.progress.ended())
+            case RequestEvent():
+                others = {id: one for id, one in job.requests.items() if id != event.id}
+                return replace(job, requests=_newest({**others, event.id: event}))
+            case CheckpointEvent(error=""):
+                return replace(job, checkpoint=event)
+            case NotFiniteEvent():
+                return replace(job, not_finite={**job.not_finite, event.what: event})._in_trouble(event)
+            case FiniteAgainEvent():
+                return replace(job, not_finite={k: v for k, v in job.not_finite.items() if k != event.what})
+            case UndefinedEvent():
+                return job._in_trouble(event)
+            case GapEvent(file="events.jsonl"):
+                return replace(job, unrecorded=job.unrecorded + event.lines)
+        return job
+
+    def after_step(self, figures: Mapping[str, Any]) -> Job:
+        """The job once a step was measured; `figures` is its line of ``metrics.jsonl``."""
+        step, told, speed = figures.get("step"), figures.get("straggler_fractions"), figures.get("samples_per_s")
+        steps = step if isinstance(step, int) and not isinstance(step, bool) else 0
+        # The last line of a view has no speeds: those before it stay known. Of another size they are others.
+        known = self.speeds if figures.get("size") == self.newest.get("size") else {}
+        return replace(
+            self,
+            newest=figures,
+            steps=max(self.steps, steps),
+            samples_per_s=self.samples_per_s if speed is None else speed,
+            progress=self.progress.after_step(figures),
+            speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or known,
+        )
+
+    def _in_trouble(self, event: LoggedEvent) -> Job:
+        return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])
+
+    def _at_barrier(self, step: int) -> Job:
+        """Several rules fire in one barrier, which counts once."""
+        return replace(self, barriers=self.barriers + (step != self.rules_step), rules_step=step)
+
+    # ---- hosts and peers ---------------------------------------------------------------------------------------------
+
+    def _without_host(self, event: HostLeftEvent | HostLostEvent, how: str) -> Job:
+        host = self.hosts.get(event.host)
+        hosts = {**self.hosts, event.host: replace(host, is_present=False)} if host else self.hosts
+        job = replace(self, hosts=hosts)
+        for peer in self.peers_of(event.host):
+            job = job._ended(peer, event, how)
+        return job
+
+    def _with_peer(self, peer: JobPeer) -> Job:
+        return replace(self, peers={**self.peers, peer.id: peer})
+
+    def _with_peers(self, event: LoggedEvent, peers: Iterable[int], state: PeerState) -> Job:
+        known = [one for one in map(self.peer, peers) if one.state != "ended"]
+        changed = {one.id: replace(one, state=state, since=event.time) for one in known}
+        return replace(self, peers={**self.peers, **changed})
+
+    def _in_view(self, event: ViewEvent) -> Job:
+        peers = {peer: one if peer in event.peers else _outside(one, event) for peer, one in self.peers.items()}
+        for rank, peer in enumerate(event.peers):
+            one = self.peer(peer)
+            since = one.since if one.state == "training" else event.time
+            peers[peer] = replace(one, rank=rank, state="training", since=since)
+        steps = {version: step for version, step in self.view_steps.items() if version >= event.version}
+        trained_at = self.trained_at if self.view else event.time
+        return replace(self, view=event, view_steps=steps, peers=peers, trained_at=trained_at)
+
+    def _ended(self, peer: int, event: LoggedEvent, how: str) -> Job:
+        """A peer's process has ended; how it was lost says more than how its process ended."""
+        one, is_lost = self.peer(peer), isinstance(event, LostEvent)
+        if one.state == "ended" and not is_lost:
+            return self
+        others = {id: other for id, other in self.peers.items() if id != peer}
+        ended = [id for id, other in others.items() if other.state == "ended"]
+        if len(ended) >= _MOST_ENDED:
+            del others[ended[0]]
+        gone = replace(one, rank=None, state="ended", since=event.time, how=how, is_lost=is_lost)
+        return replace(self, peers={**others, peer: gone})
+
+    def _finished(self, event: FinishedEvent) -> Job:
+        longest = event if self.longest is None or event.steps > self.longest.steps else self.longest
+        state: PeerState = "leaving" if event.leaving else "done training"
+        job = replace(self._with_peers(event, (event.peer,), state), longest=longest)
+        if event.leaving:
+            return job
+        job = replace(job, progress=job.progress.ended())
+        if event.phase and event.phase < job.phase:
+            return job
+        finished_at = event.time if job.finished_at is None else max(job.finished_at, event.time or 0.0)
+        return replace(job, finished=(*job.finished, event), finished_at=finished_at)
+
+    # ---- decisions ---------------------------------------------------------------------------------------------------
+
+    def _rescaled(self, event: RescaleEvent) -> Job:
+        job = self if event.decided_at is None else self._closed(event, event.rule, event.decided_at)
+        # Those that were waited for have come.
+        job = job._without_waiting() if event.joined else job
+        return replace(
+            job,
+            change=event,
+            awaited=0,
+            rescales=(*job.rescales, event)[-_MOST_KEPT:],
+            replacements=job.replacements + replaces_lost(event),
+            stopped_s=job.stopped_s + event.stop_s,
+        )
+
+    def _closed(self, event: RescaleEvent | RefusedEvent | SupersededEvent, rule: str, step: int | None) -> Job:
+        """Closes the newest open decision of each rule that an event names; of one rule, in the step if it is known."""
+        rules, decisions = rule.split(" and "), [*self.decisions]
+        # One change may carry out the decisions of several rules, each of a step of its own.
+        step = step if len(rules) == 1 else None
+        for name in dict.fromkeys((rule, *rules)):
+            for index in reversed(range(len(decisions))):
+                one = decisions[index]
+                if one.is_open and one.event.rule == name and step in (None, one.event.step):
+                    decisions[index] = JobDecision(one.event, event)
+                    break
+        return replace(self, decisions=tuple(decisions))
+
+    def _without_waiting(self) -> Job:
+        """No decision waits any more: the joiners have come, or will not."""
+        decisions = tuple(replace(one, is_waiting=False) if one.is_waiting else one for one in self.decisions)
+        return replace(self, decisions=decisions)
+
+
+def fold(events: Iterable[LoggedEvent]) -> Job:
+    """The job after `events`."""
+    job = Job()
+    for event in events:
+        job = job.after(event)
+    return job
+
+
+def replaces_lost(event: RescaleEvent) -> bool:
+    """True if peers came in place of lost ones: no rule asked for that, and it ends a recovery."""
+    return not event.rule and bool(event.joined)
+
+
+def _outside(peer: JobPeer, view: ViewEvent) -> JobPeer:
+    """A peer that `view` does not hold; one that the view before held leaves."""
+    if peer.state in ("training", "done training"):
+        return replace(peer, rank=None, state="leaving", since=view.time)
+    return replace(peer, rank=None)
+
+
+def _speeds(told: Mapping[Any, Any]) -> dict[int, float]:
+    known = {
+        int(peer): as_float(speed) for peer, speed in told.items() if str(peer).isdecimal() and len(str(peer)) < 10
+    }
+    return {peer: speed for peer, speed in known.items() if speed is not None and math.isfinite(speed)}
+
+
+def _newest(requests: dict[str, RequestEvent]) -> dict[str, RequestEvent]:
+    return dict([*requests.items()][-_MOST_KEPT:])

@@ -1,0 +1,62 @@
+"""The state of a job from its events, in any order that a damaged record may hold."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.event_log.job import Job, fold
+from tests.event_log.made import KINDS, made
+
+GROWTH = {"event": "decision", "rule": "grow", "step": 10, "size": 2, "asked": 3, "done": ""}
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 3), st.booleans()), max_size=40))
+def test_any_order_of_events_is_a_job_whose_parts_agree(events: list[tuple[str, int, bool]]) -> None:
+    job = Job()
+    for kind, number, truth in events:
+        event = made(event=kind)
+        of_types = ((int, number), (bool, truth), (tuple, (number,)))
+        fields = {
+            name: value for name in event.__struct_fields__ for type_, value in of_types
+            if type(getattr(event, name)) is type_ and name not in ("won", "lost", "also", "command", "parts", "widest",
+                                                                    "policies", "devices")
+        }  # fmt: skip
+        job = job.after(msgspec.structs.replace(event, **fields)).after_step({"step": number, "size": number})
+    assert sum(job.counts.values()) == len(events)
+    assert {*job.members} <= {*(job.view.peers if job.view else ())}
+    assert {*job.members}.isdisjoint(job.joiners)
+    assert {*job.members, *job.joiners} <= {*job.peers}
+    assert all(job.peers[peer].rank == rank for rank, peer in enumerate(job.view.peers) if peer in job.members) \
+        if job.view else job.members == ()  # fmt: skip
+    assert all(one.is_open or not one.is_waiting for one in job.decisions)
+
+
+def test_a_decision_waits_until_its_joiners_have_come_or_will_not() -> None:
+    waiting = fold([made(**GROWTH)])
+    assert [one.rule for one in waiting.waiting] == ["grow"]
+    assert waiting.after(made(event="recovered", lost={"1": "killed by SIGKILL"})).waiting, "a loss delays it"
+    for fields in (
+        {"event": "rescale", "rule": "grow", "decided_at": 10, "joined": [2]},
+        {"event": "refused", "rule": "grow", "asked": 3},
+        {"event": "superseded", "rule": "grow", "step": 10, "asked": 3, "by": "stop_on_nan", "later": 12},
+        {"event": "ended"}, {"event": "failed"},
+    ):  # fmt: skip
+        assert waiting.after(made(**fields)).waiting == ()
+
+
+def test_a_decision_is_closed_by_the_event_that_names_its_rule_and_its_step() -> None:
+    job = fold([made(**GROWTH), made(**{**GROWTH, "step": 20}), made(**{**GROWTH, "rule": "other"})])
+    closed = job.after(made(event="rescale", rule="grow", decided_at=10, joined=[2]))
+    assert [one.outcome is not None for one in closed.decisions] == [True, False, False]
+    both = job.after(made(event="rescale", rule="grow and other", decided_at=10, joined=[2]))
+    assert [one.outcome is not None for one in both.decisions] == [False, True, True]
+
+
+def test_a_job_of_a_week_keeps_the_newest_of_what_repeats() -> None:
+    kinds = ("spawned", "peer ended", "request", "not finite")
+    events = [made(event=kind, peer=at, id=str(at)) for at in range(300) for kind in kinds]
+    job = fold([*events, *(made(**{**GROWTH, "step": at}) for at in range(300))])
+    assert (len(job.peers), len(job.requests), len(job.decisions), len(job.troubles)) == (64, 200, 200, 8)
+    assert job.decisions[-1].event.step == 299
