@@ -28,10 +28,10 @@ test: setup  ## everything that has to hold
 	@$(MAKE) --no-print-directory --jobs 2 lint unit
 
 unit: setup
-	@$(python) $(pytest) tests kungfu
+	@$(python) $(pytest) tests kungfu kungfu_planning
 
 test-oldest: setup-oldest  ## the tests of it, on the oldest TensorFlow
-	@.venv-oldest/bin/python $(pytest) tests kungfu
+	@.venv-oldest/bin/python $(pytest) tests kungfu kungfu_planning
 
 soak: setup  ## the long runs: 500 random policies in three interpreters, jobs under random faults, lost hosts
 	-@bash tools/browser.sh  # without it what needs a browser is skipped

@@ -35,7 +35,6 @@ from rich.table import Table
 
 from benchmarks.emulation.curves import DATA, GPUS_EACH, Curve, amdahl, best_size, measured_t4
 from benchmarks.emulation.jobs import RealRun, Task, Work, checked, run_job
-from kungfu.tune.comparison import save
 
 PICTURE = Path("runs/benchmarks/autoscaling.png")
 FASTER, EFFICIENCY, UNIT, EVERY, LEAST = 20.0, 0.25, 1, 10, 2
@@ -304,7 +303,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for application in dict.fromkeys(one.application for one in wanted):
         console.print(f"the paper, {application}: {PAPER[application]}", highlight=False)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    save(drawn(results), path=PICTURE)
+    drawn(results).savefig(PICTURE)
     console.print(f"picture  {PICTURE}")
     load = [round(before, 2), round(os.getloadavg()[0], 2)]
     print(json.dumps(figures(results) | {"wall_s": round(time.monotonic() - begun, 1), "load": load}))

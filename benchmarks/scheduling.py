@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kungfu.schedule import (
+from kungfu_planning.schedule import (
     ClusterJob,
     Pauses,
     generated,
@@ -29,9 +29,9 @@ from kungfu.schedule import (
     simulate,
     summary,
 )
-from kungfu.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
-from kungfu.schedule.outcome import Summary
-from kungfu.schedule.traces import BatchScaling
+from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
+from kungfu_planning.schedule.outcome import Summary
+from kungfu_planning.schedule.traces import BatchScaling
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RIGID = ("fifo", "first-fit", "easy", "conservative", "tiresias")

@@ -41,7 +41,6 @@ from benchmarks.emulation.curves import Curve
 from benchmarks.emulation.jobs import RealRun, Slow, Task, Work, run_job
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowPeer, Start, run_on_model
-from kungfu.tune.comparison import save
 
 PICTURE = Path("runs/benchmarks/stragglers.png")
 FACTORS = {"4x": 4.0, "2x": 2.0, "1_33x": 4 / 3}
@@ -232,7 +231,7 @@ def main(words: Sequence[str] | None = None) -> int:
         runs[name] = run_job(task(factor, samples=samples, standby=0 if given.quick else STANDBY))
     console.print(table(runs, samples=samples))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    save(drawn(runs, samples=samples), path=PICTURE)
+    drawn(runs, samples=samples).savefig(PICTURE)
     console.print(f"picture  {PICTURE}")
     load = [round(before, 2), round(os.getloadavg()[0], 2)]
     others = {"twin_errors": errors, "wall_s": round(time.monotonic() - begun, 1), "load": load}

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from kungfu.tune import (
+from kungfu_planning.tune import (
     Cloud,
     Dataset,
     Delays,
@@ -30,10 +30,10 @@ from kungfu.tune import (
     parse_spec,
     successive_halving,
 )
-from kungfu.tune.cloud import Billing
-from kungfu.tune.comparison import Comparison, compare, save
-from kungfu.tune.experiment import Experiment
-from kungfu.tune.spec.units import as_clock
+from kungfu_planning.tune.cloud import Billing
+from kungfu_planning.tune.comparison import Comparison, compare
+from kungfu_planning.tune.experiment import Experiment
+from kungfu_planning.tune.spec.units import as_clock
 
 FOLDER = Path("runs/benchmarks")
 P3_8XLARGE = Instance(gpus=4, dollars_per_s=12.24 / 3600)
@@ -199,7 +199,7 @@ def main() -> None:
     swept = {}
     for name, (sweep, count, label) in SWEEPS.items():
         swept[name] = list(track(sweep(), f"figure {int(name)}", count, console=Console(stderr=True), transient=True))
-        save(draw(swept[name], label=label), path=FOLDER / f"tuning-figure-{name}.png")
+        draw(swept[name], label=label).savefig(FOLDER / f"tuning-figure-{name}.png")
     every = [*cases, *(case for each in swept.values() for case in each)]
     console.print(first)
     console.print(summary(swept))

@@ -37,7 +37,6 @@ from benchmarks.emulation.jobs import RealRun, Task, Work, checked, run_job
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start, run_on_model
 from kungfu.testing.simulated_run import SimulatedRun
-from kungfu.tune.comparison import save
 
 PICTURE = Path("runs/benchmarks/utility.png")
 START, MOST, SERIAL, BATCH = 4, 8, 0.1, 64
@@ -243,7 +242,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if real:
         console.print(corner_table(modelled, real))
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    save(drawn(modelled, real), path=PICTURE)
+    drawn(modelled, real).savefig(PICTURE)
     console.print(f"picture  {PICTURE}")
     load = [round(before, 2), round(os.getloadavg()[0], 2)]
     others = {"joining_s": round(took_s, 2), "twin_errors": twins, "wall_s": round(time.monotonic() - begun, 1)}

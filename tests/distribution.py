@@ -14,7 +14,16 @@ from tests.docs.first_steps import take_first_steps
 __all__ = ["REPOSITORY", "distributions", "run", "works"]
 
 REPOSITORY = Path(__file__).parent.parent
-SOURCES = ("kungfu", "policies", "LICENSE", "MANIFEST.in", "README.md", "CHANGELOG.md", "pyproject.toml")
+SOURCES = (
+    "kungfu",
+    "kungfu_planning",
+    "policies",
+    "LICENSE",
+    "MANIFEST.in",
+    "README.md",
+    "CHANGELOG.md",
+    "pyproject.toml",
+)
 # Of one command: the first use of the compiled part may have to build it, on a machine that is very busy.
 DEADLINE_S = 600
 
@@ -74,11 +83,13 @@ def distributions(folder: Path) -> tuple[Path, Path]:
 
 
 def works(environment: Path, folder: Path) -> None:
-    """Imports, asks for help, trains with one peer, and takes the first steps, by the programs of this environment."""
+    """Imports, asks for help, plans, trains with one peer, and takes the first steps, by an environment's programs."""
     programs = environment / "bin"
     home = run(programs / "python", "-c", "import kungfu; print(kungfu.__file__)", folder=folder).strip()
     assert Path(home).is_relative_to(environment)
     assert "usage: kungfu-run" in run(programs / "kungfu-run", "--help", folder=folder)
+    words = ("plan", "simulate", "generated:elan:5", "--gpus", 32, "--policy", "fifo", "--json")
+    assert '"makespan_s"' in run(programs / "kungfu", *words, folder=folder)
     (folder / "train.py").write_text(TRAIN)
     job = [programs / "kungfu-run", "-np", 1, programs / "python", "train.py"]
     for command in ([programs / "python", "train.py"], job):

@@ -1,4 +1,6 @@
-"""The layers of kungfu as a table: which package may import which. The tests hold the sources and the pages to it.
+"""The layers of kungfu and kungfu_planning as a table: which package may import which.
+
+The tests hold the sources and the pages to it. Of each other the two import nothing but ``kungfu.errors``.
 
 ``python -m tests.layers`` writes it into CONTRIBUTING.md and docs/architecture.md. A new package, or a new module
 beside packages, needs a row here; a row names only rows that stand below it, so that no two packages import each other.
@@ -8,20 +10,22 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import kungfu
+import kungfu_planning
 
-ROOT = Path(kungfu.__file__).parent
+ROOT, PLANNING_ROOT = Path(kungfu.__file__).parent, Path(kungfu_planning.__file__).parent
 BEGIN, END = "<!-- layers: written by `python -m tests.layers` -->", "<!-- end of layers -->"
 
 Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", "schedule", "tune", *CALCULUS, "errors"),
+    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
     "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",
@@ -44,13 +48,15 @@ PACKAGES: Rows = {
     "ops": ("signal", "errors"),
     "signal": ("errors",),
     "runtime": ("event_log", "native", "errors"),
-    "schedule": ("errors",),
-    "tune": ("errors",),
     "event_log": ("errors",),
     "native": ("errors",),
     "framework_internals": (),
     "errors": (),
 }
+
+# Those of kungfu_planning.
+PLANNING: Rows = {"cli": ("schedule", "tune"), "schedule": (), "tune": ()}
+SHARED = "kungfu.errors"
 
 # The parts of a package: a package, or a module that stands beside packages.
 WITHIN: dict[str, Rows] = {
@@ -130,14 +136,15 @@ TWINS: dict[str, str] = {}
 
 
 def modules() -> dict[str, Path]:
-    """Every module of kungfu by name, except the prebuilt policies, which are held to the public list."""
-    paths = [path for path in sorted(ROOT.rglob("*.py")) if "policies" not in path.relative_to(ROOT).parts]
+    """Every module of both by name, except the prebuilt policies, which are held to the public list."""
+    paths = [*sorted(ROOT.rglob("*.py")), *sorted(PLANNING_ROOT.rglob("*.py"))]
+    paths = [path for path in paths if not path.is_relative_to(ROOT / "policies")]
     names = [".".join(path.relative_to(ROOT.parent).with_suffix("").parts) for path in paths]
     return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a file imports of kungfu when it runs, inside functions too, as ``module.name``; what only a type checker
+    """What a file imports of both when it runs, inside functions too, as ``module.name``; what only a type checker
     reads does not count."""
     tree = ast.parse(path.read_text())
     skipped = {
@@ -146,13 +153,28 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
-        if id(node) in skipped:
-            continue
+    yield from _imported(node for node in ast.walk(tree) if id(node) not in skipped)
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
-            yield from (one.name for one in node.names if one.name.split(".")[0] == "kungfu")
-        elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "kungfu":
+            yield from (one.name for one in node.names if _OURS.fullmatch(one.name))
+        elif isinstance(node, ast.ImportFrom) and _OURS.fullmatch(node.module or ""):
             yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+_OURS = re.compile(r"kungfu(_planning)?(\.\w+)*(:\w+)?")
+
+
+def crossings(name: str, path: Path) -> list[str]:
+    """The modules that a module of one of the two takes from the other and must not: imported anywhere, for a type
+    checker too, or named in a text, as `importlib.import_module` takes it."""
+    own, nodes = name.split(".")[0], [*ast.walk(ast.parse(path.read_text()))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    found = {*_imported(nodes), *filter(_OURS.fullmatch, texts)}
+    may = SHARED if own == PLANNING_ROOT.name else own
+    return sorted(one for one in found if re.split(r"[.:]", one)[0] != own and not _within(one, may))
 
 
 @functools.cache  # it reads all sources
@@ -228,24 +250,25 @@ def table() -> str:
     for name, below in PACKAGES.items():
         lines.append(f"| `{name}` | {_listed(below)} |")
         lines += [f"| `{name}/{inner}` | {_listed(those)} |" for inner, those in WITHIN.get(name, {}).items()]
+    lines += [f"| `kungfu_planning/{name}` | {_listed((*below, SHARED))} |" for name, below in PLANNING.items()]
     return "\n".join(lines)
 
 
 def diagram() -> str:
     """The packages as the diagram of docs/architecture.md: an arrow per import that follows from no others."""
-    lines = ["```mermaid", "flowchart TB"]
-    for name in PACKAGES:
+    lines, rows = ["```mermaid", "flowchart TB"], {PLANNING_ROOT.name: ("errors",), **PACKAGES}
+    for name in rows:
         if name in _NESTED:
-            lines += [f"  subgraph {name}", *(f"    {name}_{inner}[{inner}]" for inner in WITHIN[name]), "  end"]
+            lines += [f"  subgraph {name}", *(f"    {name}_{inner}[{inner}]" for inner in _NESTED[name]), "  end"]
         else:
             lines.append(f"  {name}")
-    lines += [f"  {a} --> {b}" for a, b in _arrows(PACKAGES)]
-    for name in _NESTED:
-        lines += [f"  {name}_{a} --> {name}_{b}" for a, b in _arrows(WITHIN[name])]
+    lines += [f"  {a} --> {b}" for a, b in _arrows(rows)]
+    for name, inner_rows in _NESTED.items():
+        lines += [f"  {name}_{a} --> {name}_{b}" for a, b in _arrows(inner_rows)]
     return "\n".join([*lines, "```"])
 
 
-_NESTED = ("runtime",)  # drawn with its parts
+_NESTED = {PLANNING_ROOT.name: PLANNING, "runtime": WITHIN["runtime"]}  # drawn with their parts
 
 
 def _arrows(rows: Rows) -> list[tuple[str, str]]:

@@ -26,17 +26,18 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]
     return distribution.distributions(tmp_path_factory.mktemp("distribution"))
 
 
-def files_of_package() -> Iterator[str]:
-    for folder, folders, names in os.walk(REPOSITORY / "kungfu", followlinks=True):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (str((Path(folder) / name).relative_to(REPOSITORY)) for name in names)
+def files_of_packages() -> Iterator[str]:
+    for package in ("kungfu", "kungfu_planning"):
+        for folder, folders, names in os.walk(REPOSITORY / package, followlinks=True):
+            folders[:] = [name for name in folders if name != "__pycache__"]
+            yield from (str((Path(folder) / name).relative_to(REPOSITORY)) for name in names)
 
 
-def test_the_wheel_holds_each_file_of_the_package_and_nothing_else(distributions: tuple[Path, Path]) -> None:
+def test_the_wheel_holds_each_file_of_both_packages_and_nothing_else(distributions: tuple[Path, Path]) -> None:
     _, wheel = distributions
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert held == set(files_of_package())
+    assert held == set(files_of_packages())
     # By name too, because a search that finds nothing would be equal to an empty wheel.
     needed = {
         "kungfu/py.typed",
@@ -46,6 +47,8 @@ def test_the_wheel_holds_each_file_of_the_package_and_nothing_else(distributions
         "kungfu/runtime/ipc/messages.proto",
         "kungfu/runtime/ipc/messages_pb2.py",
         "kungfu/policies/gns_batch.py",
+        "kungfu_planning/py.typed",
+        "kungfu_planning/tune/planner.py",
     }
     assert needed <= held
 
@@ -57,6 +60,7 @@ def test_the_wheel_names_its_programs_and_what_it_needs(distributions: tuple[Pat
         programs = archive.read(told["entry_points.txt"]).decode()
         metadata = archive.read(told["METADATA"]).decode().splitlines()
     assert "kungfu-run = kungfu.cli.run:main" in programs
+    assert "[kungfu.plan]\nsimulate = kungfu_planning.cli.simulate\ntuning = kungfu_planning.cli.tuning\n" in programs
     assert "Name: kungfu-training" in metadata
     assert "LICENSE" in told
     needed = {

@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests import layers
-from tests.layers import AGAINST, DEFERRED, PACKAGES, ROOT, TWINS, WITHIN
+from tests.layers import AGAINST, DEFERRED, PACKAGES, PLANNING, PLANNING_ROOT, ROOT, TWINS, WITHIN
 
 PUBLIC = {"kungfu", "kungfu.errors"}
-TABLES = {"kungfu": PACKAGES, **{f"kungfu.{package}": rows for package, rows in WITHIN.items()}}
+TABLES = {
+    "kungfu": PACKAGES,
+    "kungfu_planning": PLANNING,
+    **{f"kungfu.{package}": rows for package, rows in WITHIN.items()},
+}
 
 
 @pytest.mark.parametrize("package", TABLES)
@@ -32,6 +36,36 @@ def test_a_row_names_only_rows_that_stand_below_it(package: str) -> None:
 @pytest.mark.parametrize("package", TABLES)
 def test_a_package_imports_only_what_stands_below_it(package: str) -> None:
     assert layers.trespasses(package, TABLES[package]) == []
+
+
+def test_training_and_planning_share_only_errors() -> None:
+    """Neither kungfu nor kungfu_planning imports the other, also not later or by a name, but for `kungfu.errors`."""
+    found = {name: crossings for name, path in layers.modules().items() if (crossings := layers.crossings(name, path))}
+    assert found == {}
+    assert any(layers.SHARED in those for name, those in layers.graph().items() if layers.room(name, "kungfu_planning"))
+
+
+def test_each_way_to_import_the_other_package_is_found(tmp_path: Path) -> None:
+    lines = """
+import importlib
+from typing import TYPE_CHECKING
+import kungfu.errors
+from kungfu import errors
+from kungfu.errors import UsageError
+import kungfu_planning.tune
+if TYPE_CHECKING:
+    from kungfu.ops import clip
+def later():
+    "Names kungfu.data in a sentence."
+    import kungfu
+    from kungfu_planning.schedule import job
+    importlib.import_module("kungfu.signal")
+    importlib.import_module("kungfu_planning.cli:run")
+"""
+    (path := tmp_path / "module.py").write_text(lines)
+    assert layers.crossings("kungfu_planning.module", path) == ["kungfu", "kungfu.ops.clip", "kungfu.signal"]
+    found = layers.crossings("kungfu.module", path)
+    assert found == ["kungfu_planning.cli:run", "kungfu_planning.schedule.job", "kungfu_planning.tune"]
 
 
 def test_no_modules_import_each_other_in_a_ring() -> None:
@@ -107,13 +141,13 @@ def _imported(path: Path) -> set[str]:
 
 
 def test_every_package_only_gathers_names_in_its_init() -> None:
-    for path in sorted(ROOT.rglob("__init__.py")):
+    for path in sorted([*ROOT.rglob("__init__.py"), *PLANNING_ROOT.rglob("__init__.py")]):
         defined = [
             one.name
             for one in ast.parse(path.read_text()).body
             if isinstance(one, (ast.FunctionDef, ast.ClassDef)) and not one.name.startswith("__")
         ]
-        assert not defined, f"{path.relative_to(ROOT)} defines {defined}"
+        assert not defined, f"{path.relative_to(ROOT.parent)} defines {defined}"
 
 
 def test_names_of_tests_have_at_most_80_characters() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import importlib.util
 import json
 import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from kungfu.cli.broken_pipe import discard_output, open_closed_streams
 from kungfu.cli.run_folder import add_run_folder, newest_run
@@ -24,9 +24,8 @@ _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
 _SHOWN = 40
 
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
-_PLANNING = (
+_MODULES = (
     ("doctor", "kungfu.cli.doctor.command", "check what this machine has, and what is to be done about the rest"),
-    ("simulate", "kungfu.cli.simulate", "run a scheduler over a trace of jobs"),
     ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
     ("top", "kungfu.cli.top.command", "show all jobs of this machine"),
@@ -34,8 +33,9 @@ _PLANNING = (
     ("chaos", "kungfu.cli.chaos.command", "inject faults into a running job, and tell what held"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("completion", "kungfu.cli.completion", "print a script that completes commands, options and folders in a shell"),
-    ("plan-tuning", "kungfu.cli.plan_tuning", "plan a hyperparameter search under a deadline"),
 )
+# Commands of `kungfu plan`: entry points of this group, each of them such a module with a `SUMMARY` of its own.
+_PLANNING = "kungfu.plan"
 # Those of `kungfu.cli.job.command`.
 _STEERING = (
     ("status", "tell how a running job is"),
@@ -66,8 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KungfuError as error:
-        planning = given.name in {name for name, *_ in _PLANNING}
-        print(f"kungfu {given.name}: {error_line(error) if planning else error}", file=sys.stderr)
+        print(f"kungfu {given.name}: {given.shown(error)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         discard_output(sys.stdout)
@@ -78,10 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_command(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
     """Ends with code 2 where the first word is no command, and names the one that may be meant."""
-    names = ["explain", "why", "draw", *(name for name, *_ in (*_PLANNING, *_STEERING))]
+    names = ["explain", "why", "draw", *(name for name, *_ in _MODULES), "plan", *(name for name, _ in _STEERING)]
     for word in words:
         if not word.startswith("-") and word not in names:
-            near = difflib.get_close_matches(word, names, n=1)
+            planning = [f"plan {name}" for name in entry_points(group=_PLANNING).names]
+            near = difflib.get_close_matches(word, [*names, *planning], n=1)
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
             parser.error(f"{word!r} is no command; {meant}")
 
@@ -104,16 +104,19 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         epilog=_EXITS,
     )
     parser.add_argument("--version", action="version", version=f"kungfu {installed_version()}")
-    parser.set_defaults(act=None, name="")
+    parser.set_defaults(act=None, name="", shown=str)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_explain(commands.add_parser("explain", help="show what a policy computes, when, and what it costs"))
     _add_why(commands.add_parser("why", help="tell what was decided in a run, and why"))
     _add_draw(commands.add_parser("draw", help="draw a run: size, batch, loss, samples/s and signals over steps"))
-    for name, module, what in _PLANNING:
-        if importlib.util.find_spec(module) is not None:
-            brought = commands.add_parser(name, help=what, description=what)
-            if words is None or name in words:  # the others' modules are not loaded
-                _add_module(brought, name=name, module=module)
+    for name, module, what in _MODULES:
+        brought = commands.add_parser(name, help=what, description=what)
+        if words is None or name in words:  # the others' modules are not loaded
+            _add_module(brought, name=name, module=importlib.import_module(module))
+    what = "plan for a cluster of jobs, or for a hyperparameter search"
+    planning = commands.add_parser("plan", help=what, description=what)
+    if words is None or "plan" in words[:1]:
+        _add_planning(planning, words or ())
     for name, what in _STEERING:
         brought = commands.add_parser(name, help=what, description=what)
         if words is None or name in words:
@@ -159,10 +162,39 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _add_module(parser: argparse.ArgumentParser, *, name: str, module: str) -> None:
-    brought = importlib.import_module(module)
-    brought.add_arguments(parser)
-    parser.set_defaults(act=brought.run, name=name)
+def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Adds the commands of installed packages; if the second word is one of them, only its module is loaded."""
+    found = {entry.name: entry for entry in entry_points(group=_PLANNING)}
+    if not found:
+        parser.error(
+            f"no installed package brings a command (entry points {_PLANNING!r}); install kungfu-training again"
+        )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    called = found.keys() & {*words[1:2]} or found.keys()
+    for name, entry in sorted(found.items()):
+        module = _loaded(entry, parser) if name in called else None
+        if module is None:
+            commands.add_parser(name)
+        else:
+            brought = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+            _add_module(brought, name=f"plan {name}", module=module)
+
+
+def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> Any:
+    """The module of an entry point; ends with code 2 if it does not load."""
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
+        parser.error(
+            f"{entry.name} does not load: {entry.value} of {package}: {type(error).__name__}: {error}; "
+            f"install the package again, or what it needs"
+        )
+
+
+def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> None:
+    module.add_arguments(parser)
+    parser.set_defaults(act=module.run, name=name, shown=error_line)
 
 
 def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:

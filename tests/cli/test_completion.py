@@ -49,6 +49,8 @@ def completed(line: str, *, folder: Path) -> set[str]:
         ("kungfu chaos --sch", {"--schedule"}),
         ("kungfu resize 3 --keep ", {"global_batch_size", "local_batch_size"}),
         ("kungfu completion ", set(SHELLS)),
+        ("kungfu plan ", {"simulate", "tuning"}),
+        ("kungfu plan simulate trace.csv --policy eas", {"easy"}),
         ("kungfu-run --attachment ", {"local", "horovod"}),
         ("kungfu-run -np 2 --max 4 --inel", {"--inelastic"}),
         ("kungfu-run -np 2 --page --inel", {"--inelastic"}),

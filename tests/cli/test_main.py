@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,6 +130,7 @@ def test_without_a_folder_it_is_the_newest_run(
         ("resise", "'resise' is no command; did you mean 'resize'?"),
         ("wy", "did you mean 'why'?"),
         ("xx", "'xx' is no command; there are explain, why, draw, doctor"),
+        ("simulate", "'simulate' is no command; did you mean 'plan simulate'?"),
     ],
 )
 def test_a_word_that_is_no_command_is_told_with_one_that_is(
@@ -144,29 +147,99 @@ def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixtur
 
 
 def test_the_two_planning_commands_are_reached_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "generated:elan:5", "--gpus", "32", "--policy", "fifo", "--json"]) == 0
+    assert main(["plan", "simulate", "generated:elan:5", "--gpus", "32", "--policy", "fifo", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["policies"]) == ["fifo"]
     spec = Path(__file__).parents[2] / "examples" / "tuning.yaml"
-    assert main(["plan-tuning", str(spec), "--deadline", "20m", "--json"]) == 0
+    assert main(["plan", "tuning", str(spec), "--deadline", "20m", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["deadline_s"] == 1200
 
 
 @pytest.mark.parametrize(
-    "words", [["simulate", "nowhere.csv", "--gpus", "4", "--policy", "fifo"], ["plan-tuning", "nowhere.yaml"]]
+    "words", [["simulate", "nowhere.csv", "--gpus", "4", "--policy", "fifo"], ["tuning", "nowhere.yaml"]]
 )
 def test_a_planning_command_that_cannot_work_is_one_message_and_code_2(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    assert main(["plan", *words]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"kungfu {words[0]}: ")
+    assert err.startswith(f"kungfu plan {words[0]}: ")
     assert err.count("\n") == 1
 
 
 def test_help_lists_both_planning_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--help"])
     shown = capsys.readouterr().out
-    assert "simulate" in shown
-    assert "plan-tuning" in shown
+    assert "    simulate  run a scheduler over a trace of jobs\n" in shown
+    assert "    tuning    plan a hyperparameter search under a deadline\n" in shown
+
+
+def test_help_of_kungfu_names_plan_and_loads_nothing_of_planning() -> None:
+    script = (
+        "import sys; from kungfu.cli.main import make_parser; assert ' plan ' in make_parser(['--help']).format_help();"
+        "sys.exit('kungfu_planning' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0
+
+
+def brought(folder: Path, entry: str) -> Path:
+    """A folder in which a package is installed that brings a command of `kungfu plan`."""
+    (about := folder / "other-1.2.dist-info").mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.2\n")
+    (about / "entry_points.txt").write_text(f"[kungfu.plan]\n{entry}\n")
+    return folder
+
+
+def test_a_command_of_another_package_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(brought(tmp_path, "budget = other_budget"))
+    lines = (
+        "SUMMARY = 'spend less'",
+        "def add_arguments(parser): parser.add_argument('sum', type=int)",
+        "def run(given): return given.sum - 1",
+    )
+    (tmp_path / "other_budget.py").write_text("\n".join(lines))
+    assert main(["plan", "budget", "8"]) == 7
+    with pytest.raises(SystemExit, match="0"):
+        main(["plan", "--help"])
+    assert "    budget    spend less\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("no_such_budget", "ModuleNotFoundError: No module named 'no_such_budget'"),
+        ("json:budget", "AttributeError: module 'json' has no attribute 'budget'"),
+    ],
+)
+def test_an_entry_point_that_does_not_load_is_one_message_and_code_2(
+    value: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(brought(tmp_path, f"budget = {value}"))
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "budget", "8"])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == (
+        f"kungfu plan: error: budget does not load: {value} of other 1.2: {why}; install the package again, or what it "
+        "needs"
+    )
+    # The other commands are not disturbed.
+    assert main(["plan", "simulate", "generated:elan:5", "--gpus", "32", "--policy", "fifo", "--json"]) == 0
+
+
+def test_without_any_entry_point_what_to_install_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "simulate"])
+    assert "brings a command (entry points 'kungfu.plan'); install kungfu-training again" in capsys.readouterr().err
+
+
+def test_plan_alone_and_with_a_word_that_is_no_command_are_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (([], "the following arguments are required: COMMAND"), (["x"], "invalid choice: 'x'")):
+        with pytest.raises(SystemExit, match="2"):
+            main(["plan", *words])
+        assert said in capsys.readouterr().err

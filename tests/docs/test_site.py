@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import kungfu
 from tests.lean_start import environment
 from tools.docs_site import command_line, doctest_blocks, flowchart
 from tools.docs_site.pages import ROOT
 
-PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "record", "schedule", "tune")
+PACKAGES = ("ops", "monitor", "control", "worth", "policies", "keras", "data", "testing", "record")
+PLANNING = ("kungfu_planning.schedule", "kungfu_planning.tune")
 LOADING = {
     "script": "src",
     "img": "src",
@@ -93,7 +93,9 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_outside(tmp_path: Pat
 
 def test_the_page_of_the_command_line_has_every_command_with_its_options() -> None:
     page = command_line.page()
-    assert {"explain", "why", "draw", "doctor", "status", "resize", "stop"} <= {*command_line.commands()}
+    assert {"explain", "why", "draw", "plan", "plan simulate", "plan tuning", "resize", "stop"} <= {
+        *command_line.commands()
+    }
     for name in ("kungfu-run", "kungfu", *(f"kungfu {one}" for one in command_line.commands())):
         assert f"\n## {name}\n\n```text\nusage: {name} " in page
     assert "\n  --max B  " in page
@@ -107,7 +109,8 @@ def is_there(address: str, *, page: Path, site: Path) -> bool:
 def public_names() -> dict[str, str]:
     """Those of kungfu and of the packages that a program may import from, each with where it is defined."""
     found: dict[str, str] = {}
-    for module in (kungfu, *(importlib.import_module(f"kungfu.{package}") for package in PACKAGES)):
+    names = ("kungfu", *(f"kungfu.{package}" for package in PACKAGES), *PLANNING)
+    for module in map(importlib.import_module, names):
         for name in module.__all__:
             one = getattr(module, name)
             found[f"{module.__name__}.{name}"] = (

@@ -18,7 +18,7 @@ def quoted() -> list[str]:
 
 
 def test_every_message_is_one_that_the_program_has() -> None:
-    texts = messages.templates(ROOT / "kungfu")
+    texts = messages.templates(ROOT)
     assert len(quoted()) > 60
     assert [one for one in quoted() if not any(one in text for text in texts)] == []
 
@@ -29,7 +29,7 @@ def test_every_message_has_its_way_out() -> None:
 
 
 def test_all_messages_are_told_on_a_page_of_their_own() -> None:
-    page = messages.page(ROOT / "kungfu")
+    page = messages.page(ROOT)
     for title in messages.SITUATIONS:
         assert f"\n## {title}\n\n- `" in page, title
     for text in (

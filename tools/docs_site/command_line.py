@@ -24,13 +24,15 @@ LETTERS = "100"  # of a line
 def page() -> str:
     """The page in Markdown."""
     parts = [HEAD, _section("kungfu-run", kungfu_run.main, []), _section("kungfu", kungfu.main, [])]
-    return "\n".join([*parts, *(_section(f"kungfu {name}", kungfu.main, [name]) for name in commands())])
+    return "\n".join([*parts, *(_section(f"kungfu {name}", kungfu.main, name.split()) for name in commands())])
 
 
-def commands() -> Iterator[str]:
-    """The names of what `kungfu` can do, as its own help lists them."""
-    listed = _help(kungfu.main, []).partition("\ncommands:\n")[2]
-    yield from re.findall(r"^    ([a-z][a-z-]*)(?: |$)", listed, re.MULTILINE)
+def commands(words: Sequence[str] = ()) -> Iterator[str]:
+    """The names of what `kungfu` can do, as its own help lists them, each before the commands that it has itself."""
+    listed = _help(kungfu.main, [*words]).partition("\ncommands:\n")[2]
+    for name in re.findall(r"^    ([a-z][a-z-]*)(?: |$)", listed, re.MULTILINE):
+        yield " ".join([*words, name])
+        yield from commands([*words, name])
 
 
 def _section(title: str, program: Callable[[Sequence[str]], int], words: list[str]) -> str:

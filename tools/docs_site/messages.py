@@ -24,8 +24,9 @@ SITUATIONS = {
     "Among peers": ("runtime",),
     "Checkpoints and resume": ("runtime/checkpoints", "training/checkpoint"),
     "Commands and records": ("cli", "event_log", "page", "record", "runtime/core/requests", "runtime/job_api"),
-    "Models of clusters, schedulers and searches": ("cli/plan_tuning", "cli/simulate", "schedule", "testing", "tune"),
+    "Models of clusters, schedulers and searches": ("kungfu_planning", "testing"),
 }  # fmt: skip
+PACKAGES = ("kungfu", "kungfu_planning")
 ERRORS = {"DeadlineExceeded", "JobOver", "PeerFailure", "PolicyError", "UsageError"}
 FIXED = 20  # letters that a message has of its own, at least, to be told
 HEAD = """# All messages
@@ -37,10 +38,10 @@ most frequent ones.
 """
 
 
-def page(package: Path) -> str:
-    """The page in Markdown, of the sources in a folder."""
+def page(repository: Path) -> str:
+    """The page in Markdown, of the sources in a repository."""
     found: dict[str, set[tuple[str, str]]] = {title: set() for title in SITUATIONS}
-    for path, tree in _modules(package):
+    for path, tree in _modules(repository):
         found[_situation(path)] |= {(text, error) for error, text in _raised(tree) if _is_told(text)}
     parts = [HEAD]
     for title, messages in found.items():
@@ -49,15 +50,18 @@ def page(package: Path) -> str:
     return "\n".join(parts)
 
 
-def templates(package: Path) -> set[str]:
+def templates(repository: Path) -> set[str]:
     """Every text of the sources, with ``…`` where a value is put in."""
-    texts = (_template(node) for _, tree in _modules(package) for node in ast.walk(tree))
+    texts = (_template(node) for _, tree in _modules(repository) for node in ast.walk(tree))
     return {text for text in texts if text is not None}
 
 
-def _modules(package: Path) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(package.rglob("*.py")) + sorted((package / "policies").glob("*.py")):
-        yield str(path.relative_to(package).with_suffix("")), ast.parse(path.read_text())
+def _modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
+    """Each module by its path, which begins below ``kungfu`` for those of it."""
+    folders = [*(repository / package for package in PACKAGES), repository / "kungfu" / "policies"]  # a link
+    for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
+        name = str(path.relative_to(repository).with_suffix("")).removeprefix("kungfu/")
+        yield name, ast.parse(path.read_text())
 
 
 def _situation(path: str) -> str:

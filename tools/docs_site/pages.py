@@ -28,7 +28,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """The pages of the root are pages of the site, and so are those that are written from the sources."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
-    files.append(File.generated(config, "messages.md", content=messages.page(ROOT / "kungfu")))
+    files.append(File.generated(config, "messages.md", content=messages.page(ROOT)))
     files.append(File.generated(config, "command_line.md", content=command_line.page()))
     return files
 

@@ -1,0 +1,81 @@
+"""``kungfu plan tuning``: from a specification and a deadline to GPUs for each stage."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.comparison import Comparison, as_document, as_tables, compare, draw_comparison, save
+from kungfu_planning.tune.spec import TuningSpec, duration_s, read_spec, tuning_schema
+
+__all__ = ["SUMMARY", "add_arguments", "run"]
+
+SUMMARY = "plan a hyperparameter search under a deadline"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` the arguments of this command."""
+    parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
+    parser.add_argument("--deadline", metavar="TIME", help='when the search has to be done, as "20m" or "1h30m"')
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument(
+        "--plot", nargs="?", const=Path("tuning.png"), type=Path, metavar="FILE", help="draw it (default: %(const)s)"
+    )
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of SPEC.yaml and end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, print and draw; returns the exit status.
+
+    Raises:
+        UsageError: for input that cannot be planned.
+    """
+    if arguments.schema:
+        print(json.dumps(tuning_schema(), indent=2))
+        return 0
+    found = _plan(_spec(arguments), deadline_s=_deadline_s(arguments))
+    if arguments.plot is not None:
+        _draw(found, path=arguments.plot)
+    if arguments.json:
+        print(json.dumps(as_document(found), indent=2, allow_nan=False))
+        return 0
+    console = Console()
+    for table in as_tables(found):
+        console.print(table)
+    if arguments.plot is not None:
+        console.print(f"plot: {arguments.plot}")
+    return 0
+
+
+def _spec(arguments: argparse.Namespace) -> TuningSpec:
+    if arguments.spec is None:
+        raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
+    return read_spec(arguments.spec)
+
+
+def _deadline_s(arguments: argparse.Namespace) -> float:
+    if arguments.deadline is None:
+        raise UsageError("no deadline is given; add one, as --deadline 20m")
+    deadline_s = duration_s(arguments.deadline)
+    if deadline_s <= 0:
+        raise UsageError(f"the deadline is {arguments.deadline!r}; give a time above 0, as --deadline 20m")
+    return deadline_s
+
+
+def _plan(spec: TuningSpec, *, deadline_s: float) -> list[Comparison]:
+    console = Console(stderr=True)
+    each = track(spec.simulators(), "planning", console=console, transient=True, disable=not console.is_terminal)
+    return [compare(simulator, deadline_s=deadline_s, search=spec.search) for simulator in each]
+
+
+def _draw(found: list[Comparison], *, path: Path) -> None:
+    try:
+        save(draw_comparison(found), path=path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot draw to {path}: {error}; give a writable file, as --plot tuning.png") from error

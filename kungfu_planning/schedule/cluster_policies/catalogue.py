@@ -1,0 +1,105 @@
+"""Policies by name, each with the pauses and limits that it is usually run with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule.cluster_policies.elan import elastic_backfill, elastic_fifo
+from kungfu_planning.schedule.cluster_policies.rigid import conservative_backfill, easy_backfill, fifo, first_fit
+from kungfu_planning.schedule.cluster_policies.tiresias import elastic_tiresias, tiresias
+from kungfu_planning.schedule.cluster_policies.tiresias_queues import PAPER_QUANTA
+from kungfu_planning.schedule.engine import Pauses
+from kungfu_planning.schedule.job import ClusterJob, with_limits
+from kungfu_planning.schedule.state import ClusterPolicy
+
+__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "entry_named", "with_shares"]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Parameters of the policies; each policy takes those that it knows."""
+
+    quanta: tuple[float, ...] = PAPER_QUANTA
+    starvation: float | None = None
+    pending_over: int = 0
+    exact_up_to: int = 64
+
+
+@dataclass(frozen=True)
+class CatalogueEntry:
+    """A policy, with the settings of its paper.
+
+    Attributes:
+        make: Makes the policy.
+        pauses: The pauses that the paper measured; None for a policy that never adjusts a running job.
+        shares: The fewest and the most GPUs of a job, as shares of what it asks for; None for one GPU to the whole
+            cluster.
+        tuning: The fields of `Tuning` that the policy looks at.
+    """
+
+    make: Callable[[Tuning], ClusterPolicy[Any]]
+    pauses: Pauses | None = None
+    shares: tuple[float, float] | None = None
+    tuning: frozenset[str] = frozenset()
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The options on which a simulation of this policy depends, besides the trace and the cluster."""
+        return self.tuning | (_OF_ADJUSTING if self.pauses is not None else frozenset())
+
+
+# Only policies that adjust running jobs pause them and look at their limits.
+_OF_ADJUSTING = frozenset({"pause", "pause_in", "overhead", "min_share", "max_share"})
+_OF_QUEUES = frozenset({"quanta", "starvation"})
+
+
+CATALOGUE: dict[str, CatalogueEntry] = {
+    "fifo": CatalogueEntry(lambda tuning: fifo()),
+    "first-fit": CatalogueEntry(lambda tuning: first_fit()),
+    "easy": CatalogueEntry(lambda tuning: easy_backfill()),
+    "conservative": CatalogueEntry(lambda tuning: conservative_backfill()),
+    "tiresias": CatalogueEntry(
+        lambda tuning: tiresias(quanta=tuning.quanta, starvation=tuning.starvation), tuning=_OF_QUEUES
+    ),
+    "elastic-tiresias": CatalogueEntry(
+        lambda tuning: elastic_tiresias(
+            pending_over=tuning.pending_over, quanta=tuning.quanta, starvation=tuning.starvation
+        ),
+        pauses=Pauses(1.1, 0.0),
+        tuning=_OF_QUEUES | {"pending_over"},
+    ),
+    "efifo": CatalogueEntry(
+        lambda tuning: elastic_fifo(exact_up_to=tuning.exact_up_to),
+        pauses=Pauses(1.0, 1.0),
+        shares=(0.25, 4.0),
+        tuning=frozenset({"exact_up_to"}),
+    ),
+    "ebf": CatalogueEntry(
+        lambda tuning: elastic_backfill(exact_up_to=tuning.exact_up_to),
+        pauses=Pauses(1.0, 1.0),
+        shares=(0.25, 4.0),
+        tuning=frozenset({"exact_up_to"}),
+    ),
+}
+"""All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""
+
+
+def entry_named(name: str) -> CatalogueEntry:
+    """The entry of a policy.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
+    if name not in CATALOGUE:
+        raise UsageError(f"no policy {name!r}; there are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def with_shares(jobs: Sequence[ClusterJob], *, shares: tuple[float, float] | None) -> tuple[ClusterJob, ...]:
+    """The jobs with these shares of their requests as limits, or as they are."""
+    if shares is None:
+        return tuple(jobs)
+    return with_limits(jobs, min_share=shares[0], max_share=shares[1])

@@ -1,0 +1,150 @@
+"""Giving GPUs one by one to the job that gains most: the loop that both elastic schedulers share.
+
+The greedy rule hands out one GPU at a time to the job with the largest next gain (ties: the job that stands first),
+and stops when no GPU is left or no gain is above zero. A job reaches its n-th step only after the steps before, so
+the order in which a step is taken depends on the smallest gain up to it. With *ladders* of such running minima the
+greedy result is simply the set of the best steps. Any guess can therefore be repaired into it, step by step: take
+from the worst taken step, give to the best free one. From the previous event's allocation that is a short way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kungfu_planning.schedule.state import Floats, Ints
+
+__all__ = ["Climbers", "Ladders", "build_ladders", "fill_gpus", "relative_gain", "saved_time"]
+
+Gain = Callable[[Floats], Floats]
+
+
+def relative_gain(rates: Floats) -> Floats:
+    """``(t(p+1) - t(p)) / t(p)`` along the last axis, where ``rates[..., p]`` is t(p); 0 at p = 0."""
+    below = rates[..., :-1]
+    return np.divide(np.diff(rates), below, out=np.zeros_like(below), where=below > 0)
+
+
+def saved_time(rates: Floats) -> Floats:
+    """``1/T(n) - 1/T(n+1)`` along the last axis: seconds that one more GPU saves a unit of work; 0 at n = 0."""
+    with np.errstate(divide="ignore"):
+        per_unit = np.where(rates > 0, 1.0 / rates, 0.0)
+    saved = -np.diff(per_unit)
+    saved[..., 0] = 0.0
+    return saved
+
+
+@dataclass(frozen=True)
+class Ladders:
+    """``steps[row, p]`` is the smallest gain on the way from a job's fewest GPUs to p + 1; -inf if it must not go.
+
+    Below the fewest it is +inf: those GPUs are never taken away.
+    """
+
+    steps: Floats
+    row: Ints
+
+
+@dataclass(frozen=True)
+class Climbers:
+    """Jobs that compete for GPUs, in the order that breaks ties: each a row of ``steps`` and a weight (> 0) on it."""
+
+    steps: Floats
+    row: Ints
+    weight: Floats
+
+
+def build_ladders(rates: Floats, *, kind: Ints, fewest: Ints, most: Ints, gain: Gain) -> Ladders:
+    """A ladder for each job, shared by jobs with equal curve, fewest and most.
+
+    Args:
+        rates: throughput, one row per curve, column p for p GPUs.
+        kind: row of ``rates`` of each job.
+        fewest: GPUs each job has in any case, at least 1.
+        most: GPUs it may reach.
+        gain: the worth of each step, given a row of rates.
+    """
+    unique, row = np.unique(np.stack((kind, fewest, most), axis=1), axis=0, return_inverse=True)
+    steps = np.full((len(unique), rates.shape[1]), -np.inf)
+    for index, (curve, first, last) in enumerate(unique.tolist()):
+        gains = np.minimum.accumulate(gain(rates[curve])[first:last])
+        steps[index, first:last] = np.where(gains > 0, gains, -np.inf)
+        steps[index, :first] = np.inf
+    return Ladders(steps, row.reshape(-1))
+
+
+@dataclass
+class _Hand:
+    """The GPUs handed out so far, and for each job the worth of its next step (up) and of its last one (down)."""
+
+    climbers: Climbers
+    held: Ints
+
+    def __post_init__(self) -> None:
+        weight, row, steps = self.climbers.weight, self.climbers.row, self.climbers.steps
+        self.up: Floats = weight * steps[row, self.held]
+        self.down: Floats = weight * steps[row, self.held - 1]
+        self._backwards = self.down[::-1]
+
+    def best(self) -> int:
+        return int(self.up.argmax())
+
+    def worst(self) -> int:
+        return len(self.down) - 1 - int(self._backwards.argmin())  # of equals the last
+
+    def goes_before(self, best: int, worst: int) -> bool:
+        up, down = self.up.item(best), self.down.item(worst)
+        return up > down or (up == down and best < worst)
+
+    def give(self, index: int) -> None:
+        self.held[index] += 1
+        self.down[index] = self.up[index]
+        self.up[index] = self._step(index, self.held.item(index))
+
+    def take(self, index: int) -> None:
+        self.held[index] -= 1
+        self.up[index] = self.down[index]
+        self.down[index] = self._step(index, self.held.item(index) - 1)
+
+    def give_back_useless(self) -> int:
+        """Take away GPUs that gain nothing, and return how many."""
+        count = 0
+        while self.down.item(worst := self.worst()) < 0:
+            self.take(worst)
+            count += 1
+        return count
+
+    def _step(self, index: int, gpus: int) -> float:
+        return self.climbers.weight.item(index) * self.climbers.steps.item(self.climbers.row.item(index), gpus)
+
+
+def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
+    """The greedy allocation of ``total`` GPUs, at least the fewest to each; any ``start`` gives the same.
+
+    Args:
+        climbers: the jobs; the sum of their fewest GPUs is at most ``total``.
+        start: a guess, each between the job's fewest and most GPUs.
+        total: GPUs to hand out.
+
+    Cost:
+        One pass over the jobs for each GPU by which the guess is wrong.
+    """
+    if not len(start):
+        return start
+    hand = _Hand(climbers, start.copy())
+    free = total - int(start.sum())
+    free += hand.give_back_useless()
+    while free < 0:  # the guess hands out more GPUs than there are
+        hand.take(hand.worst())
+        free += 1
+    # GPUs are left: give them while any of them gains something.
+    while free > 0 and hand.up.item(best := hand.best()) > 0:
+        hand.give(best)
+        free -= 1
+    # All are given: move single ones from the worst taken step to the best free one.
+    while free == 0 and hand.goes_before(best := hand.best(), worst := hand.worst()):
+        hand.take(worst)
+        hand.give(best)
+    return hand.held

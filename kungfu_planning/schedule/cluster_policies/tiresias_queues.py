@@ -1,0 +1,196 @@
+"""The multi-level queue: which job stands where, which sinks, which is lifted out of starvation.
+
+A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it sinks to the tail of queue q+1,
+one level per event. A preempted job that has waited ``starvation`` times as long as it had run rises to the tail of
+queue 0 and its counts begin anew. Within a queue those that run stand before those that wait.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule.state import Floats, Ints, State
+
+__all__ = ["PAPER_QUANTA", "Levels", "Queues", "advanced_queues", "empty_queues", "next_crossing_s", "running_first"]
+
+PAPER_QUANTA = (10_000.0, 200_000.0)
+"""GPU seconds after which a job leaves queue 0 and queue 1: the quanta of both papers."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """Limits of the queues.
+
+    Args:
+        quanta: GPU seconds, rising; one queue more than there are quanta.
+        starvation: promotion factor K, above 0; ``None`` never promotes.
+    """
+
+    quanta: tuple[float, ...] = PAPER_QUANTA
+    starvation: float | None = None
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip((0.0, *self.quanta), self.quanta, strict=False))
+        if not rising:
+            raise UsageError(f"quanta {self.quanta} must rise from above 0 GPU seconds")
+        if self.starvation is not None and not 0 < self.starvation < math.inf:
+            raise UsageError(
+                f"starvation factor {self.starvation} must be above 0 and finite; leave it out for no promotion"
+            )
+
+
+@dataclass(frozen=True)
+class Queues:
+    """All living jobs in scan order, queue 0 first, as vectors beside each other.
+
+    Attributes:
+        job: The index of each job.
+        level: Its queue.
+        service: GPU seconds that it has received since its last promotion.
+        executed_s: Seconds for which it ran since then.
+        waited_s: Seconds for which it was preempted since then.
+        now_s: The time up to which all this is counted.
+    """
+
+    job: Ints
+    level: Ints
+    service: Floats
+    executed_s: Floats
+    waited_s: Floats
+    now_s: float
+
+
+def empty_queues() -> Queues:
+    """No job at all, at time 0."""
+    nothing = np.empty(0)
+    return Queues(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), nothing, nothing, nothing, 0.0)
+
+
+def advanced_queues(queues: Queues, *, state: State, levels: Levels) -> Queues:
+    """The queues at the state's time: ended jobs gone, time credited, arrivals in, then sinking and rising."""
+    queues = _chosen(queues, which=~state.progress.finished[queues.job])
+    queues = _credited(queues, state=state)
+    queues = _entered(queues, arrived=state.arrived)
+    return _moved(queues, state=state, levels=levels)
+
+
+def running_first(queues: Queues, *, runs: npt.NDArray[np.bool_]) -> Queues:
+    """Within each queue those that run before those that do not, otherwise as they stood."""
+    rank = 2 * queues.level + ~runs
+    if (rank[1:] >= rank[:-1]).all():
+        return queues
+    return _chosen(queues, which=np.argsort(rank, kind="stable"))
+
+
+_EARLY_S, _LATE_S = 1e-6, 1e-5
+"""Against the rounding of sums of times: a wake may come early by the first, and a limit is reached if only the second
+is missing. The second is larger, so that a job always sinks when it was woken for.
+"""
+
+
+def next_crossing_s(queues: Queues, *, held: Ints, levels: Levels) -> float:
+    """When the next job will have used up its quantum or its patience, in whole seconds from now.
+
+    Rounding up to a second is the published simulator's; its times are whole numbers.
+    """
+    # The next job to sink, at the rate at which it receives service.
+    sinks = (held > 0) & (queues.level < len(levels.quanta))
+    left_s = (_limits(levels)[queues.level[sinks]] - queues.service[sinks]) / held[sinks]
+    in_s = _whole_s(left_s).min(initial=math.inf)
+    # The next job to rise, where promotion is on.
+    if levels.starvation is not None:
+        rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0)
+        left_s = _patience_s(queues, levels.starvation)[rises] - queues.waited_s[rises]
+        in_s = min(in_s, _whole_s(left_s[left_s > _LATE_S]).min(initial=math.inf))
+    return queues.now_s + float(in_s)
+
+
+def _whole_s(left_s: Floats) -> Floats:
+    """Whole seconds to wait; none for a job that has used up two quanta at once, and sinks a level an event."""
+    whole: Floats = np.where(left_s <= _LATE_S, 0.0, np.maximum(np.ceil(left_s - _EARLY_S), 1.0))
+    return whole
+
+
+def _patience_s(queues: Queues, starvation: float) -> Floats:
+    """How long each job may wait, in whole seconds as in the published simulator."""
+    patience_s: Floats = np.floor(queues.executed_s * starvation + _LATE_S)
+    return patience_s
+
+
+def _chosen(queues: Queues, *, which: Ints | npt.NDArray[np.bool_]) -> Queues:
+    return Queues(
+        queues.job[which],
+        queues.level[which],
+        queues.service[which],
+        queues.executed_s[which],
+        queues.waited_s[which],
+        queues.now_s,
+    )
+
+
+def _credited(queues: Queues, *, state: State) -> Queues:
+    elapsed_s = state.now_s - queues.now_s
+    held = state.progress.gpus[queues.job]
+    waits = (held == 0) & (queues.executed_s > 0)
+    return replace(
+        queues,
+        service=queues.service + held * elapsed_s,
+        executed_s=queues.executed_s + (held > 0) * elapsed_s,
+        waited_s=queues.waited_s + waits * elapsed_s,
+        now_s=state.now_s,
+    )
+
+
+def _entered(queues: Queues, *, arrived: Ints) -> Queues:
+    if not len(arrived):
+        return queues
+    # Behind all of queue 0.
+    at = int(np.searchsorted(queues.level, 0, side="right"))
+    fresh = np.zeros(len(arrived))
+    return Queues(
+        np.insert(queues.job, at, arrived),
+        np.insert(queues.level, at, np.zeros_like(arrived)),
+        np.insert(queues.service, at, fresh),
+        np.insert(queues.executed_s, at, fresh),
+        np.insert(queues.waited_s, at, fresh),
+        queues.now_s,
+    )
+
+
+def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
+    """The queues after each job has sunk by one level or risen to queue 0, where it is due."""
+    held = state.progress.gpus[queues.job]
+    # Sinks: it runs, and has used up the quantum of its queue.
+    sinks = (held > 0) & (queues.service + held * _LATE_S >= _limits(levels)[queues.level])
+    # Rises: it was preempted, and has waited its patience out.
+    rises = np.zeros(len(held), dtype=np.bool_)
+    if levels.starvation is not None:
+        waited_out = queues.waited_s + _LATE_S >= _patience_s(queues, levels.starvation)
+        rises = (held == 0) & (queues.level > 0) & (queues.executed_s > 0) & waited_out
+    if not (sinks.any() or rises.any()):  # every job stays in its queue
+        return queues
+    queues = replace(
+        queues,
+        level=np.where(rises, 0, queues.level + sinks),
+        service=np.where(rises, 0.0, queues.service),
+        executed_s=np.where(rises, 0.0, queues.executed_s),
+        waited_s=np.where(rises, 0.0, queues.waited_s),
+    )
+    return _tailed(queues, moves=sinks | rises)
+
+
+def _tailed(queues: Queues, *, moves: npt.NDArray[np.bool_]) -> Queues:
+    """Those that move go to the tails of their queues, in order of arrival."""
+    movers = np.flatnonzero(moves)
+    movers = movers[np.argsort(queues.job[movers])]
+    order = np.concatenate((np.flatnonzero(~moves), movers))
+    return _chosen(queues, which=order[np.argsort(queues.level[order], kind="stable")])
+
+
+def _limits(levels: Levels) -> Floats:
+    return np.array([*levels.quanta, math.inf])

@@ -1,0 +1,255 @@
+"""One event-driven simulator for every policy.
+
+Time jumps from event to event: an arrival, an end, or a moment that the policy asked to be woken at. At each event
+ends come first, then arrivals, then one decision, which is applied at once: so a job is adjusted at most once.
+Between events every rate is constant, and progress is computed only for jobs whose GPUs change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kungfu.errors import InternalError, UsageError
+from kungfu_planning.schedule.job import ClusterJob, arranged
+from kungfu_planning.schedule.outcome import (
+    SimulationRecord,
+    SimulationResult,
+    empty_record,
+    finished_result,
+    record_change,
+    record_event,
+)
+from kungfu_planning.schedule.state import (
+    ClusterPolicy,
+    Floats,
+    Ints,
+    JobProgress,
+    SchedulePlan,
+    State,
+    Workload,
+    read_only,
+    remaining_s,
+    tabulated,
+)
+
+__all__ = ["Pauses", "Simulation", "Watch", "apply_plan", "end_jobs", "initial_progress", "simulate"]
+
+Watch = Callable[[State], None]
+_EVENTS_AT_ONE_INSTANT = 10_000
+_NOBODY: Ints = np.empty(0, dtype=np.int64)
+
+
+def simulate(
+    jobs: Sequence[ClusterJob],
+    *,
+    gpus: int,
+    policy: ClusterPolicy[Any],
+    pauses: Pauses | None = None,
+    watch: Watch | None = None,
+) -> SimulationResult:
+    """Run a trace through a policy on an imagined cluster of ``gpus`` equal GPUs.
+
+    Args:
+        jobs: sorted by arrival, names unique, none larger than the cluster.
+        gpus: GPUs of the cluster, at least 1; placement is by counting, no topology.
+        policy: what decides at every event.
+        pauses: what adjusting a running job costs; nothing by default.
+        watch: called after each event with the state as committed (its vectors are live views: copy what you keep).
+
+    Returns:
+        When each job started and ended, what it was given, and how full the cluster was over time.
+
+    Raises:
+        UsageError: for a trace that breaks a rule above, or a plan that gives away more GPUs than there are.
+        InternalError: if the policy leaves jobs waiting for ever on an idle cluster, or time stands still.
+
+    Cost:
+        One decision per event; 8 bytes of memory for each different curve and GPU.
+
+    >>> from kungfu_planning.schedule.cluster_policies.rigid import fifo
+    >>> result = simulate([ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 1, 2, 5.0)], gpus=2, policy=fifo())
+    >>> [float(end) for end in result.finish_s]
+    [10.0, 15.0]
+    """
+    jobs = arranged(jobs, gpus=gpus)
+    workload = tabulated(jobs, gpus=gpus)
+    simulation = Simulation(initial_progress(workload), empty_record(len(jobs)), pauses or Pauses())
+    state = State(0.0, gpus, workload, read_only(simulation.progress), _NOBODY, _NOBODY, _NOBODY)
+    memory, wake_s, submitted, repeats = policy.begin(workload, gpus), math.inf, 0, 0
+    # Until nobody arrives, ends or asks to be woken any more.
+    while (moment := _next_moment(state, submitted=submitted, wake_s=wake_s)) < math.inf:
+        repeats = _count_repeats(repeats, state=state, moment=moment)
+        state = _end_and_arrive(state, simulation=simulation, now_s=moment, submitted=submitted)
+        submitted += len(state.arrived)
+        plan, memory = policy.decide(state, memory)
+        wake_s = plan.wake_s
+        state = _after_plan(state, simulation=simulation, changed=apply_plan(plan, state=state, simulation=simulation))
+        if watch is not None:
+            watch(state)
+    # No event is left that could start those that wait.
+    if len(state.pending):
+        raise InternalError(f"{policy.name} leaves {len(state.pending)} jobs waiting for ever on an idle cluster")
+    return finished_result(simulation.record, jobs=jobs, gpus=gpus, policy=policy.name)
+
+
+def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
+    """The time of the next event: an arrival, an end or a wake-up, never before now; infinite where there is none."""
+    arrivals = state.workload.submit_s
+    arrival_s = float(arrivals[submitted]) if submitted < len(arrivals) else math.inf
+    end_s = float(state.progress.end_s[state.running].min()) if len(state.running) else math.inf
+    return max(state.now_s, min(arrival_s, end_s, wake_s))
+
+
+def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
+    """How many events in a row were at one instant: a policy that keeps asking to be woken would never end."""
+    if moment > state.now_s:
+        return 0
+    if repeats > _EVENTS_AT_ONE_INSTANT:
+        raise InternalError(f"time stands still at {moment} s: the policy asks to be woken again and again")
+    return repeats + 1
+
+
+def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submitted: int) -> State:
+    """The state that the policy decides on: first the jobs that end leave, then those that arrive come in."""
+    running, pending, arrived = state.running, state.pending, _NOBODY
+    ended = running[state.progress.end_s[running] <= now_s]
+    if len(ended):
+        end_jobs(simulation, jobs=ended, now_s=now_s)
+        running = running[state.progress.gpus[running] > 0]
+    # Several jobs may arrive at one instant: the policy decides on all of them together.
+    submit_s = state.workload.submit_s
+    if submitted < len(submit_s) and submit_s[submitted] <= now_s:
+        arrived = np.arange(submitted, np.searchsorted(submit_s, now_s, side="right"), dtype=np.int64)
+        pending = np.concatenate((pending, arrived))
+    return replace(state, now_s=now_s, running=running, pending=pending, arrived=arrived)
+
+
+def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State:
+    """The state after the plan was applied to the jobs ``changed``."""
+    held = state.progress.gpus
+    # A preempted job waits again, in order of arrival, and a started one waits no longer.
+    if len(changed):
+        stopped = changed[held[changed] == 0]
+        running = np.union1d(state.running[held[state.running] > 0], changed[held[changed] > 0])
+        pending = state.pending[held[state.pending] == 0]
+        state = replace(state, running=running, pending=np.union1d(pending, stopped) if len(stopped) else pending)
+    busy = int(held[state.running].sum())
+    if busy > state.gpus:
+        raise UsageError(f"the policy gave away {busy} GPUs of {state.gpus}: a plan must not exceed the cluster")
+    record_event(simulation.record, now_s=state.now_s, busy=busy, pending=len(state.pending))
+    return state
+
+
+_LONGEST_S = 1e9
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """The cost of an adjustment for a running job: seconds without progress, and a slower run for being elastic at all.
+
+    Starting, preempting and resuming cost nothing, as in the published simulators. A job that is adjusted during a
+    pause waits until the later of the two ends.
+
+    Args:
+        out_s: pause when GPUs are added, 0 to 1e9.
+        in_s: pause when GPUs are taken, 0 to 1e9.
+        overhead: the fraction of throughput that elasticity costs all the time, 0 to 0.99.
+
+    Raises:
+        UsageError: for a value outside its range.
+    """
+
+    out_s: float = 0.0
+    in_s: float = 0.0
+    overhead: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.out_s <= _LONGEST_S and 0 <= self.in_s <= _LONGEST_S and 0 <= self.overhead <= 0.99):
+            raise UsageError(f"{self}: pauses must be 0 to {_LONGEST_S:g} s, the overhead 0 to 0.99")
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """All that the engine changes while it runs: the progress of each job, and the record of it."""
+
+    progress: JobProgress
+    record: SimulationRecord
+    pauses: Pauses
+
+
+def initial_progress(workload: Workload) -> JobProgress:
+    """The progress of every job before it has started."""
+    count = len(workload.gpus)
+    return JobProgress(
+        gpus=np.zeros(count, dtype=np.int64),
+        remaining_s=workload.duration_s.copy(),
+        since_s=np.zeros(count),
+        speed=np.zeros(count),
+        end_s=np.full(count, math.inf),
+        finished=np.zeros(count, dtype=np.bool_),
+    )
+
+
+def end_jobs(simulation: Simulation, *, jobs: Ints, now_s: float) -> None:
+    """Take the GPUs of jobs whose work is done."""
+    progress = simulation.progress
+    record_change(simulation.record, jobs=jobs, before=progress.gpus[jobs], after=np.zeros_like(jobs), now_s=now_s)
+    simulation.record.finish_s[jobs] = now_s
+    progress.gpus[jobs] = 0
+    progress.remaining_s[jobs] = 0.0
+    progress.speed[jobs] = 0.0
+    progress.end_s[jobs] = math.inf
+    progress.finished[jobs] = True
+
+
+def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> Ints:
+    """Give every job of the plan its GPUs, and return the indices of those whose GPUs changed.
+
+    Raises:
+        UsageError: for a plan with a negative number of GPUs, or one for a job that has ended or not arrived.
+    """
+    changed = plan.gpus != state.progress.gpus[plan.jobs]
+    jobs: Ints = plan.jobs[changed]
+    after: Ints = plan.gpus[changed]
+    if not len(jobs):  # the plan leaves every job what it holds
+        return jobs
+    progress = simulation.progress
+    if after.min() < 0 or progress.finished[jobs].any():
+        raise UsageError(
+            f"the policy gave {after.tolist()} GPUs to jobs {jobs.tolist()}: give 0 or more, to living jobs"
+        )
+    before = progress.gpus[jobs]
+    record_change(simulation.record, jobs=jobs, before=before, after=after, now_s=state.now_s)
+    # The work done at the old speed is settled first; from here on the new speed counts.
+    progress.remaining_s[jobs] = remaining_s(state, jobs=jobs)
+    progress.since_s[jobs] = _resume_s(before, after=after, state=state, jobs=jobs, pauses=simulation.pauses)
+    progress.gpus[jobs] = after
+    progress.speed[jobs] = _speed(state.workload, jobs=jobs, gpus=after) * (1.0 - simulation.pauses.overhead)
+    _set_ends(progress, jobs=jobs)
+    return jobs
+
+
+def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pauses) -> Floats:
+    """When each job makes progress again: at once where it starts or stops, after its pause where it is adjusted."""
+    pause_s = np.where(after > before, pauses.out_s, pauses.in_s)
+    resume_s = np.maximum(state.now_s + pause_s, state.progress.since_s[jobs])
+    resumes: Floats = np.where((before > 0) & (after > 0), resume_s, state.now_s)
+    return resumes
+
+
+def _speed(workload: Workload, *, jobs: Ints, gpus: Ints) -> Floats:
+    """Progress per second, relative to the size that the user asked for."""
+    kind = workload.kind[jobs]
+    speed: Floats = workload.rates[kind, gpus] / workload.rates[kind, workload.gpus[jobs]]
+    return speed
+
+
+def _set_ends(progress: JobProgress, *, jobs: Ints) -> None:
+    runs = jobs[progress.gpus[jobs] > 0]
+    progress.end_s[jobs] = math.inf
+    progress.end_s[runs] = progress.since_s[runs] + progress.remaining_s[runs] / progress.speed[runs]

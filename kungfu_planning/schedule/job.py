@@ -1,0 +1,132 @@
+"""A job as a trace states it, and the checks on a list of jobs before it is simulated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from unicodedata import decimal
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule.curve import LINEAR, MOST_GPUS, Curve
+
+_LATEST_S = 1e10  # 300 years: up to here a float tells a millisecond's work from none
+_SHORTEST_S = 1e-3
+
+__all__ = ["ClusterJob", "arranged", "inelastic", "with_limits"]
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    """One training job: what its user asked for, and how it would scale.
+
+    Its work is ``duration_s`` seconds at ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs
+    it takes ``duration_s * T(gpus) / T(p)`` seconds. A job whose least and most are both ``gpus`` is inelastic.
+
+    Args:
+        name: unique within a trace.
+        submit_s: when it arrives, in seconds, 0 to 1e10.
+        gpus: the GPUs its user asked for, at least 1.
+        duration_s: seconds it runs on exactly that many, 0.001 to 1e10.
+        curve: throughput by number of GPUs; perfect scaling by default.
+        min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
+        max_gpus: the most that it can use, at least ``gpus``; ``None`` for as many as the cluster has.
+
+    Raises:
+        UsageError: for a value outside its range.
+    """
+
+    name: str
+    submit_s: float
+    gpus: int
+    duration_s: float
+    curve: Curve = LINEAR
+    min_gpus: int = 1
+    max_gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.submit_s <= _LATEST_S:
+            raise UsageError(
+                f"job {self.name}: submitted at {self.submit_s} s; must be a time from 0 to {_LATEST_S:g} s, in seconds"
+            )
+        if not _SHORTEST_S <= self.duration_s <= _LATEST_S:
+            raise UsageError(
+                f"job {self.name}: runs for {self.duration_s} s; a duration must be above 0: {_SHORTEST_S:g} s to "
+                f"{_LATEST_S:g} s"
+            )
+        if self.gpus < 1:
+            raise UsageError(f"job {self.name}: asks for {self.gpus} GPUs; must be at least 1")
+        if not 1 <= self.min_gpus <= self.gpus or (self.max_gpus is not None and self.max_gpus < self.gpus):
+            raise UsageError(
+                f"job {self.name}: min {self.min_gpus}, asked {self.gpus}, max {self.max_gpus}: "
+                f"must satisfy 1 <= min <= asked <= max"
+            )
+
+
+def inelastic(job: ClusterJob) -> ClusterJob:
+    """The same job declared unable to run on any other number of GPUs than it asked for."""
+    return replace(job, min_gpus=job.gpus, max_gpus=job.gpus)
+
+
+def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
+    """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it asked for.
+
+    Both ends are rounded down, the lower one to at least 1 GPU.
+
+    >>> job = with_limits([ClusterJob("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
+    >>> job.min_gpus, job.max_gpus
+    (1, 24)
+    """
+    if not 0 <= min_share <= 1 <= max_share < math.inf:
+        raise UsageError(f"shares {min_share} and {max_share} must satisfy 0 <= min <= 1 <= max, both finite")
+    return tuple(
+        replace(job, min_gpus=max(1, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share)) for job in jobs
+    )
+
+
+def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
+    """The jobs in the order in which a simulation takes them: by arrival, those of one instant by name.
+
+    Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file changes nothing.
+
+    Raises:
+        UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster.
+    """
+    if not 1 <= gpus <= MOST_GPUS:
+        raise UsageError(f"a cluster of {gpus} GPUs cannot be simulated: give 1 to {MOST_GPUS:,}")
+    if not jobs:
+        raise UsageError("the trace is empty: there is nothing to schedule; give at least one job")
+    _check_sorted(jobs)
+    _check_unique(jobs)
+    for job in jobs:
+        if job.gpus > gpus:
+            raise UsageError(
+                f"job {job.name} asks for {job.gpus} GPUs and the cluster has {gpus}: it would wait for ever; "
+                f"leave it out or give a larger cluster"
+            )
+    return tuple(sorted(jobs, key=lambda job: (job.submit_s, _name_key(job.name))))
+
+
+def _check_sorted(jobs: Sequence[ClusterJob]) -> None:
+    for before, job in pairwise(jobs):
+        if job.submit_s < before.submit_s:
+            raise UsageError(
+                f"arrivals must not go back in time: job {job.name} at {job.submit_s:g} s stands after "
+                f"job {before.name} at {before.submit_s:g} s; sort the trace by submission"
+            )
+
+
+def _check_unique(jobs: Sequence[ClusterJob]) -> None:
+    seen: set[str] = set()
+    for job in jobs:
+        if job.name in seen:
+            raise UsageError(f"two jobs are called {job.name!r}: names must be unique in a trace; rename one")
+        seen.add(job.name)
+
+
+def _name_key(name: str) -> tuple[int, int, str, str]:
+    if not name.isdecimal():
+        return (1, 0, "", name)
+    digits = "".join(str(decimal(sign)) for sign in name).lstrip("0")  # int() refuses some thousands of them
+    return (0, len(digits), digits, name)

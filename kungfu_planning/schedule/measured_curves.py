@@ -1,0 +1,189 @@
+"""Measured throughput: tables of it by model and batch, and the curve of a batch that follows the GPUs.
+
+A table is one CSV file per model, with one row per batch size and one column per GPU count. Hybrid scaling keeps the
+batch while strong scaling still pays and doubles it when it no longer does (Xie et al., *Elan*, 2020, algorithm 1).
+Read literally the algorithm also answers for fewer workers: the loop is skipped and the batch shrinks in proportion,
+although the text speaks of adding workers only. Both readings are offered.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule.curve import Curve, best_gpus, rate_at
+
+__all__ = ["BatchOnScaleIn", "MeasuredCurves", "hybrid_batch", "hybrid_curve", "read_throughputs"]
+
+
+@dataclass(frozen=True)
+class MeasuredCurves:
+    """Curves of several models: ``families[model][batch]`` is a ``Curve`` in iterations a second.
+
+    Raises:
+        UsageError: from ``curve``, for a model or a batch that was not measured.
+    """
+
+    families: Mapping[str, Mapping[int, Curve]]
+
+    def family(self, model: str) -> Mapping[int, Curve]:
+        """All curves of one model, by total batch size."""
+        if model not in self.families:
+            raise UsageError(f"no throughput of model {model!r} is known; there are {sorted(self.families)}")
+        return self.families[model]
+
+    def curve(self, model: str, *, batch: int) -> Curve:
+        """The strong-scaling curve of ``model`` at a total batch of ``batch`` samples."""
+        family = self.family(model)
+        if batch not in family:
+            raise UsageError(f"no throughput of {model!r} at batch {batch} is known; there are {sorted(family)}")
+        return family[batch]
+
+
+def read_throughputs(folder: str | Path) -> MeasuredCurves:
+    """Every ``MODEL.csv`` in ``folder``, header ``global_batch_size,1,2,4,...``, cells in iterations a second.
+
+    An empty cell at either end of a row was not measured; one between two numbers is a hole, and an error.
+
+    Raises:
+        UsageError: for a folder without tables, a hole, a zero, or a cell that is no number: file, line and column.
+    """
+    folder = Path(folder)
+    try:
+        tables = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror}; give a folder with files like resnet50.csv") from error
+    if not tables:
+        raise UsageError(f"{folder} holds no throughput tables: give a folder with files like resnet50.csv")
+    return MeasuredCurves({table.stem: _read_table(table) for table in tables})
+
+
+def _read_table(path: Path) -> dict[int, Curve]:
+    rows = _rows(path)
+    if len(rows) < 2 or rows[0][1][0] != "global_batch_size":
+        raise UsageError(f"{path}:1: expected a header global_batch_size,1,2,4,... and at least one row under it")
+    counts = [_whole(cell, where=f"{path}:{rows[0][0]}") for cell in rows[0][1][1:]]
+    family: dict[int, Curve] = {}
+    for line, row in rows[1:]:
+        where = f"{path}:{line}"
+        batch = _whole(row[0], where=f"{where}: column global_batch_size")
+        if batch in family:
+            raise UsageError(f"{where}: expected a new batch, got {batch} again: leave one of the two rows")
+        family[batch] = _row_curve(row[1:], counts=counts, where=where)
+    return family
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines that hold anything, with their numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            return [(line, cells) for line, cells in enumerate(csv.reader(lines, strict=True), start=1) if cells]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: expected a readable CSV file in UTF-8: {error}") from error
+
+
+def _row_curve(cells: list[str], *, counts: list[int], where: str) -> Curve:
+    filled = [index for index, cell in enumerate(cells) if cell.strip()]
+    if not filled or len(cells) > len(counts):
+        raise UsageError(f"{where}: expected 1 to {len(counts)} rates, got {len(filled)}")
+    for index in range(filled[0], filled[-1] + 1):
+        if index not in filled:
+            raise UsageError(f"{where}: column {counts[index]}: a hole between two measured rates; measure it")
+    rates = tuple(_number(cells[index], where=f"{where}: column {counts[index]}") for index in filled)
+    try:
+        return Curve(tuple(counts[index] for index in filled), rates)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _whole(cell: str, *, where: str) -> int:
+    value = _number(cell, where=where)
+    if not 1 <= value < 1e9 or value != int(value):
+        raise UsageError(f"{where}: expected a whole number of at least 1, got {cell!r}")
+    return int(value)
+
+
+def _number(cell: str, *, where: str) -> float:
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise UsageError(f"{where}: expected a number, got {cell!r}") from error
+
+
+BatchOnScaleIn = Literal["shrink", "keep"]
+
+
+def hybrid_batch(
+    batch: int, *, workers: int, target: int, optimum: Callable[[int], int], scale_in: BatchOnScaleIn = "shrink"
+) -> int:
+    """The total batch size, in samples, after going from ``workers`` to ``target`` workers.
+
+    For k = 1, 2, 4, ... up to ``target / workers`` the first ``k * batch`` whose strong-scaling optimum is at least
+    ``target`` workers; if there is none, ``batch * target / workers``, rounded down and at least 1.
+
+    Args:
+        batch: total batch size before, in samples, at least 1.
+        workers: workers before, at least 1.
+        target: workers after, at least 1.
+        optimum: the number of workers at which a total batch of that many samples trains fastest.
+        scale_in: what fewer workers do to the batch: ``"shrink"`` (the algorithm as printed) or ``"keep"``.
+
+    >>> best = {64: 32, 128: 64}.__getitem__
+    >>> hybrid_batch(64, workers=8, target=16, optimum=best), hybrid_batch(64, workers=8, target=64, optimum=best)
+    (64, 128)
+    >>> hybrid_batch(64, workers=8, target=2, optimum=best), hybrid_batch(
+    ...     64, workers=8, target=2, optimum=best, scale_in="keep"
+    ... )
+    (16, 64)
+    """
+    if min(batch, workers, target) < 1:
+        raise UsageError(f"batch {batch}, workers {workers} and target {target} must all be at least 1")
+    if target < workers and scale_in == "keep":
+        return batch
+    factor = 1
+    while factor * workers <= target:
+        if optimum(factor * batch) >= target:
+            return factor * batch
+        factor *= 2
+    return max(1, batch * target // workers)
+
+
+def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale_in: BatchOnScaleIn = "keep") -> Curve:
+    """Samples a second on every number of GPUs when the batch follows ``hybrid_batch``.
+
+    ``T(n) = B(n) * r(B(n), n)`` with B(n) the batch of algorithm 1 and r the measured iterations a second. Only
+    measured batches can be looked up: a batch that was not measured becomes the largest measured one below it, or
+    the smallest if there is none, so the curve never promises a rate that was not measured.
+
+    Args:
+        family: iterations a second by total batch size, at least ``batch`` itself.
+        batch: the job's own total batch size, in samples.
+        workers: the GPUs its user asked for, at which the batch is ``batch``.
+        scale_in: see ``hybrid_batch``; the default keeps the batch, as small batches were seldom measured.
+
+    >>> family = {64: Curve((1, 2, 4), (4.0, 6.0, 5.0)), 128: Curve((1, 2, 4), (2.0, 4.0, 6.0))}
+    >>> hybrid_curve(family, batch=64, workers=1).rates[-1]  # 4 GPUs: past the optimum of 64, so 128 samples
+    768.0
+    """
+    if batch not in family:
+        raise UsageError(
+            f"no curve was measured at batch {batch}; there are {sorted(family)}: measure it or choose one"
+        )
+    last = max(curve.gpus[-1] for curve in family.values())
+    counts = tuple(range(1, last + 1))
+    chosen = [_measured_batch(family, batch=batch, workers=workers, target=n, scale_in=scale_in) for n in counts]
+    return Curve(counts, tuple(size * rate_at(family[size], gpus=n) for n, size in zip(counts, chosen, strict=True)))
+
+
+def _measured_batch(
+    family: Mapping[int, Curve], *, batch: int, workers: int, target: int, scale_in: BatchOnScaleIn
+) -> int:
+    def optimum(size: int) -> int:
+        return best_gpus(family[size]) if size in family else 0
+
+    wanted = hybrid_batch(batch, workers=workers, target=target, optimum=optimum, scale_in=scale_in)
+    return max((size for size in family if size <= wanted), default=min(family))

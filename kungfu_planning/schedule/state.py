@@ -1,0 +1,162 @@
+"""The state that a policy sees and the plan that it answers: the border between deciding and performing.
+
+A policy is a pure function of (state, its own memory) to (plan, new memory). The simulator performs plans on an
+imagined cluster; anything that carries plans out on running jobs can take the simulator's place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from kungfu_planning.schedule.curve import rates_up_to
+from kungfu_planning.schedule.job import ClusterJob
+
+__all__ = [
+    "ClusterPolicy",
+    "Floats",
+    "Ints",
+    "JobProgress",
+    "SchedulePlan",
+    "State",
+    "Workload",
+    "read_only",
+    "remaining_s",
+    "stateless",
+    "tabulated",
+]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Memory = TypeVar("Memory")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The jobs as vectors, one entry per job in order of arrival; a job is known by its index.
+
+    Attributes:
+        gpus: GPUs that the user asked for.
+        min_gpus: The fewest that the job runs on.
+        max_gpus: The most that it can use, at most those of the cluster.
+        submit_s: Arrival, seconds.
+        duration_s: Seconds on the GPUs that the user asked for.
+        kind: The row of `rates` that holds the job's curve.
+        rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
+    """
+
+    gpus: Ints
+    min_gpus: Ints
+    max_gpus: Ints
+    submit_s: Floats
+    duration_s: Floats
+    kind: Ints
+    rates: Floats
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """The progress of each job. Only the engine writes it; policies get read-only views.
+
+    Attributes:
+        gpus: GPUs that the job holds.
+        remaining_s: Work left at `since_s`, in seconds at the size the user asked for.
+        since_s: From when the job makes progress; it lies in the future while the job is paused.
+        speed: Progress per second from then on.
+        end_s: When the job will end; infinite for one that does not run.
+        finished: Whether the job has ended.
+    """
+
+    gpus: Ints
+    remaining_s: Floats
+    since_s: Floats
+    speed: Floats
+    end_s: Floats
+    finished: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class State:
+    """The cluster at one instant, before the policy has decided.
+
+    Attributes:
+        now_s: The time, seconds.
+        gpus: GPUs of the cluster.
+        workload: All jobs, those to come included.
+        progress: The progress of each job.
+        running: The indices of the jobs that run, in order of arrival.
+        pending: The indices of the jobs that wait, in order of arrival.
+        arrived: Those of the pending jobs that have arrived now.
+    """
+
+    now_s: float
+    gpus: int
+    workload: Workload
+    progress: JobProgress
+    running: Ints
+    pending: Ints
+    arrived: Ints
+
+
+@dataclass(frozen=True)
+class SchedulePlan:
+    """GPUs for some jobs; a job that is not named keeps what it has.
+
+    Attributes:
+        jobs: The indices of the jobs.
+        gpus: The GPUs of each; 0 preempts the job.
+        wake_s: When to ask again though no job arrives or ends.
+    """
+
+    jobs: Ints
+    gpus: Ints
+    wake_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class ClusterPolicy(Generic[Memory]):
+    """A name, the memory to begin with, and the decision itself."""
+
+    name: str
+    begin: Callable[[Workload, int], Memory]
+    decide: Callable[[State, Memory], tuple[SchedulePlan, Memory]]
+
+
+def stateless(name: str, *, decide: Callable[[State], SchedulePlan]) -> ClusterPolicy[None]:
+    """A policy that needs no memory: a function from a state to a plan."""
+    return ClusterPolicy(name, lambda _workload, _gpus: None, lambda state, memory: (decide(state), memory))
+
+
+def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
+    """The jobs as vectors, in 8 bytes for each different curve and each GPU of the cluster."""
+    kinds = {curve: index for index, curve in enumerate(dict.fromkeys(job.curve for job in jobs))}
+    return Workload(
+        gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
+        min_gpus=np.array([job.min_gpus for job in jobs], dtype=np.int64),
+        max_gpus=np.array([min(gpus, job.max_gpus or gpus) for job in jobs], dtype=np.int64),
+        submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
+        duration_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
+        kind=np.array([kinds[job.curve] for job in jobs], dtype=np.int64),
+        rates=np.stack([rates_up_to(curve, gpus=gpus) for curve in kinds]),
+    )
+
+
+def remaining_s(state: State, *, jobs: Ints) -> Floats:
+    """Work left now, in seconds at the size the user asked for."""
+    progress = state.progress
+    elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)
+    left: Floats = np.maximum(progress.remaining_s[jobs] - progress.speed[jobs] * elapsed, 0.0)
+    return left
+
+
+def read_only(progress: JobProgress) -> JobProgress:
+    """Views of the same arrays through which nothing can be written."""
+    views: dict[str, Any] = {field.name: getattr(progress, field.name).view() for field in fields(progress)}
+    for view in views.values():
+        view.flags.writeable = False
+    return JobProgress(**views)

@@ -1,0 +1,206 @@
+"""Reading a trace into jobs: which column holds what, every cell checked, every fault named by its place.
+
+A trace here is a file of jobs as clusters publish them, one row per job; the trace of a training run is read in
+`kungfu.record`. A new format is one more entry of `FORMATS`, or a `Columns` of your own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule.curve import LINEAR, Curve
+from kungfu_planning.schedule.job import ClusterJob
+from kungfu_planning.schedule.measured_curves import MeasuredCurves, hybrid_curve
+from kungfu_planning.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole_number, word
+
+__all__ = ["FORMATS", "BatchScaling", "Columns", "detected", "own_columns", "read_job_trace"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of a format's columns.
+
+    Args:
+        submit: arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
+        gpus: GPUs asked for, a whole number.
+        duration: seconds on that many GPUs.
+        name: the job's name; ``None`` names it after its line.
+        model: the model, to look up a throughput curve; ``None`` if the trace has none.
+        batch: its total batch size in samples; ``None`` if the trace has none.
+        order: ``"sorted"`` if rows must come by arrival, ``"any"`` to have the reader sort them.
+    """
+
+    submit: str
+    gpus: str
+    duration: str
+    name: str | None = None
+    model: str | None = None
+    batch: str | None = None
+    order: Literal["sorted", "any"] = "sorted"
+
+    def needed(self) -> tuple[str, ...]:
+        """The columns that a file must have."""
+        return tuple(c for c in (self.name, self.submit, self.gpus, self.duration, self.model, self.batch) if c)
+
+
+FORMATS: dict[str, Columns] = {
+    "tiresias": Columns("submit_time", "num_gpu", "duration", "job_id", model="model_name"),
+    "itp": Columns("submission_time", "num_gpu", "duration", "job_id", "model_name", "batch_size"),
+    "philly-jobs": Columns("submit_time", "num_gpu", "real_duration", "job_id", "model_name", "batch_size"),
+    "philly": Columns("timestamp", "num_gpus", "duration", order="any"),
+}
+"""Formats by name: the Tiresias simulator's, Microsoft's ITP, one Philly virtual cluster, and all of Philly."""
+
+
+def detected(header: Sequence[str], *, where: str) -> Columns:
+    """The format whose columns are all in ``header``; of several the one that uses most of them.
+
+    Raises:
+        UsageError: if no format fits.
+
+    >>> detected(["timestamp", "duration", "num_gpus", "gpu_time", "cluster"], where="philly.csv:1").gpus
+    'num_gpus'
+    """
+    fitting = [columns for columns in FORMATS.values() if set(columns.needed()) <= set(header)]
+    if not fitting:
+        known = "; ".join(f"{name}: {', '.join(columns.needed())}" for name, columns in FORMATS.items())
+        raise UsageError(f"{where}: the columns {', '.join(header)} fit no known format ({known}): name your columns")
+    return max(fitting, key=lambda columns: len(columns.needed()))
+
+
+def own_columns(text: str) -> Columns:
+    """Columns from text like ``submit=arrived,gpus=n,duration=secs,order=any``.
+
+    Raises:
+        UsageError: for a word that is no field of ``Columns``, or if submit, gpus or duration is missing.
+
+    >>> own_columns("submit=a,gpus=g,duration=d").duration
+    'd'
+    """
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    given = dict(pairs)
+    allowed = set(Columns.__dataclass_fields__)
+    wrong = [word for word, value in pairs if word not in allowed or not value]
+    # A word that is given twice.
+    wrong += [word for word in given if [key for key, _ in pairs].count(word) > 1]
+    missing = [word for word in ("submit", "gpus", "duration") if word not in given]
+    if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
+        raise UsageError(
+            f"columns {text!r}: expected submit=..,gpus=..,duration=.. and optionally name, model, batch, "
+            f"order=sorted|any; wrong: {wrong or 'none'}, missing: {missing or 'none'}"
+        )
+    order: Literal["sorted", "any"] = "any" if given.pop("order", "sorted") == "any" else "sorted"
+    return Columns(order=order, **given)
+
+
+BatchScaling = Literal["strong", "hybrid"]
+_CurveOf = Callable[[str, int, int], Curve]
+
+
+def read_job_trace(
+    path: str | Path,
+    *,
+    columns: Columns | None = None,
+    measured: MeasuredCurves | None = None,
+    scaling: BatchScaling = "strong",
+) -> tuple[ClusterJob, ...]:
+    """The jobs of a CSV file, plain or gzipped, by arrival.
+
+    Args:
+        path: the file; a name that ends in ``.gz`` is unpacked on the way.
+        columns: which column holds what; by default the known format that fits the header.
+        measured: throughput tables, looked up by the columns model and batch; without them jobs scale perfectly.
+        scaling: ``"strong"`` keeps each job's batch, ``"hybrid"`` lets it follow the number of GPUs.
+
+    Raises:
+        UsageError: for a file that is missing, empty, or malformed: file, line, column, what was expected.
+    """
+    header, rows = read_rows(Path(path))
+    columns = columns or detected(header, where=f"{path}:1")
+    if missing := [name for name in columns.needed() if name not in header]:
+        raise UsageError(f"{path}:1: expected columns {', '.join(missing)}; the header has {', '.join(header)}")
+    _check_lookup(columns, measured=measured, scaling=scaling, path=path)
+    curve_of = _curves(measured, scaling=scaling)
+    jobs = [_job(row, columns=columns, curve_of=curve_of) for row in rows]
+    _check_unique(jobs, rows=rows, columns=columns)
+    # The format promises no order: jobs are sorted by arrival.
+    if columns.order == "any":
+        return tuple(sorted(jobs, key=lambda job: job.submit_s))
+    # The format promises an order: a row out of it is a fault of the file.
+    _check_sorted(jobs, rows=rows, columns=columns)
+    return tuple(jobs)
+
+
+def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> ClusterJob:
+    gpus = whole_number(row.cells[columns.gpus], where=row.at(columns.gpus))
+    name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
+    submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
+    duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
+    curve = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
+    try:
+        return ClusterJob(name, submit_s, gpus, duration_s, curve)
+    except UsageError as error:
+        raise UsageError(f"{row.where}: {error}") from error
+
+
+def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
+    """The throughput curve of a job: perfect scaling where no table is given."""
+    if curve_of is None or columns.model is None or columns.batch is None:
+        return LINEAR
+    batch = whole_number(row.cells[columns.batch], where=row.at(columns.batch))
+    try:
+        return curve_of(row.cells[columns.model].strip(), batch, gpus)
+    except UsageError as error:
+        raise UsageError(f"{row.at(columns.model)}: {error}") from error
+
+
+def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _CurveOf | None:
+    if measured is None:
+        return None
+
+    @cache
+    def curve_of(model: str, batch: int, gpus: int) -> Curve:
+        if scaling == "hybrid":
+            return hybrid_curve(measured.family(model), batch=batch, workers=gpus)
+        return measured.curve(model, batch=batch)
+
+    return curve_of
+
+
+def _check_lookup(
+    columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
+) -> None:
+    """Refuses tables that no column looks up: perfect scaling would be taken for the curves that were given."""
+    if measured is not None and (columns.model is None or columns.batch is None):
+        raise UsageError(
+            f"{path}: throughput tables are given, but no column of model and of batch to look them up by: "
+            f"name them (model=..,batch=..), or leave the tables out"
+        )
+    if measured is None and scaling == "hybrid":
+        raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")
+
+
+def _check_sorted(jobs: list[ClusterJob], *, rows: list[TraceRow], columns: Columns) -> None:
+    for (before, job), row in zip(pairwise(jobs), rows[1:], strict=True):
+        if job.submit_s < before.submit_s:
+            raise UsageError(
+                f"{row.at(columns.submit)}: expected at least {before.submit_s:g} s as in the row above, got "
+                f"{job.submit_s:g} s: arrivals must be sorted; sort the file, or read it with order=any"
+            )
+
+
+def _check_unique(jobs: list[ClusterJob], *, rows: list[TraceRow], columns: Columns) -> None:
+    first: dict[str, TraceRow] = {}
+    for job, row in zip(jobs, rows, strict=True):
+        if job.name in first:
+            raise UsageError(
+                f"{row.at(columns.name or 'line')}: expected a new name, got {job.name!r} as in line "
+                f"{first[job.name].line}: names must be unique; rename one"
+            )
+        first[job.name] = row

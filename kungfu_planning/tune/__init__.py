@@ -1,0 +1,51 @@
+"""Planning a hyperparameter search: how many GPUs each stage should hold, what that takes, and where trials go.
+
+Deciding only, in plain Python and NumPy: nothing here starts an instance or moves a trial.
+"""
+
+from kungfu_planning.tune.baselines import Search, best_naive, best_static, fastest
+from kungfu_planning.tune.cloud import Cloud, Dataset, Delays, Instance
+from kungfu_planning.tune.estimation import Estimate, estimate
+from kungfu_planning.tune.experiment import Experiment, Stage, hyperband, successive_halving
+from kungfu_planning.tune.latency import Latency, ScalingCurve, amdahl, scaling
+from kungfu_planning.tune.placement import Nodes, Shrunk, Slot, TrialPlacement, moves, place, shrink, unplaced
+from kungfu_planning.tune.planner import plan_deadlines, plan_elastic
+from kungfu_planning.tune.simulator import Simulator
+from kungfu_planning.tune.spec import TuningSpec, duration_s, parse_spec, read_spec, tuning_schema
+
+__all__ = [
+    "Cloud",
+    "Dataset",
+    "Delays",
+    "Estimate",
+    "Experiment",
+    "Instance",
+    "Latency",
+    "Nodes",
+    "ScalingCurve",
+    "Search",
+    "Shrunk",
+    "Simulator",
+    "Slot",
+    "Stage",
+    "TrialPlacement",
+    "TuningSpec",
+    "amdahl",
+    "best_naive",
+    "best_static",
+    "duration_s",
+    "estimate",
+    "fastest",
+    "hyperband",
+    "moves",
+    "parse_spec",
+    "place",
+    "plan_deadlines",
+    "plan_elastic",
+    "read_spec",
+    "scaling",
+    "shrink",
+    "successive_halving",
+    "tuning_schema",
+    "unplaced",
+]

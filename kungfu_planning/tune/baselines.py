@@ -1,0 +1,144 @@
+"""The plans that a planned one is compared with: one static cluster, rigid trials, the fastest there is.
+
+Also what every search for a plan shares: its settings, the limit of GPUs, and what meets a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.estimation import Estimate, estimate
+from kungfu_planning.tune.simulator import Simulator, stage_training
+
+__all__ = ["Search", "Steps", "best_naive", "best_static", "cheaper", "fastest", "meets", "most_gpus", "static_sizes"]
+
+Steps = Literal["instance", "literal"]
+"""How far a greedy step goes: also until an instance less is needed, or only to the next fair share as printed."""
+
+_SLACK = 1e-9
+"""Relative: a plan of exactly the deadline meets it, whatever the rounding of its sum."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Settings of the planners.
+
+    Args:
+        max_gpus: the most GPUs of any stage, at least 1; None means as many as every trial of the largest stage can
+            use.
+        multiples: multiples of the best static size that a greedy descent starts from, each at least 1.
+        steps: how far one greedy step goes.
+        least_saving: dollars that a step has to save, above 0.
+
+    Raises:
+        UsageError: for a value out of range.
+    """
+
+    max_gpus: int | None = None
+    multiples: tuple[int, ...] = (1, 2, 3)
+    steps: Steps = "instance"
+    least_saving: float = 1e-9
+
+    def __post_init__(self) -> None:
+        if self.max_gpus is not None and self.max_gpus < 1:
+            raise UsageError(f"at most {self.max_gpus} GPUs cannot train anything; give max_gpus of at least 1")
+        if not self.multiples or min(self.multiples) < 1:
+            raise UsageError(f"warm starts at {self.multiples} times the static size; give multiples of at least 1")
+        if not self.least_saving > 0:
+            raise UsageError(f"a step has to save more than {self.least_saving} $; give an amount above 0")
+
+
+def most_gpus(simulator: Simulator, *, search: Search) -> int:
+    """The most GPUs that a stage may hold."""
+    if search.max_gpus is not None:
+        return search.max_gpus
+    return max(stage.trials for stage in simulator.experiment.stages) * simulator.scaling.widest
+
+
+def meets(found: Estimate, *, deadline_s: float) -> bool:
+    """Whether the predicted mean completion time is within the deadline."""
+    return found.seconds <= deadline_s * (1 + _SLACK)
+
+
+def cheaper(found: Estimate) -> tuple[float, float]:
+    """Sorts estimates by cost, then by time."""
+    return found.dollars, found.seconds
+
+
+_MOST_SIZES = 200_000
+
+
+def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
+    """The cheapest plan with the same number of GPUs in every stage that meets the deadline; ties: the faster.
+
+    Returns:
+        The plan with its estimate; None when no size up to the limit meets the deadline.
+    """
+    met = [found for found in _statics(simulator, search=search) if meets(found, deadline_s=deadline_s)]
+    return min(met, key=cheaper, default=None)
+
+
+def fastest(simulator: Simulator, *, search: Search) -> Estimate:
+    """The fastest plan: each stage at its fastest size, or the fastest static plan where growing costs more time.
+
+    While an iteration never gets slower with GPUs, nothing can be faster, apart from chance in the set-ups.
+    """
+    sizes = static_sizes(simulator, search=search)
+    stages = range(simulator.experiment.num_stages())
+    eager = tuple(_fastest_size(simulator, stage=stage, sizes=sizes) for stage in stages)
+    return min([estimate(simulator, plan=eager), *_statics(simulator, search=search)], key=lambda found: found.seconds)
+
+
+def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
+    """The sizes worth judging: all at which some stage's share changes.
+
+    Any other size runs exactly like the next smaller one of these, with GPUs that idle, so it cannot be cheaper: the
+    list stands for all sizes from 1 to the limit.
+
+    Raises:
+        UsageError: when there are more than 200,000.
+    """
+    limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
+    trials = {stage.trials for stage in simulator.experiment.stages}
+    # Where trials are placed on instances, GPUs that a trial cannot use decide too how many instances a stage holds,
+    # and so whether the next one has to wait for others.
+    useful = widest if simulator.cloud.packing == "counted" else limit
+    shares = [range(1, min(limit, max(trials)) + 1), *(range(n, min(limit, n * useful) + 1, n) for n in trials)]
+    count = sum(map(len, shares))
+    if count > _MOST_SIZES:
+        raise UsageError(
+            f"up to {limit:,} GPUs there are {count:,} cluster sizes to judge, more than {_MOST_SIZES:,}: give a"
+            " smaller max_gpus, fewer trials, or a scaling curve that ends earlier"
+        )
+    return sorted({size for share in shares for size in share})
+
+
+def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:
+    stages = simulator.experiment.num_stages()
+    return (estimate(simulator, plan=(size,) * stages) for size in static_sizes(simulator, search=search))
+
+
+def _fastest_size(simulator: Simulator, *, stage: int, sizes: Iterable[int]) -> int:
+    return min(sizes, key=lambda size: float(stage_training(simulator, stage=stage, gpus=size).seconds.mean()))
+
+
+def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate | None:
+    """The cheapest plan of k GPUs for every trial in every stage (k = 1, 2, ...) that meets the deadline.
+
+    The cluster shrinks with the number of trials, but no trial ever grows, so that a long last stage takes long or
+    forces a huge first one.
+
+    Returns:
+        The plan with its estimate; None when no k up to the limit meets the deadline.
+
+    Reference:
+        Misra et al., 2021, section 6.3.1.
+    """
+    trials = [stage.trials for stage in simulator.experiment.stages]
+    limit = min(most_gpus(simulator, search=search) // max(trials), simulator.scaling.widest)
+    plans = (tuple(each * count for count in trials) for each in range(1, limit + 1))
+    found = (estimate(simulator, plan=plan) for plan in plans)
+    return min((each for each in found if meets(each, deadline_s=deadline_s)), key=cheaper, default=None)

@@ -1,0 +1,83 @@
+"""The provider: the instances that it sells, how it bills, and how long it takes to deliver."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.latency import Latency
+
+__all__ = ["Billing", "Cloud", "Dataset", "Delays", "Instance", "Packing"]
+
+Billing = Literal["instance", "function"]
+"""The unit of billing: whole instances from delivery to release, or GPUs only while a trial trains on them."""
+
+Packing = Literal["counted", "placed"]
+"""How many instances hold a stage: GPUs over GPUs per instance, or with every trial's GPUs kept together."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One kind of machine.
+
+    Args:
+        gpus: GPUs of one instance, at least 1.
+        dollars_per_s: price in dollars per second, above 0: at a price of 0 every plan would be equally good.
+        minimum_s: least time that is billed, in seconds; 60 at the large providers.
+
+    Raises:
+        UsageError: for a value out of range.
+    """
+
+    gpus: int
+    dollars_per_s: float
+    minimum_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise UsageError(f"an instance has {self.gpus} GPUs; give at least 1")
+        if not (math.isfinite(self.dollars_per_s) and self.dollars_per_s > 0):
+            raise UsageError(f"the price of an instance is {self.dollars_per_s} $/s; give a price above 0, as $12.24/h")
+        if not (math.isfinite(self.minimum_s) and self.minimum_s >= 0):
+            raise UsageError(f"the least billed time is {self.minimum_s} s; give a finite number of seconds, 0 or more")
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The data that every new instance has to fetch once: gigabytes, and dollars for each."""
+
+    gigabytes: float = 0.0
+    dollars_per_gb: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("size in GB", self.gigabytes), ("price per GB", self.dollars_per_gb)):
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"the data's {name} is {value}; give a finite number, 0 or more")
+
+    @property
+    def dollars(self) -> float:
+        """Dollars that one provisioned instance pays for data."""
+        return self.gigabytes * self.dollars_per_gb
+
+
+@dataclass(frozen=True)
+class Delays:
+    """Time that is not training: the provider's queue, an instance's set-up, a trial's start, a stage's meeting."""
+
+    scale: Latency = field(default_factory=lambda: Latency(0.0))
+    init: Latency = field(default_factory=lambda: Latency(0.0))
+    startup: Latency = field(default_factory=lambda: Latency(0.0))
+    sync: Latency = field(default_factory=lambda: Latency(0.0))
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """All that a simulated provider needs: the instance, the delays, the data, the bill, the packing."""
+
+    instance: Instance
+    delays: Delays = field(default_factory=Delays)
+    data: Dataset = field(default_factory=Dataset)
+    billing: Billing = "instance"
+    packing: Packing = "counted"

@@ -1,0 +1,182 @@
+"""The planner: greedy descents from several feasible plans, judged by the simulator."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.baselines import Search, Steps, best_naive, best_static, cheaper, fastest, meets, most_gpus
+from kungfu_planning.tune.estimation import AllocationPlan, Estimate, estimate
+from kungfu_planning.tune.simulator import Simulator, stage_instances
+
+__all__ = ["descend", "neighbours", "next_fair", "plan_deadlines", "plan_elastic", "warm_starts"]
+
+_DEFAULT = Search()
+
+
+def plan_elastic(
+    simulator: Simulator, *, deadline_s: float, search: Search = _DEFAULT, known: Iterable[AllocationPlan] = ()
+) -> Estimate:
+    """A cheap plan that meets the deadline, with its own number of GPUs for each stage.
+
+    From each warm start (the best static size and its multiples, the best naive plan, and ``known`` plans) descend
+    greedily; the cheapest end wins. It meets the deadline and is never dearer than the best static or naive plan
+    under the same simulator. It need not be the optimum, and a looser deadline may give a dearer plan: see
+    `plan_deadlines`.
+
+    Args:
+        simulator: the job and the cloud.
+        deadline_s: when the search has to be done, in seconds from its start.
+        search: settings of the planner.
+        known: plans to descend from besides the warm starts.
+
+    Raises:
+        UsageError: when nothing meets the deadline; it names the fastest time there is.
+
+    >>> from kungfu_planning.tune import Cloud, Instance, Simulator, scaling, successive_halving
+    >>> job = successive_halving(4, least=1, most=7, eta=2)
+    >>> curve = scaling({1: 10.0, 2: 6.0, 3: 4.8, 4: 4.5})
+    >>> simulator = Simulator(job, curve, Cloud(Instance(gpus=1, dollars_per_s=0.001, minimum_s=0)))
+    >>> plan_elastic(simulator, deadline_s=60).gpus
+    (4, 2, 2)
+
+    Reference:
+        Misra et al., 2021, algorithm 2.
+    """
+    starts = warm_starts(simulator, deadline_s=deadline_s, search=search, known=known)
+    return min((descend(simulator, start=start, deadline_s=deadline_s, search=search) for start in starts), key=cheaper)
+
+
+def plan_deadlines(
+    simulator: Simulator, *, deadlines_s: Iterable[float], search: Search = _DEFAULT
+) -> dict[float, Estimate]:
+    """A plan for each deadline, from the tightest on, each also started from the plan before it.
+
+    So the cost never rises with the deadline.
+
+    Raises:
+        UsageError: when the tightest deadline cannot be met.
+    """
+    found: dict[float, Estimate] = {}
+    known: tuple[AllocationPlan, ...] = ()
+    for deadline_s in sorted(deadlines_s):
+        found[deadline_s] = plan_elastic(simulator, deadline_s=deadline_s, search=search, known=known)
+        known = (found[deadline_s].gpus,)
+    return found
+
+
+def warm_starts(
+    simulator: Simulator, *, deadline_s: float, search: Search, known: Iterable[AllocationPlan] = ()
+) -> list[Estimate]:
+    """The feasible plans that descents begin from, each once; the fastest plan where no static one is feasible.
+
+    Raises:
+        UsageError: when nothing meets the deadline.
+    """
+    static = best_static(simulator, deadline_s=deadline_s, search=search)
+    naive = best_naive(simulator, deadline_s=deadline_s, search=search)
+    plans = [*_multiples(simulator, static=static, search=search), *known, *([naive.gpus] if naive else [])]
+    starts = [estimate(simulator, plan=plan) for plan in dict.fromkeys(plans)]
+    met = [start for start in starts if meets(start, deadline_s=deadline_s)]
+    return met if met else [_fastest_or_refuse(simulator, deadline_s=deadline_s, search=search)]
+
+
+def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search: Search) -> Estimate:
+    """Steps down from a plan while a step saves money and the deadline holds.
+
+    Each step goes to the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; one that
+    saves without losing time comes first. Neighbours that miss the deadline are left out before choosing, where the
+    paper chooses first and then gives up.
+
+    Args:
+        simulator: the job and the cloud.
+        start: a plan that meets the deadline.
+        deadline_s: when the search has to be done, in seconds from its start.
+        search: settings of the planner.
+
+    Cost:
+        One estimate for each neighbour of each plan on the way.
+    """
+    best = start
+    while True:
+        found = [estimate(simulator, plan=plan) for plan in neighbours(simulator, plan=best.gpus, steps=search.steps)]
+        allowed = [each for each in found if meets(each, deadline_s=deadline_s)]
+        saving = [each for each in allowed if each.dollars < best.dollars - search.least_saving]
+        # A local optimum.
+        if not saving:
+            return best
+        best = max(saving, key=lambda each: _benefit(each, than=best))
+
+
+def _benefit(found: Estimate, *, than: Estimate) -> tuple[float, float]:
+    saved, lost = than.dollars - found.dollars, found.seconds - than.seconds
+    return (math.inf if lost <= 0 else saved / lost), saved
+
+
+def _multiples(simulator: Simulator, *, static: Estimate | None, search: Search) -> list[AllocationPlan]:
+    """The best static plan and its multiples, none above the limit."""
+    if static is None:
+        return []
+    limit = most_gpus(simulator, search=search)
+    size, stages = static.gpus[0], len(static.gpus)
+    return [static.gpus, *((min(size * times, limit),) * stages for times in search.multiples)]
+
+
+def _fastest_or_refuse(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate:
+    found = fastest(simulator, search=search)
+    if meets(found, deadline_s=deadline_s):
+        return found
+    raise UsageError(
+        f"no plan meets a deadline of {deadline_s:.1f} s: the fastest takes {found.seconds:.1f} s, with at most"
+        f" {most_gpus(simulator, search=search)} GPUs; give a deadline of at least that, more GPUs, or a smaller search"
+    )
+
+
+@functools.cache
+def next_fair(trials: int, *, gpus: int) -> int | None:
+    """The largest number of GPUs below ``gpus`` that is a multiple or a divisor of ``trials``; None below 1.
+
+    >>> [next_fair(10, gpus=24), next_fair(10, gpus=20), next_fair(10, gpus=10), next_fair(10, gpus=1)]
+    [20, 10, 5, None]
+    """
+    # More GPUs than trials: each trial gets the same number. Else as many trials share a GPU on each.
+    if gpus > trials:
+        return (gpus - 1) // trials * trials
+    return next((smaller for smaller in range(gpus - 1, 0, -1) if trials % smaller == 0), None)
+
+
+def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> Iterator[AllocationPlan]:
+    """Each plan that differs from ``plan`` in one stage, by one step down.
+
+    Args:
+        simulator: the job and the cloud.
+        plan: GPUs of each stage.
+        steps: ``literal`` gives the next fair share; ``instance`` gives besides it the first fair share that needs
+            fewer instances. Where whole instances are paid, 23 GPUs cost what 24 do, six instances of four, and only
+            take longer: a descent by literal steps ends on that plateau.
+    """
+    for stage, gpus in enumerate(plan):
+        smaller = next_fair(simulator.experiment.stages[stage].trials, gpus=gpus)
+        # One GPU for all trials of the stage: there is no step down.
+        if smaller is None:
+            continue
+        yield _with(plan, stage=stage, gpus=smaller)
+        if steps == "instance":
+            fewer = _fewer_instances(simulator, stage=stage, gpus=gpus)
+            if fewer is not None and fewer != smaller:
+                yield _with(plan, stage=stage, gpus=fewer)
+
+
+def _with(plan: AllocationPlan, *, stage: int, gpus: int) -> AllocationPlan:
+    return (*plan[:stage], gpus, *plan[stage + 1 :])
+
+
+def _fewer_instances(simulator: Simulator, *, stage: int, gpus: int) -> int | None:
+    trials = simulator.experiment.stages[stage].trials
+    held = stage_instances(simulator, stage=stage, gpus=gpus)
+    smaller = next_fair(trials, gpus=gpus)
+    while smaller is not None and stage_instances(simulator, stage=stage, gpus=smaller) >= held:
+        smaller = next_fair(trials, gpus=smaller)
+    return smaller

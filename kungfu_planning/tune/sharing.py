@@ -1,0 +1,94 @@
+"""How the trials of a stage share its GPUs: side by side, in a queue, and on how many instances."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+
+from kungfu_planning.tune.cloud import Packing
+from kungfu_planning.tune.experiment import Stage
+from kungfu_planning.tune.latency import Seconds
+
+__all__ = ["Share", "assign", "instances_for", "share", "slowest_chain"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """``at_once`` trials train side by side on ``gpus_per_trial`` GPUs each; the others queue."""
+
+    gpus_per_trial: int
+    at_once: int
+
+
+def share(stage: Stage, *, gpus: int) -> Share:
+    """A fair share: ``floor(gpus / trials)`` each, or one GPU each for as many as there are GPUs.
+
+    GPUs that do not divide stay idle.
+
+    >>> share(Stage(trials=3, iterations=9), gpus=14), share(Stage(trials=32, iterations=1), gpus=24)
+    (Share(gpus_per_trial=4, at_once=3), Share(gpus_per_trial=1, at_once=24))
+    """
+    if gpus >= stage.trials:
+        return Share(gpus // stage.trials, stage.trials)
+    return Share(1, gpus)
+
+
+def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> int:
+    """How many instances hold a stage.
+
+    Args:
+        stage: the stage.
+        gpus: its GPUs.
+        node: GPUs of an instance.
+        packing: ``counted`` gives ``ceil(gpus / node)``, as the paper counts; ``placed`` gives enough that each trial
+            below ``node`` GPUs stays on one instance, and each larger one has whole instances.
+
+    >>> [instances_for(Stage(10, 3), gpus=30, node=4, packing=packing) for packing in ("counted", "placed")]
+    [8, 10]
+    """
+    if packing == "counted":
+        return -(-gpus // node)
+    shared = share(stage, gpus=gpus)
+    # Several trials fit on an instance; else a trial takes several instances.
+    if shared.gpus_per_trial < node:
+        return -(-shared.at_once // (node // shared.gpus_per_trial))
+    return shared.at_once * -(-shared.gpus_per_trial // node)
+
+
+def assign(seconds: list[float], *, chains: int) -> list[int]:
+    """For each trial the trial that it waits for, -1 for none: list scheduling in the trials' order.
+
+    >>> assign([5.0, 2.0, 1.0, 1.0], chains=2)
+    [-1, -1, 1, 2]
+    """
+    free = [(0.0, -1, chain) for chain in range(chains)]
+    before = []
+    for trial, duration in enumerate(seconds):
+        start, previous, chain = heapq.heappop(free)
+        before.append(previous)
+        heapq.heappush(free, (start + duration, trial, chain))
+    return before
+
+
+def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
+    """When the last of the trials ends; ``seconds`` is (trials, samples), the answer (samples,).
+
+    Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials it is the longest trial.
+    """
+    trials = len(seconds)
+    # All at once.
+    if chains >= trials:
+        return np.asarray(seconds.max(axis=0))
+    # Equal durations go in waves.
+    if np.ptp(seconds) == 0:
+        return np.asarray(seconds[0] * -(-trials // chains))
+    return np.array([_list_schedule(column.tolist(), chains=chains) for column in seconds.T])
+
+
+def _list_schedule(seconds: list[float], *, chains: int) -> float:
+    free = sorted(seconds[:chains])
+    for duration in seconds[chains:]:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)

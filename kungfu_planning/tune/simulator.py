@@ -1,0 +1,206 @@
+"""A job on a cloud, ready to judge plans: each part of a plan's time is drawn once and remembered.
+
+The parts are the provider's queue, the set-up of instances, the training of a stage's trials, and the synchronisation
+at the end of a stage. A random duration is keyed by what it is for and never by when it is asked for, so that two plans
+are compared under the same luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.cloud import Cloud
+from kungfu_planning.tune.experiment import Experiment, Stage
+from kungfu_planning.tune.latency import Latency, ScalingCurve, Seconds, quantile, total
+from kungfu_planning.tune.sharing import instances_for, share, slowest_chain
+
+__all__ = [
+    "Simulator",
+    "StageTraining",
+    "instance_setups",
+    "provider_wait",
+    "remember",
+    "slowest_setup",
+    "stage_instances",
+    "stage_sync",
+    "stage_training",
+    "trial_times",
+]
+
+T = TypeVar("T")
+_MOST_DRAWN = 10_000_000
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A job on a cloud; built once, asked often, since it remembers every part of a plan that it has simulated.
+
+    Two plans are judged under the same luck, and the same seed gives the same answer.
+
+    Args:
+        experiment: the stages of the job.
+        scaling: how a trial speeds up with GPUs.
+        cloud: the provider.
+        samples: drawn runs that an estimate is the mean of, at least 1; ignored when nothing is random: one is exact.
+        seed: seed of the draws, at least 0.
+
+    Raises:
+        UsageError: for no sample, a negative seed, or more than ten million durations in one stage.
+    """
+
+    experiment: Experiment
+    scaling: ScalingCurve
+    cloud: Cloud
+    samples: int = 20
+    seed: int = 0
+    _memory: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(f"a simulation of {self.samples} samples says nothing; draw at least 1")
+        trials = max(stage.trials for stage in self.experiment.stages)
+        if trials * self.runs > _MOST_DRAWN:
+            raise UsageError(
+                f"{trials:,} trials in {self.runs:,} runs are {trials * self.runs:,} durations in one stage, more than"
+                f" {_MOST_DRAWN:,}: give fewer trials or samples"
+            )
+        if self.seed < 0:
+            raise UsageError(f"the seed is {self.seed}; give 0 or more")
+
+    @property
+    def runs(self) -> int:
+        """How many runs are drawn: ``samples``, or 1 when nothing is random."""
+        delays = self.cloud.delays
+        latencies = (delays.scale, delays.init, delays.startup, delays.sync)
+        random = self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
+        return self.samples if random else 1
+
+
+def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -> T:
+    """The result of ``compute()`` when ``key`` was first asked for."""
+    known: T | None = simulator._memory.get(key)
+    if known is None:
+        known = simulator._memory[key] = compute()
+    return known
+
+
+_SCALE: Final = 0
+_INIT: Final = 1
+_TRAIN: Final = 2
+_SYNC: Final = 3
+
+
+def _draw_scale(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
+    """The provider's queue before stage ``stage``: shape (samples,)."""
+    return quantile(latency, uniform=_generator(seed, kind=_SCALE, stage=stage).random(samples))
+
+
+def _draw_init(latency: Latency, *, stage: int, count: int, samples: int, seed: int) -> Seconds:
+    """Set-up of each of ``count`` new instances: shape (count, samples); row k is the same for every count."""
+    return quantile(latency, uniform=_generator(seed, kind=_INIT, stage=stage).random((count, samples)))
+
+
+def _draw_sync(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
+    """The synchronisation at the end of a stage: shape (samples,)."""
+    return quantile(latency, uniform=_generator(seed, kind=_SYNC, stage=stage).random(samples))
+
+
+def _draw_train(iteration: Latency, *, startup: Latency, stage: tuple[int, Stage], samples: int, seed: int) -> Seconds:
+    """Start-up and all iterations of each trial of a stage (its index and itself): shape (trials, samples)."""
+    index, work = stage
+    # Nothing is random: one duration for all.
+    if iteration.sigma_s == 0 and startup.sigma_s == 0:
+        return np.full((work.trials, samples), startup.mean_s + work.iterations * iteration.mean_s)
+    generator = _generator(seed, kind=_TRAIN, stage=index)
+    start = quantile(startup, uniform=generator.random((work.trials, samples)))
+    trials = [total(iteration, count=work.iterations, samples=samples, generator=generator) for _ in range(work.trials)]
+    return np.asarray(start + np.stack(trials))
+
+
+def _generator(seed: int, *, kind: int, stage: int) -> np.random.Generator:
+    return np.random.default_rng((seed, kind, stage))
+
+
+@dataclass(frozen=True)
+class StageTraining:
+    """``seconds`` from the first iteration to the end of the synchronisation, and ``gpu_s`` trained: both (runs,)."""
+
+    seconds: Seconds
+    gpu_s: Seconds
+
+
+def stage_instances(simulator: Simulator, *, stage: int, gpus: int) -> int:
+    """How many instances stage ``stage`` needs for ``gpus`` GPUs."""
+    cloud = simulator.cloud
+    work = simulator.experiment.stages[stage]
+    return instances_for(work, gpus=gpus, node=cloud.instance.gpus, packing=cloud.packing)
+
+
+def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
+    """The provider's queue when stage ``stage`` asks for more: (runs,)."""
+
+    def compute() -> Seconds:
+        latency = simulator.cloud.delays.scale
+        return _draw_scale(latency, stage=stage, samples=simulator.runs, seed=simulator.seed)
+
+    return remember(simulator, key=("wait", stage), compute=compute)
+
+
+def instance_setups(simulator: Simulator, *, stage: int, count: int) -> Seconds:
+    """The set-up of each of ``count`` new instances: (count, runs)."""
+    latency = simulator.cloud.delays.init
+    return _draw_init(latency, stage=stage, count=count, samples=simulator.runs, seed=simulator.seed)
+
+
+def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
+    """When the last of ``count`` new instances is ready: (runs,)."""
+
+    def compute() -> Seconds:
+        return np.asarray(instance_setups(simulator, stage=stage, count=count).max(axis=0))
+
+    # Where set-ups do not vary, that of one instance is that of any number.
+    distinct = count if simulator.cloud.delays.init.sigma_s > 0 else 1
+    return remember(simulator, key=("setup", stage, distinct), compute=compute)
+
+
+def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
+    """The synchronisation at the end of stage ``stage``: (runs,)."""
+
+    def compute() -> Seconds:
+        latency = simulator.cloud.delays.sync
+        return _draw_sync(latency, stage=stage, samples=simulator.runs, seed=simulator.seed)
+
+    return remember(simulator, key=("sync", stage), compute=compute)
+
+
+def trial_times(simulator: Simulator, *, stage: int, gpus_per_trial: int) -> Seconds:
+    """How long each trial of the stage trains, start-up included: (trials, runs)."""
+
+    def compute() -> Seconds:
+        return _draw_train(
+            simulator.scaling.iteration(gpus_per_trial),
+            startup=simulator.cloud.delays.startup,
+            stage=(stage, simulator.experiment.stages[stage]),
+            samples=simulator.runs,
+            seed=simulator.seed,
+        )
+
+    return remember(simulator, key=("trials", stage, gpus_per_trial), compute=compute)
+
+
+def stage_training(simulator: Simulator, *, stage: int, gpus: int) -> StageTraining:
+    """The training of stage ``stage`` on ``gpus`` GPUs."""
+
+    def compute() -> StageTraining:
+        # Trials that do not run at once queue up behind each other; the slowest chain ends the stage.
+        shared = share(simulator.experiment.stages[stage], gpus=gpus)
+        drawn = trial_times(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)
+        seconds = slowest_chain(drawn, chains=shared.at_once) + stage_sync(simulator, stage=stage)
+        return StageTraining(seconds, drawn.sum(axis=0) * shared.gpus_per_trial)
+
+    return remember(simulator, key=("training", stage, gpus), compute=compute)

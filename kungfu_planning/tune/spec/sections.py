@@ -1,0 +1,241 @@
+"""The sections and keys of a specification, as pydantic models: which values each takes, its meaning, its default.
+
+Values arrive as the text that stands in the file (see `yaml_document`); a default is given as it would be written
+there. Every description completes the sentence "give ...".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import PydanticCustomError
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.cloud import Cloud, Dataset, Delays, Instance
+from kungfu_planning.tune.experiment import Experiment, hyperband, successive_halving
+from kungfu_planning.tune.latency import Latency, ScalingCurve, scaling
+from kungfu_planning.tune.spec import units
+
+__all__ = ["LAW", "Document", "LatencyLaw", "Section", "shown"]
+
+LAW = "law"
+"""The tag that pydantic puts into the location of a latency that is given as a law."""
+
+
+def shown(value: object) -> str:
+    """A value of the document for a message: its text, or its kind.
+
+    >>> shown("3.5"), shown(""), shown([])
+    ("'3.5'", 'empty', 'a list')
+    """
+    if isinstance(value, str):
+        return repr(value) if value else "empty"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def _refused(reason: str) -> PydanticCustomError:
+    """A refusal whose reason continues a sentence that begins with the key."""
+    return PydanticCustomError("refused", "{reason}", {"reason": reason})
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise _refused(f"is {shown(value)}; give a single value")
+    return value
+
+
+def _unit(parse_unit: Callable[[str], float]) -> BeforeValidator:
+    """Reads a number with a unit by ``parse_unit``."""
+
+    def read(value: object) -> float:
+        text = _text(value)
+        try:
+            return parse_unit(text)
+        except UsageError as error:
+            raise _refused(f"is wrong: {error}") from error
+
+    return BeforeValidator(read)
+
+
+def _written(pattern: str, *, example: str) -> WithJsonSchema:
+    """How a schema describes a number with a unit."""
+    return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
+
+
+def _above_zero(advice: str) -> AfterValidator:
+    def check(number: float) -> float:
+        if number <= 0:
+            raise PydanticCustomError("not_above_zero", "{advice}", {"advice": advice})
+        return number
+
+    return AfterValidator(check)
+
+
+def _whole(least: int) -> BeforeValidator:
+    """Reads an integer of up to 12 digits from ``least`` on."""
+
+    def read(value: object) -> int:
+        text = _text(value)
+        if not re.fullmatch(r"[0-9]{1,12}", text) or int(text) < least:
+            raise PydanticCustomError("not_whole", "{least}", {"least": least})
+        return int(text)
+
+    return BeforeValidator(read)
+
+
+_Seconds = Annotated[float, _unit(units.duration_s), _written(units.DURATION, example="20m")]
+_IterationSeconds = Annotated[_Seconds, _above_zero("an iteration takes more than 0 s")]
+_DollarsPerSecond = Annotated[float, _unit(units.rate_per_s), _written(units.RATE, example="$12.24/h")]
+_InstancePrice = Annotated[_DollarsPerSecond, _above_zero("every plan would cost the same: give a price above 0")]
+_Gigabytes = Annotated[float, _unit(units.size_gb), _written(units.SIZE, example="150 GB")]
+_DollarsPerGigabyte = Annotated[float, _unit(units.per_gb), _written(units.PER_GB, example="$0.01/GB")]
+_Gpus = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,8}$")]
+_Index = Annotated[int, Field(ge=0), _whole(0)]
+_Count = Annotated[int, Field(ge=1), _whole(1)]
+_Factor = Annotated[int, Field(ge=2), _whole(2)]
+
+
+class Section(BaseModel):
+    """A mapping of the document; a key that it does not name is an error."""
+
+    # An error that showed its input would write out aliases of aliases, as many as a small file can multiply.
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+def _left_out(schema: dict[str, Any]) -> None:
+    """Keeps None, the value of a key that is left out, from being shown as a default: it cannot be written."""
+    del schema["default"]
+
+
+class LatencyLaw(Section):
+    """A latency that is random: a normal law, truncated at 0."""
+
+    mean: _Seconds = Field(description='its mean; write {mean: 15 s, sigma: 3 s}, or one duration such as "15 s"')
+    sigma: _Seconds = Field("0 s", validate_default=True, description="its standard deviation before truncation")
+
+
+_Latency = Annotated[
+    Annotated[_Seconds, Tag("constant")] | Annotated[LatencyLaw, Tag(LAW)],
+    Discriminator(lambda value: LAW if isinstance(value, dict) else "constant"),
+]
+
+
+class ExperimentSection(Section):
+    """The search: an early-stopping method and its parameters."""
+
+    method: Literal["successive-halving", "hyperband"] = Field(description="the early-stopping method")
+    trials: _Count | SkipJsonSchema[None] = Field(
+        None, json_schema_extra=_left_out, description="n, trials of the first stage; only for successive-halving"
+    )
+    least_iterations: _Count = Field(description="r, iterations of the first stage")
+    most_iterations: _Count = Field(description="R, iterations of a survivor in the end")
+    eta: _Factor = Field(description="the best 1/eta of the trials survive a stage")
+
+    def experiments(self) -> tuple[Experiment, ...]:
+        """One experiment for successive halving, one per bracket for Hyperband."""
+        least, most = self.least_iterations, self.most_iterations
+        if self.method == "hyperband":
+            if self.trials is not None:
+                raise UsageError(f"hyperband chooses its own trials, but trials is {self.trials}; leave trials out")
+            return hyperband(most, least=least, eta=self.eta)
+        if self.trials is None:
+            raise UsageError("successive-halving has no trials; give the trials of the first stage, as trials: 32")
+        return (successive_halving(self.trials, least=least, most=most, eta=self.eta),)
+
+
+class ScalingSection(Section):
+    """How a trial speeds up with GPUs."""
+
+    seconds_per_iteration: dict[_Gpus, _IterationSeconds] = Field(
+        min_length=1, description="measured time of an iteration by GPUs of the trial, as {1: 90 s, 4: 31 s}"
+    )
+    sigma: _Seconds = Field("0 s", validate_default=True, description="standard deviation of one iteration")
+
+    def scaling(self) -> ScalingCurve:
+        """The scaling profile through the measured points."""
+        return scaling({int(gpus): s for gpus, s in self.seconds_per_iteration.items()}, sigma_s=self.sigma)
+
+
+class DataSection(Section):
+    """The data that instances fetch."""
+
+    size: _Gigabytes = Field("0 GB", validate_default=True, description="data that every new instance fetches once")
+    price: _DollarsPerGigabyte = Field("$0/GB", validate_default=True, description="price of fetching it")
+
+
+class CloudSection(Section):
+    """The provider: its instances, its bill, its delays."""
+
+    gpus_per_instance: _Count = Field(description="GPUs of one instance")
+    price: _InstancePrice = Field(description="price of one instance")
+    minimum_billing: _Seconds = Field(
+        "60 s", validate_default=True, description="least time that an instance is billed for"
+    )
+    billing: Literal["instance", "function"] = Field(
+        "instance", description="what is paid: instances held, or GPUs used"
+    )
+    packing: Literal["counted", "placed"] = Field(
+        "counted", description="instances of a stage: GPUs counted, or trials kept whole"
+    )
+    scale_latency: _Latency = Field("0 s", validate_default=True, description="the provider's queue, not billed")
+    init_latency: _Latency = Field("0 s", validate_default=True, description="set-up of a new instance, billed")
+    startup_latency: _Latency = Field("0 s", validate_default=True, description="start of a trial in a stage")
+    sync_latency: _Latency = Field(
+        "0 s", validate_default=True, description="synchronisation of all trials at the end of a stage"
+    )
+
+    def cloud(self, data: DataSection) -> Cloud:
+        """The provider as the simulator takes it."""
+        laws = (self.scale_latency, self.init_latency, self.startup_latency, self.sync_latency)
+        latencies = [Latency(law.mean, law.sigma) if isinstance(law, LatencyLaw) else Latency(law) for law in laws]
+        return Cloud(
+            Instance(self.gpus_per_instance, self.price, self.minimum_billing),
+            Delays(*latencies),
+            Dataset(data.size, data.price),
+            self.billing,
+            self.packing,
+        )
+
+
+class SearchSection(Section):
+    """The limits and settings of the planner."""
+
+    max_gpus: _Count | SkipJsonSchema[None] = Field(
+        None, json_schema_extra=_left_out, description="most GPUs of any stage; left out: all that the trials can use"
+    )
+    warm_starts: tuple[_Count, ...] = Field(
+        (1, 2, 3), min_length=1, description="multiples of the best static size to start from"
+    )
+    steps: Literal["instance", "literal"] = Field("instance", description="how far one greedy step goes")
+    samples: _Count = Field(20, description="simulated runs per plan when something is random")
+    seed: _Index = Field(0, description="seed of those runs")
+
+
+class Document(Section):
+    """A specification."""
+
+    model_config = ConfigDict(title="A hyperparameter search to be planned")
+
+    experiment: ExperimentSection = Field(
+        description="the search, as {method: hyperband, least_iterations: 1, most_iterations: 50, eta: 3}"
+    )
+    scaling: ScalingSection = Field(
+        description="how a trial speeds up with GPUs, as {seconds_per_iteration: {1: 90 s, 4: 31 s}}"
+    )
+    cloud: CloudSection = Field(description="the provider, as {gpus_per_instance: 4, price: $12.24/h}")
+    data: DataSection = Field(default_factory=lambda: DataSection.model_validate({}))
+    search: SearchSection = Field(default_factory=lambda: SearchSection.model_validate({}))

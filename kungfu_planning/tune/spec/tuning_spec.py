@@ -1,0 +1,170 @@
+"""Reading a specification: from a YAML text to the values that the planner takes, or an error with file and line.
+
+The models of `sections` check the document. Pydantic reports what is wrong as data (a kind, a location, the value);
+here that is put into words, and the document adds file and line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from kungfu.errors import UsageError
+from kungfu_planning.tune.baselines import Search
+from kungfu_planning.tune.cloud import Cloud
+from kungfu_planning.tune.experiment import Experiment
+from kungfu_planning.tune.latency import ScalingCurve
+from kungfu_planning.tune.simulator import Simulator
+from kungfu_planning.tune.spec.sections import LAW, Document, LatencyLaw, Section, shown
+from kungfu_planning.tune.spec.yaml_document import YamlDocument, load_yaml, parse_yaml
+
+__all__ = ["TuningSpec", "parse_spec", "read_spec", "tuning_schema"]
+
+
+@dataclass(frozen=True)
+class TuningSpec:
+    """A specification as read: one experiment for successive halving, one per bracket for Hyperband."""
+
+    experiments: tuple[Experiment, ...]
+    scaling: ScalingCurve
+    cloud: Cloud
+    search: Search
+    samples: int
+    seed: int
+
+    def simulators(self) -> tuple[Simulator, ...]:
+        """A simulator of each experiment."""
+        return tuple(Simulator(each, self.scaling, self.cloud, self.samples, self.seed) for each in self.experiments)
+
+
+def read_spec(path: Path) -> TuningSpec:
+    """The specification in a file. Raises: UsageError that names the file and line of what is wrong."""
+    return _checked(load_yaml(path))
+
+
+def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
+    """The specification in a text.
+
+    Args:
+        content: YAML; ``kungfu plan tuning --schema`` prints what it may hold.
+        file: its name in messages.
+
+    Raises:
+        UsageError: for anything that cannot be planned: file, line, key, value, and what to write.
+
+    >>> spec = parse_spec('''
+    ... experiment: {method: successive-halving, trials: 32, least_iterations: 1, most_iterations: 50, eta: 3}
+    ... scaling: {seconds_per_iteration: {1: 90 s, 4: 31 s}}
+    ... cloud: {gpus_per_instance: 4, price: $12.24/h}
+    ... ''')
+    >>> spec.cloud.instance.gpus, round(spec.cloud.instance.dollars_per_s, 6), spec.cloud.billing
+    (4, 0.0034, 'instance')
+    """
+    return _checked(parse_yaml(content, file=file))
+
+
+def tuning_schema() -> dict[str, Any]:
+    """The JSON schema (draft 2020-12) of a specification, for editors and checkers.
+
+    >>> tuning_schema()["$defs"]["CloudSection"]["required"]
+    ['gpus_per_instance', 'price']
+    """
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
+
+
+def _checked(document: YamlDocument) -> TuningSpec:
+    try:
+        given = Document.model_validate(document.data)
+    except ValidationError as error:
+        raise _first_refusal(error, document=document) from error
+    search = given.search
+    return TuningSpec(
+        _located(document, "experiment", build=given.experiment.experiments),
+        _located(document, "scaling", build=given.scaling.scaling),
+        _located(document, "cloud", build=lambda: given.cloud.cloud(given.data)),
+        Search(max_gpus=search.max_gpus, multiples=search.warm_starts, steps=search.steps),
+        search.samples,
+        search.seed,
+    )
+
+
+_Built = TypeVar("_Built")
+
+
+def _located(document: YamlDocument, section: str, *, build: Callable[[], _Built]) -> _Built:
+    """The result of ``build()``; its error gets the file and line of the section."""
+    try:
+        return build()
+    except UsageError as error:
+        raise document.refusal([section], reason=f"cannot be planned: {error}") from error
+
+
+# What pydantic reports, in our words.
+
+
+def _first_refusal(error: ValidationError, *, document: YamlDocument) -> UsageError:
+    """The error for one of the mistakes: for an unknown key first, since a misspelt key is often also a missing one."""
+    details = error.errors(include_url=False)
+    first = min(details, key=lambda each: each["type"] != "extra_forbidden")
+    if first["type"] == "missing":
+        return document.refusal(first["loc"][:-1], reason=_lacking(first["loc"][:-1], details=details))
+    return document.refusal(first["loc"], reason=_reason(first))
+
+
+def _reason(detail: ErrorDetails) -> str:
+    kind, context, value = detail["type"], detail.get("ctx", {}), shown(detail["input"])
+    if kind == "refused":
+        return str(context["reason"])
+    if kind == "extra_forbidden":
+        return f"is not known; {_nearest(detail['loc'])}"
+    if kind == "string_pattern_mismatch":
+        return f"is for {value} GPUs; give whole numbers of at least 1"
+    if kind == "too_short":
+        return f"is empty; give {_field(detail['loc']).description}"
+    return f"is {value}; {_ADVICE[kind].format(**context)}"
+
+
+_ADVICE: Final[Mapping[str, str]] = {
+    "dict_type": "give keys and values, one a line",
+    "literal_error": "give {expected}",
+    "model_type": "give keys and values, one a line",
+    "not_above_zero": "{advice}",
+    "not_whole": "give a whole number of at least {least}",
+    "tuple_type": "give a list, as [1, 2, 3]",
+}
+
+
+def _nearest(location: tuple[int | str, ...]) -> str:
+    known = list(_section(location[:-1]).model_fields)
+    near = get_close_matches(str(location[-1]), known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+
+
+def _lacking(location: tuple[int | str, ...], *, details: list[ErrorDetails]) -> str:
+    """Every key that the mapping at ``location`` lacks, with its meaning."""
+    names = [each["loc"][-1] for each in details if each["type"] == "missing" and each["loc"][:-1] == location]
+    path = "".join(f"{step}." for step in location if step != LAW)
+    return "lacks " + "; ".join(f"{path}{name}: {_field((*location, name)).description}" for name in names)
+
+
+def _field(location: tuple[int | str, ...]) -> FieldInfo:
+    return _section(location[:-1]).model_fields[str(location[-1])]
+
+
+def _section(location: tuple[int | str, ...]) -> type[Section]:
+    """The model of the mapping at ``location``."""
+    model: type[Section] = Document
+    for step in location:
+        field = model.model_fields.get(str(step))
+        if step == LAW:
+            model = LatencyLaw
+        elif field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            model = field.annotation
+    return model

@@ -1,0 +1,111 @@
+"""A plan over time: what each stage holds, and which trial trains where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kungfu_planning.tune.estimation import AllocationPlan, sample
+from kungfu_planning.tune.sharing import assign, share
+from kungfu_planning.tune.simulator import Simulator, stage_training, trial_times
+
+__all__ = ["Box", "StageUsage", "boxes", "first_run_stage_usage", "mean_stage_usage"]
+
+
+@dataclass(frozen=True)
+class StageUsage:
+    """One stage of a plan; times are in seconds since the start.
+
+    From ``ready_s`` on the provider has delivered ``instances``; before it, those of the stage before are held.
+    """
+
+    trials: int
+    gpus: int
+    gpus_per_trial: int
+    instances: int
+    start_s: float
+    ready_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Box:
+    """A trial's training in a stage: ``gpus`` GPUs from number ``first_gpu`` on, in the first drawn run."""
+
+    trial: int
+    first_gpu: int
+    gpus: int
+    start_s: float
+    end_s: float
+
+
+def mean_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
+    """The resources and times of each stage of ``plan``, means of all runs; one begins when the one before ends."""
+    drawn = sample(simulator, plan=plan)
+    return _usage(
+        simulator, plan=plan, ready_s=drawn.ready.mean(axis=1).tolist(), ends_s=drawn.ends.mean(axis=1).tolist()
+    )
+
+
+def first_run_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
+    """The same for the first drawn run alone: what surrounds its `boxes`."""
+    drawn = sample(simulator, plan=plan)
+    return _usage(simulator, plan=plan, ready_s=drawn.ready[:, 0].tolist(), ends_s=drawn.ends[:, 0].tolist())
+
+
+def _usage(
+    simulator: Simulator, *, plan: AllocationPlan, ready_s: list[float], ends_s: list[float]
+) -> tuple[StageUsage, ...]:
+    instances = sample(simulator, plan=plan).instances
+    starts_s = [0.0, *ends_s]
+    return tuple(
+        StageUsage(
+            trials=work.trials,
+            gpus=gpus,
+            gpus_per_trial=share(work, gpus=gpus).gpus_per_trial,
+            instances=instances[stage],
+            start_s=starts_s[stage],
+            ready_s=ready_s[stage],
+            end_s=ends_s[stage],
+        )
+        for stage, (work, gpus) in enumerate(zip(simulator.experiment.stages, plan, strict=True))
+    )
+
+
+def boxes(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Box, ...]:
+    """Every trial's training as a box of GPUs and time.
+
+    A box ends with its trial, so the rest of a stage is idle. The trials that survive are not known when planning:
+    the first ones stand for them.
+
+    Args:
+        simulator: the job and the cloud; its first drawn run is shown.
+        plan: GPUs of each stage.
+
+    Reference:
+        Misra et al., 2021, figure 1.
+    """
+    drawn = sample(simulator, plan=plan)
+    found: list[Box] = []
+    for stage, gpus in enumerate(plan):
+        shared = share(simulator.experiment.stages[stage], gpus=gpus)
+        seconds = trial_times(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)[:, 0].tolist()
+        begun = _begin_s(simulator, stage=stage, gpus=gpus, end_s=float(drawn.ends[stage, 0]))
+        found += _stage_boxes(seconds, chains=shared.at_once, width=shared.gpus_per_trial, begin_s=begun)
+    return tuple(found)
+
+
+def _begin_s(simulator: Simulator, *, stage: int, gpus: int, end_s: float) -> float:
+    return end_s - float(stage_training(simulator, stage=stage, gpus=gpus).seconds[0])
+
+
+def _stage_boxes(seconds: list[float], *, chains: int, width: int, begin_s: float) -> list[Box]:
+    found: list[Box] = []
+    free_chain = 0
+    for trial, (duration, before) in enumerate(zip(seconds, assign(seconds, chains=chains), strict=True)):
+        # One of the first trials begins a chain of GPUs; every other one follows the trial that it waited for.
+        if before < 0:
+            first_gpu, start_s, free_chain = free_chain, begin_s, free_chain + width
+        else:
+            first_gpu, start_s = found[before].first_gpu, found[before].end_s
+        found.append(Box(trial, first_gpu, width, start_s, start_s + duration))
+    return found

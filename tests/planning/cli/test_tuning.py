@@ -1,0 +1,139 @@
+"""``kungfu plan tuning`` as a user meets it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.errors import UsageError
+from kungfu_planning.cli.tuning import add_arguments, run
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
+
+
+def _run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args(words))
+
+
+def test_the_tables_show_the_stages_and_the_costs_beside_the_baselines(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(str(EXAMPLE), "--deadline", "20m") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    rows = [line.replace("│", " ").split() for line in shown.out.splitlines()]
+    assert ["0", "32", "2", "64", "16", "0:00", "1:20"] in rows
+    assert ["planned", "19:45", "$16.30", "68%"] in rows
+    assert ["static", "19:47", "$23.92", "100%"] in rows
+    assert ["naive", "elastic", "18:50", "$25.65", "107%"] in rows
+
+
+def test_json_holds_the_same_and_nothing_else_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(str(EXAMPLE), "--deadline", "20m", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["deadline_s"] == 1200
+    assert found["planned"] == {"seconds": 1185, "dollars": pytest.approx(16.2964, abs=1e-4)}
+    stages = found["experiments"][0]["planned"]["stages"]
+    assert [stage["gpus"] for stage in stages] == [64, 40, 24, 8]
+    assert stages[-1]["end_s"] == found["planned"]["seconds"]
+
+
+def test_a_baseline_that_cannot_meet_the_deadline_is_said_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = EXAMPLE.read_text() + "search: {max_gpus: 31}\n"
+    (tmp_path / "spec.yaml").write_text(text)
+    assert _run(str(tmp_path / "spec.yaml"), "--deadline", "20m", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["naive"] is None
+    assert _run(str(tmp_path / "spec.yaml"), "--deadline", "20m") == 0
+    assert "none meets it" in capsys.readouterr().out
+
+
+def test_brackets_of_hyperband_add_their_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = EXAMPLE.read_text().replace("method: successive-halving", "method: hyperband").replace("  trials: 32\n", "")
+    (tmp_path / "spec.yaml").write_text(text)
+    assert _run(str(tmp_path / "spec.yaml"), "--deadline", "40m", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    each = [experiment["planned"] for experiment in found["experiments"]]
+    assert len(each) == 4
+    assert found["planned"]["dollars"] == pytest.approx(sum(plan["dollars"] for plan in each))
+    assert found["planned"]["seconds"] == max(plan["seconds"] for plan in each)
+    assert _run(str(tmp_path / "spec.yaml"), "--deadline", "40m") == 0
+    assert "Plan of bracket 4 of 4" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_picture_is_written_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "plan.png"
+    assert _run(str(EXAMPLE), "--deadline", "20m", "--plot", str(picture)) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert list(tmp_path.iterdir()) == [picture]
+    assert f"plot: {picture}" in capsys.readouterr().out.replace("\n", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nowhere/plan.png", "plan.what"])
+def test_a_picture_that_cannot_be_written_leaves_nothing_half_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="cannot draw to"):
+        _run(str(EXAMPLE), "--deadline", "20m", "--plot", str(tmp_path / name))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_deadline_that_nothing_meets_says_the_fastest_time() -> None:
+    with pytest.raises(UsageError, match=r"deadline of 600.0 s: the fastest takes 880.0 s, with at most 512 GPUs"):
+        _run(str(EXAMPLE), "--deadline", "10m")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no specification is given"),
+        ([str(EXAMPLE)], "no deadline is given"),
+        ([str(EXAMPLE), "--deadline", "20"], "'20' is not a duration"),
+        ([str(EXAMPLE), "--deadline", "0 s"], "the deadline is '0 s'"),
+        ([str(EXAMPLE), "--deadline", "9" * 400 + "d"], "is larger than any number that is computed with"),
+        (["nowhere.yaml", "--deadline", "20m"], "cannot read the specification nowhere.yaml"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        _run(*words)
+
+
+DEEP = {
+    "lists": "experiment: " + "[" * 20_000 + "]" * 20_000,
+    "mappings": "experiment: " + "{a: " * 5_000 + "1" + "}" * 5_000,
+    "indented": "\n".join(" " * depth + "a:" for depth in range(3_000)),
+}
+
+
+@pytest.mark.parametrize("kind", DEEP)
+def test_yaml_that_is_nested_too_deeply_is_one_line_and_code_2(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "deep.yaml").write_text(DEEP[kind])
+    assert main(["plan", "tuning", str(tmp_path / "deep.yaml"), "--deadline", "20m"]) == 2
+    says = capsys.readouterr().err
+    assert "lists and mappings lie too deep in each other to be read" in says
+    assert says.count("\n") == 1
+
+
+def test_a_number_of_thousands_of_digits_is_refused_in_one_short_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = EXAMPLE.read_text().replace("gpus_per_instance: 4", "gpus_per_instance: " + "9" * 5000)
+    (tmp_path / "long.yaml").write_text(text)
+    assert main(["plan", "tuning", str(tmp_path / "long.yaml"), "--deadline", "20m"]) == 2
+    says = capsys.readouterr().err
+    assert "cloud.gpus_per_instance is '9999" in says
+    assert "(5000 characters)'; give a whole number of at least 1" in says
+    assert (says.count("\n"), len(says) < 300) == (1, True)
+
+
+def test_the_schema_is_printed_without_a_specification(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--schema") == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "A hyperparameter search to be planned"

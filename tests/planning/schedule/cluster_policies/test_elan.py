@@ -1,0 +1,165 @@
+"""E-FIFO and E-BF: whom they admit, and how they share."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule import ClusterJob, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
+from kungfu_planning.schedule.cluster_policies.elan import admissible, does_not_delay, spare_gpus
+from kungfu_planning.schedule.cluster_policies.elan_forecast import (
+    ForecastContext,
+    RunningJobs,
+    estimated_opening,
+    opening,
+    prepared,
+    sum_of_ends_s,
+)
+from kungfu_planning.schedule.cluster_policies.greedy import saved_time
+from kungfu_planning.schedule.state import tabulated
+from tests.planning.schedule.auditor import seen
+from tests.planning.schedule.cluster_policies.elan_reference import elan_reference
+from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
+
+POLICIES = {"efifo": elastic_fifo, "ebf": elastic_backfill}
+
+
+def _assert_within_limits(state) -> None:
+    held = state.progress.gpus[state.running]
+    assert (held >= state.workload.min_gpus[state.running]).all()
+    assert (held <= state.workload.max_gpus[state.running]).all()
+    assert held.sum() <= state.gpus
+
+
+def _assert_no_useful_gpu_idle(state) -> None:
+    if state.progress.gpus.sum() < state.gpus:
+        jobs = state.running
+        held = state.progress.gpus[jobs]
+        growing = jobs[held != state.workload.max_gpus[jobs]]
+        gains = saved_time(state.workload.rates)
+        assert (gains[state.workload.kind[growing], state.progress.gpus[growing]] <= 0).all()
+        if len(state.pending):  # the head was refused although GPUs idle, so it cannot fit
+            assert state.workload.min_gpus[state.pending[0]] > state.gpus - state.progress.gpus.sum()
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_limits_and_work_conservation_hold_at_every_event(instance: Instance) -> None:
+    for name, exact_up_to in product(POLICIES, (0, 99)):
+        note(f"policy {name}, exact up to {exact_up_to}")
+        policy = POLICIES[name](exact_up_to=exact_up_to)
+        for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.0, 1.0, 0.03)):
+            _assert_within_limits(state)
+            _assert_no_useful_gpu_idle(state)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_efifo_starts_jobs_in_order_of_arrival(instance: Instance) -> None:
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=elastic_fifo(), pauses=Pauses(1.0, 1.0))
+    assert (np.diff(result.start_s) >= 0).all()
+
+
+@pytest.mark.slow
+@thorough
+@given(seed=st.integers(0, 2**32), pauses=st.sampled_from([Pauses(), Pauses(1.0, 1.0), Pauses(30.0, 10.0, 0.03)]))
+def test_starts_and_ends_equal_those_of_plain_loops(seed: int, pauses: Pauses) -> None:
+    instance = untied(seed)
+    for name, depth in (("efifo", 0), ("ebf", 8)):
+        note(f"policy {name}")
+        result = simulate(instance.jobs, gpus=instance.gpus, policy=POLICIES[name](exact_up_to=99), pauses=pauses)
+        expected = elan_reference(result.jobs, gpus=instance.gpus, pauses=pauses, depth=depth)
+        assert result.start_s.tolist() == pytest.approx([expected[job.name][0] for job in result.jobs])
+        assert result.finish_s.tolist() == pytest.approx([expected[job.name][1] for job in result.jobs])
+
+
+def test_rigid_jobs_make_efifo_plain_fifo() -> None:
+    jobs = with_limits(rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)), min_share=1, max_share=1)
+    starts = [simulate(jobs, gpus=4, policy=policy).start_s.tolist() for policy in (fifo(), elastic_fifo())]
+    assert starts[0] == starts[1] == [0, 10, 15, 15]
+
+
+def test_ebf_lets_a_job_pass_a_refused_head_and_efifo_does_not() -> None:
+    jobs = with_limits(rows((0, 3, 10), (1, 4, 5), (2, 1, 8)), min_share=1, max_share=1)
+    assert simulate(jobs, gpus=4, policy=elastic_fifo()).start_s.tolist() == [0, 10, 15]
+    assert simulate(jobs, gpus=4, policy=elastic_backfill()).start_s.tolist() == [0, 10, 2]
+    assert simulate(jobs, gpus=4, policy=elastic_backfill(depth=0)).start_s.tolist() == [0, 10, 15]
+
+
+def test_every_changed_job_pauses() -> None:
+    # The first job runs alone on both GPUs; from 1 it shares them, pausing for 1 s; each has its own GPU then.
+    jobs = (ClusterJob("a", 0, 1, 10.0, max_gpus=2), ClusterJob("b", 1, 1, 3.0, max_gpus=1))
+    result = simulate(jobs, gpus=2, policy=elastic_fifo(), pauses=Pauses(1.0, 1.0))
+    # a: 2 done by 1, paused to 2, 2 more by 4 when b ends, paused to 5, the last 6 on two GPUs.
+    assert result.finish_s.tolist() == [8.0, 4.0]
+
+
+@pytest.mark.parametrize("make", POLICIES.values())
+def test_a_negative_limits_is_refused(make) -> None:
+    with pytest.raises(UsageError, match="exact_up_to is -1"):
+        make(exact_up_to=-1)
+
+
+FLAT = tuple(ClusterJob(str(index), 0, 1, runs, min_gpus=1, max_gpus=1) for index, runs in enumerate((4.0, 10.0, 3.0)))
+
+
+def _setting(jobs: tuple[ClusterJob, ...], gpus: int) -> ForecastContext:
+    return prepared(tabulated(jobs, gpus=gpus), gpus)
+
+
+def _crew(context: ForecastContext, *, held: dict[int, int]) -> RunningJobs:
+    jobs = np.array(list(held), dtype=np.int64)
+    rates = context.workload.rates[context.workload.kind[jobs], context.workload.gpus[jobs]]
+    return RunningJobs(jobs, context.workload.duration_s[jobs] * rates, np.array(list(held.values()), dtype=np.int64))
+
+
+def test_nobody_is_admitted_beyond_the_sum_of_the_fewest() -> None:
+    context = _setting(FLAT, 2)
+    running = _crew(context, held={0: 1, 1: 1})
+    assert spare_gpus(running, context=context) == 0
+    assert not admissible(running, job=2, context=context, exact_up_to=9)
+
+
+def test_exactly_enough_free_gpus_are_enough() -> None:
+    context = _setting(FLAT, 2)
+    assert admissible(_crew(context, held={0: 1}), job=1, context=context, exact_up_to=9)
+
+
+def test_futures_by_hand() -> None:
+    # One GPU each: ends at 4 and 10. With a third GPU the newcomer would end at 3.
+    context = _setting(FLAT, 3)
+    running = _crew(context, held={0: 1, 1: 1})
+    assert sum_of_ends_s(running, context=context) == 14
+    opens = opening(running, wanted=2, context=context)
+    assert (opens.time_s, opens.ends_s, opens.running.jobs.tolist()) == (4, 4, [1])
+    assert estimated_opening(running, wanted=3, context=context).time_s == 10
+
+
+@pytest.mark.parametrize(("runs_s", "admitted"), [(1.0, True), (100.0, False)])
+def test_a_short_job_may_take_gpus_from_a_long_one_and_a_long_one_may_not(runs_s: float, admitted: bool) -> None:
+    # Two GPUs, perfect scaling. The first needs 10 s on both. Admitting the second now costs the first one GPU:
+    # short: ends at 1 and 10.5 now, at 10 and 10.5 if it waits. Long: (20, 60) now, (10, 60) if it waits.
+    context = _setting(rows((0, 2, 10.0), (0, 1, runs_s)), 2)
+    for exact_up_to in (0, 9):
+        assert admissible(_crew(context, held={0: 2}), job=1, context=context, exact_up_to=exact_up_to) is admitted
+
+
+def test_backfilling_may_not_move_the_heads_opening() -> None:
+    # Four GPUs, two of them busy until 10. The head wants three. A job on the others for 5 s does not matter, one
+    # that needs both of them until 30 does.
+    stiff = tuple(
+        ClusterJob(str(index), 0, gpus, runs, min_gpus=gpus, max_gpus=gpus)
+        for index, (gpus, runs) in enumerate([(2, 10.0), (3, 5.0), (1, 5.0), (2, 30.0)])
+    )
+    context = _setting(stiff, 4)
+    running = _crew(context, held={0: 2})
+    for exact_up_to in (0, 9):
+        assert does_not_delay(running, job=2, head=1, context=context, exact_up_to=exact_up_to)
+        assert not does_not_delay(running, job=3, head=1, context=context, exact_up_to=exact_up_to)

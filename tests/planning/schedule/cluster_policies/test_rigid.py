@@ -1,0 +1,193 @@
+"""FIFO, first fit, EASY and conservative backfilling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu_planning.schedule import (
+    ClusterJob,
+    conservative_backfill,
+    easy_backfill,
+    fifo,
+    first_fit,
+    simulate,
+    summary,
+)
+from kungfu_planning.schedule.cluster_policies.rigid import (
+    Gaps,
+    Shadow,
+    earliest_gap,
+    first_fit_mask,
+    prefix_that_fits,
+    shadow_time,
+    with_reservation,
+)
+from tests.planning.schedule.auditor import seen
+from tests.planning.schedule.instances import Instance, instances, rows, thorough
+
+
+def test_strict_fifo_lets_nobody_pass_the_head() -> None:
+    result = simulate(rows((0, 3, 10), (1, 2, 10), (2, 1, 5)), gpus=4, policy=fifo())
+    assert (result.finish_s - [0, 1, 2]).tolist() == [10, 19, 13]
+    assert summary(result).overall.jct_s == 14
+
+
+def test_first_fit_lets_a_small_job_pass() -> None:
+    result = simulate(rows((0, 3, 10), (1, 2, 10), (2, 1, 5)), gpus=4, policy=first_fit())
+    assert result.start_s.tolist() == [0, 10, 2]
+    assert summary(result).overall.jct_s == pytest.approx(34 / 3)
+
+
+def test_four_jobs_in_line_start_one_after_the_other() -> None:
+    result = simulate(rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)), gpus=4, policy=fifo())
+    figures = summary(result)
+    assert result.start_s.tolist() == [0, 10, 15, 15]
+    assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (8.5, 19.25, 35)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: Instance) -> None:
+    states = seen(instance.jobs, gpus=instance.gpus, policy=fifo())
+    for state in states:
+        free = state.gpus - state.progress.gpus.sum()
+        assert not len(state.pending) or state.workload.gpus[state.pending[0]] > free
+        assert not len(state.pending) or state.running.max(initial=-1) < state.pending[0]
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_first_fit_leaves_no_gpus_idle_that_a_waiting_job_could_use(instance: Instance) -> None:
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=first_fit()):
+        free = state.gpus - state.progress.gpus.sum()
+        assert (state.workload.gpus[state.pending] > free).all()
+
+
+sizes = st.lists(st.integers(1, 6), max_size=12)
+
+
+@thorough
+@given(wanted=sizes, free=st.integers(0, 20))
+def test_first_fit_serves_whom_the_plain_loop_does_and_the_prefix_ends_where_it_must(
+    wanted: list[int], free: int
+) -> None:
+    """First fit serves exactly whom the plain loop serves, and the prefix ends at the first that does not fit."""
+    left, served = free, []
+    for size in wanted:
+        served.append(size <= left)
+        left -= size if size <= left else 0
+    assert first_fit_mask(np.array(wanted, dtype=np.int64), free=free).tolist() == served
+
+    count = prefix_that_fits(np.array(wanted, dtype=np.int64), free=free)
+    assert sum(wanted[:count]) <= free
+    assert count == len(wanted) or sum(wanted[: count + 1]) > free
+
+
+def test_a_job_that_ends_by_the_shadow_time_overtakes() -> None:
+    result = simulate(rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)), gpus=4, policy=easy_backfill())
+    figures = summary(result)
+    assert result.start_s.tolist() == [0, 10, 2, 15]
+    assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (5.25, 16, 35)
+
+
+def test_a_job_that_would_end_later_does_not() -> None:
+    result = simulate(rows((0, 3, 10), (1, 4, 5), (2, 1, 9), (3, 1, 20)), gpus=4, policy=easy_backfill())
+    assert result.start_s.tolist() == [0, 10, 15, 15]
+
+
+def test_a_job_on_spare_gpus_overtakes_though_it_delays_the_second_in_line() -> None:
+    result = simulate(rows((0, 2, 10), (1, 3, 10), (2, 4, 5), (3, 1, 30)), gpus=4, policy=easy_backfill())
+    figures = summary(result)
+    assert result.start_s.tolist() == [0, 10, 33, 3]
+    assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (10, 23.75, 38)
+
+
+def test_gpus_that_are_spare_at_the_shadow_time_are_given_away_once() -> None:
+    # Two GPUs are spare when the head starts at 10; job 2 takes both, so job 3 may not start on the last free one.
+    jobs = rows((0, 3, 10), (1, 4, 10), (2, 2, 30), (2, 1, 30))
+    assert simulate(jobs, gpus=6, policy=easy_backfill()).start_s.tolist() == [0, 10, 2, 20]
+
+
+def test_the_shadow_counts_all_who_end_at_that_time() -> None:
+    ends = np.array([5.0, 7.0, 7.0])
+    assert shadow_time(ends, sizes=np.array([1, 2, 3]), free=1, wanted=3) == Shadow(7.0, 4)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_the_head_starts_as_promised_and_nobody_waits_who_would_not_delay_it(instance: Instance) -> None:
+    """The head never starts after any shadow time it was promised, and all start who do not delay it."""
+    promised: dict[int, float] = {}
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=easy_backfill()):
+        for job in state.running.tolist():
+            assert state.now_s <= promised.pop(job, np.inf)
+        if len(state.pending):
+            head, free = int(state.pending[0]), int(state.gpus - state.progress.gpus.sum())
+            sizes = state.progress.gpus[state.running]
+            wanted = int(state.workload.gpus[head])
+            assert wanted > free
+            limit = shadow_time(state.progress.end_s[state.running], sizes=sizes, free=free, wanted=wanted)
+            promised[head] = min(promised.get(head, np.inf), limit.time_s)
+            for job in state.pending[1:]:
+                size = state.workload.gpus[job]
+                ends_in_time = state.now_s + state.workload.duration_s[job] <= limit.time_s
+                assert size > free or not (ends_in_time or size <= limit.spare)
+
+
+def _planned_by_counting(jobs: tuple[ClusterJob, ...], *, gpus: int) -> list[float]:
+    """Each job, in order, at the first whole second from which enough GPUs stay free: whole seconds only."""
+    used = np.zeros(1000, dtype=int)
+    starts = []
+    for job in jobs:
+        runs, at = int(job.duration_s), int(job.submit_s)
+        while used[at : at + runs].max() + job.gpus > gpus:
+            at += 1
+        used[at : at + runs] += job.gpus
+        starts.append(float(at))
+    return starts
+
+
+def test_a_job_overtakes_if_no_planned_start_moves() -> None:
+    jobs = rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20))
+    result = simulate(jobs, gpus=4, policy=conservative_backfill())
+    assert result.start_s.tolist() == [0, 10, 2, 15]
+
+
+def test_the_second_in_line_is_protected_too() -> None:
+    jobs = rows((0, 2, 10), (1, 3, 10), (2, 4, 5), (3, 1, 30))
+    result = simulate(jobs, gpus=4, policy=conservative_backfill())
+    figures = summary(result)
+    assert result.start_s.tolist() == [0, 10, 20, 25]
+    assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (12.25, 26, 55)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(most_jobs=8))
+def test_planning_once_at_arrival_equals_counting_second_by_second(instance: Instance) -> None:
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=conservative_backfill())
+    assert result.start_s.tolist() == _planned_by_counting(result.jobs, gpus=instance.gpus)
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_no_later_arrival_moves_an_earlier_start(instance: Instance) -> None:
+    everyone = simulate(instance.jobs, gpus=instance.gpus, policy=conservative_backfill())
+    for count in range(1, len(instance.jobs)):
+        fewer = simulate(everyone.jobs[:count], gpus=instance.gpus, policy=conservative_backfill())
+        assert everyone.start_s[:count].tolist() == fewer.start_s.tolist()
+
+
+def test_a_reservation_splits_the_gaps_where_it_starts_and_ends() -> None:
+    gaps = with_reservation(Gaps(np.array([0.0, 4.0]), np.array([2, 4])), start_s=2.0, gpus=2, duration_s=3.0)
+    assert gaps.time_s.tolist() == [0.0, 2.0, 4.0, 5.0]
+    assert gaps.free.tolist() == [2, 0, 2, 4]
+    assert earliest_gap(gaps, gpus=2, duration_s=2.0) == 0.0
+    assert earliest_gap(gaps, gpus=3, duration_s=1.0) == 5.0

@@ -1,0 +1,230 @@
+"""Tiresias, rigid and elastic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kungfu.errors import UsageError
+from kungfu_planning.schedule import (
+    ClusterJob,
+    Curve,
+    Pauses,
+    elastic_tiresias,
+    fifo,
+    inelastic,
+    simulate,
+    summary,
+    tiresias,
+)
+from kungfu_planning.schedule.curve import rates_up_to
+from tests.planning.schedule.auditor import seen
+from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import Rules, elastic_reference
+from tests.planning.schedule.cluster_policies.tiresias_reference import reference
+from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
+
+
+def test_a_job_that_used_up_its_quantum_makes_room_for_a_newer_one() -> None:
+    jobs = rows((0, 2, 100), (10, 2, 20))
+    result = simulate(jobs, gpus=2, policy=tiresias(quanta=(60,)))
+    assert result.start_s.tolist() == [0, 30]
+    assert result.finish_s.tolist() == [120, 50]
+    assert summary(result).overall.jct_s == 80
+    assert summary(simulate(jobs, gpus=2, policy=fifo())).overall.jct_s == 105
+
+
+def test_without_quanta_tiresias_is_first_fit_in_order_of_arrival() -> None:
+    result = simulate(rows((0, 3, 10), (1, 2, 10), (2, 1, 5)), gpus=4, policy=tiresias(quanta=()))
+    assert result.start_s.tolist() == [0, 10, 2]
+    assert summary(result).overall.jct_s == pytest.approx(34 / 3)
+
+
+def test_a_wide_job_sinks_when_its_gpu_seconds_are_used_up_and_not_later() -> None:
+    # 64 GPUs use up 10,000 GPU seconds in 156.25 s, so after 157 whole ones; then the waiting job runs.
+    result = simulate(rows((0, 64, 1000), (1, 64, 10)), gpus=64, policy=tiresias())
+    assert result.start_s.tolist() == [0, 157]
+
+
+def test_a_starving_job_rises_above_those_who_come_later() -> None:
+    # ClusterJob 0 sinks at 10 and waits; at 30 it has waited twice the 10 s it had run, and rises behind job 3, before
+    # job 4.
+    jobs = rows((0, 1, 20), (5, 1, 10), (12, 1, 10), (22, 1, 10), (32, 1, 10))
+    patient = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,)))
+    starved = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,), starvation=2.0))
+    assert patient.finish_s.tolist() == [60, 20, 30, 40, 50]
+    assert starved.finish_s.tolist() == [50, 20, 30, 40, 60]
+
+
+def test_rounding_of_times_makes_no_job_sink_a_second_late() -> None:
+    begin = 6.4
+    assert (begin + 10) - begin < 10
+    result = simulate(rows((begin, 1, 100), (begin, 1, 10)), gpus=1, policy=tiresias(quanta=(10,)))
+    assert result.start_s.tolist() == [begin, begin + 10]
+
+
+def test_a_starving_job_rises_on_time_also_between_whole_seconds() -> None:
+    # The first has run 10 s when it sinks at 10.5, so it may wait 5 s. Asked at 12.25, it is looked at again 4 s later:
+    # at 16.25 it rises, before the last one arrives. Nothing else happens until then.
+    jobs = rows((0.5, 1, 20), (0.5, 1, 10), (12.25, 1, 15), (17, 1, 10))
+    result = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,), starvation=0.5))
+    assert result.start_s.tolist() == [0.5, 10.5, 20.5, 40.5]
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(most_jobs=8), starvation=st.sampled_from([None, 0.5, 1.0, 2.0, 3.5]))
+def test_ends_equal_those_of_the_literal_simulator(instance: Instance, starvation: float | None) -> None:
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=tiresias(quanta=(12, 40), starvation=starvation))
+    expected = reference(result.jobs, gpus=instance.gpus, quanta=(12, 40), starvation=starvation)
+    assert {job.name: end for job, end in zip(result.jobs, result.finish_s, strict=True)} == expected
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_no_gpus_idle_that_a_waiting_job_could_use(instance: Instance) -> None:
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=tiresias(quanta=(12, 40))):
+        free = state.gpus - state.progress.gpus.sum()
+        assert (state.workload.gpus[state.pending] > free).all()
+
+
+@pytest.mark.parametrize("quanta", [(0.0,), (5.0, 5.0), (7.0, 3.0)])
+def test_quanta_that_do_not_rise_are_refused(quanta) -> None:
+    with pytest.raises(UsageError, match="must rise"):
+        tiresias(quanta=quanta)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_starvation_factor_that_is_nothing_or_endless_is_refused(factor: float) -> None:
+    with pytest.raises(UsageError, match=f"starvation factor {factor} must be above 0 and finite"):
+        tiresias(starvation=factor)
+
+
+CROWDED = rows((0, 4, 40), (20, 2, 10))
+
+
+def test_r1_shrinks_the_old_job_instead_of_preempting_it() -> None:
+    rigid = simulate(CROWDED, gpus=4, policy=tiresias(quanta=(40,)))
+    elastic = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,)))
+    assert summary(rigid).overall.jct_s == 30
+    # The old job does 20 of its 160 from 20 to 30 on two GPUs, and the last 60 on four.
+    assert elastic.finish_s.tolist() == [45, 30]
+    assert summary(elastic).overall.jct_s == 27.5
+    assert elastic.usage.adjustments.tolist() == [2, 0]
+
+
+def test_growing_back_costs_its_pause_and_shrinking_costs_none() -> None:
+    result = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,)), pauses=Pauses(1.1))
+    assert result.finish_s.tolist() == pytest.approx([46.1, 30])
+
+
+def test_r1_waits_until_more_than_n_jobs_are_pending() -> None:
+    result = simulate(CROWDED, gpus=4, policy=elastic_tiresias(quanta=(40,), pending_over=1))
+    assert result.finish_s.tolist() == [50, 30]
+
+
+def test_an_inelastic_job_is_neither_shrunk_nor_grown() -> None:
+    jobs = (inelastic(CROWDED[0]), replace(CROWDED[1], min_gpus=2, max_gpus=2))
+    result = simulate(jobs, gpus=5, policy=elastic_tiresias(quanta=(40,)))
+    assert result.finish_s.tolist() == [50, 30]
+    assert result.usage.adjustments.tolist() == [0, 0]
+
+
+def test_r2_gives_each_idle_gpu_to_the_largest_relative_gain() -> None:
+    # Gains from 1 GPU: 0.8 then 0.333 for the first, 0.5 then 0.467 for the second: two go to the first, then one on.
+    first, second = Curve((1, 2, 3, 4), (1.0, 1.8, 2.4, 2.5)), Curve((1, 2, 3), (1.0, 1.5, 2.2))
+    jobs = (ClusterJob("a", 0, 1, 100.0, first), ClusterJob("b", 0, 1, 100.0, second))
+    for gpus, shares in ((3, [2, 1]), (4, [2, 2]), (5, [2, 3]), (6, [3, 3]), (7, [4, 3]), (9, [4, 3])):
+        states = seen(jobs, gpus=gpus, policy=elastic_tiresias())
+        assert states[0].progress.gpus.tolist() == shares
+
+
+def test_equal_gains_go_to_the_higher_queue_and_then_to_the_earlier_arrival() -> None:
+    jobs = rows((0, 1, 300), (11, 1, 30), (12, 1, 30))
+    states = {s.now_s: s.progress.gpus.tolist() for s in seen(jobs, gpus=4, policy=elastic_tiresias(quanta=(40,)))}
+    assert states[12.0] == [1, 2, 1]  # job 0 has had 40 GPU seconds by 10 and stands in queue 1
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances(), pending_over=st.integers(0, 3))
+def test_rules_hold_at_every_event(instance: Instance, pending_over: int) -> None:
+    quantum = 12.0
+    policy = elastic_tiresias(quanta=(quantum,), pending_over=pending_over)
+    attained, held, now = np.zeros(len(instance.jobs)), np.zeros(len(instance.jobs)), 0.0
+    for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.5, 0.5)):
+        attained, now = attained + held * (state.now_s - now), state.now_s
+        attained[np.isclose(attained, quantum, rtol=0, atol=1e-4)] = quantum  # sums of times are rounded
+        held = state.progress.gpus
+        asked, jobs = state.workload.gpus, state.running
+        shrunk = np.maximum(asked // 2, state.workload.min_gpus)
+        fresh = jobs[attained[jobs] < quantum]
+        assert (held[fresh] >= asked[fresh]).all()  # R1 never touches queue 0
+        if len(state.pending):
+            assert ((held[jobs] == asked[jobs]) | (held[jobs] == shrunk[jobs])).all()  # R2 only when nobody waits
+            _assert_first_fit(state, shrunk=shrunk, attained=attained, quantum=quantum, pending_over=pending_over)
+        else:
+            _assert_no_useful_gpu_idle(state)
+
+
+def _assert_first_fit(state, *, shrunk, attained, quantum, pending_over) -> None:
+    """No waiting job could start in the idle GPUs at the size that the rules give it."""
+    free = state.gpus - state.progress.gpus.sum()
+    asked = state.workload.gpus
+    crowded = any(state.progress.gpus[state.running] < asked[state.running]) or len(state.pending) > pending_over
+    sizes = np.where((attained >= quantum) & crowded, shrunk, asked)
+    assert (sizes[state.pending] > free).all()
+
+
+def _assert_no_useful_gpu_idle(state) -> None:
+    if state.progress.gpus.sum() < state.gpus:
+        for job in state.running:
+            rates, held = state.workload.rates[state.workload.kind[job]], state.progress.gpus[job]
+            assert held == state.workload.max_gpus[job] or rates[held + 1] <= rates[held]
+
+
+RULES = st.builds(
+    Rules,
+    st.integers(0, 2),
+    st.sampled_from([(), (20.0,), (12.0, 40.0), (5.0, 15.0, 60.0)]),
+    st.sampled_from([None, 0.5, 1.5, 3.0]),
+    st.sampled_from([Pauses(), Pauses(1.5, 0.25), Pauses(30.0, 30.0, 0.03)]),
+)
+
+
+@pytest.mark.slow
+@thorough
+@given(seed=st.integers(0, 2**32), rules=RULES)
+def test_ends_equal_those_of_plain_loops(seed: int, rules: Rules) -> None:
+    instance = untied(seed)
+    policy = elastic_tiresias(pending_over=rules.pending_over, quanta=rules.quanta, starvation=rules.starvation)
+    result = simulate(instance.jobs, gpus=instance.gpus, policy=policy, pauses=rules.pauses)
+    expected = elastic_reference(result.jobs, gpus=instance.gpus, rules=rules)
+    assert result.finish_s.tolist() == pytest.approx([expected[job.name] for job in result.jobs])
+
+
+@pytest.mark.slow
+@thorough
+@given(instance=instances())
+def test_elastic_tiresias_on_inelastic_jobs_is_tiresias(instance: Instance) -> None:
+    jobs = tuple(inelastic(job) for job in instance.jobs)
+    ends = [
+        simulate(jobs, gpus=instance.gpus, policy=make(quanta=(12.0, 40.0), starvation=2.0)).finish_s.tolist()
+        for make in (tiresias, elastic_tiresias)
+    ]
+    assert ends[0] == ends[1]
+
+
+def test_a_negative_threshold_is_refused() -> None:
+    with pytest.raises(UsageError, match="pending_over is -1"):
+        elastic_tiresias(pending_over=-1)
+
+
+def test_rates_beyond_the_cluster_are_never_looked_up() -> None:
+    result = simulate((ClusterJob("a", 0, 1, 10.0),), gpus=1, policy=elastic_tiresias())
+    assert result.finish_s.tolist() == [10.0]
+    assert len(rates_up_to(result.jobs[0].curve, gpus=1)) == 2
