@@ -31,7 +31,7 @@ from kungfu_planning.schedule import (
 )
 from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
 from kungfu_planning.schedule.outcome import Summary
-from kungfu_planning.schedule.traces import BatchScaling
+from kungfu_planning.schedule.traces.read import BatchScaling
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RIGID = ("fifo", "first-fit", "easy", "conservative", "tiresias")

@@ -55,7 +55,12 @@ PACKAGES: Rows = {
 }
 
 # Those of kungfu_planning.
-PLANNING: Rows = {"cli": ("schedule", "tune"), "schedule": (), "tune": ()}
+PLANNING: Rows = {
+    "cli": ("schedule", "tune", "pictures"),
+    "schedule": ("pictures",),
+    "tune": (),
+    "pictures": (),
+}
 SHARED = "kungfu.errors"
 
 # The parts of a package: a package, or a module that stands beside packages.

@@ -25,7 +25,6 @@ from kungfu_planning.schedule.cluster_policies.catalogue import (
     CATALOGUE,
     CatalogueEntry,
     Tuning,
-    entry_named,
     with_shares,
 )
 from kungfu_planning.schedule.outcome import Summary, reduction, summary, summary_as_dict
@@ -125,7 +124,7 @@ def _check_used(arguments: argparse.Namespace) -> None:
 def _one(
     arguments: argparse.Namespace, *, name: str, jobs: Sequence[ClusterJob], tick: Callable[[State], None]
 ) -> SimulationResult:
-    entry = entry_named(name)
+    entry = CATALOGUE[name]
     given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
     tuning = Tuning(**given)
     return simulate(

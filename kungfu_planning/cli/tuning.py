@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
-from kungfu_planning.tune.comparison import Comparison, as_document, as_tables, compare, draw_comparison, save
-from kungfu_planning.tune.spec import TuningSpec, duration_s, read_spec, tuning_schema
+from kungfu_planning.pictures import write_picture
+from kungfu_planning.tune.comparison import Comparison, as_document, as_tables, compare, draw_comparison
+from kungfu_planning.tune.spec.tuning_spec import TuningSpec, read_spec, tuning_schema
+from kungfu_planning.tune.spec.units import duration_s
 
 __all__ = ["SUMMARY", "add_arguments", "run"]
 
@@ -76,6 +78,6 @@ def _plan(spec: TuningSpec, *, deadline_s: float) -> list[Comparison]:
 
 def _draw(found: list[Comparison], *, path: Path) -> None:
     try:
-        save(draw_comparison(found), path=path)
+        write_picture(draw_comparison(found), path=path)
     except (OSError, ValueError) as error:
         raise UsageError(f"cannot draw to {path}: {error}; give a writable file, as --plot tuning.png") from error

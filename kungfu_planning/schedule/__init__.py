@@ -12,7 +12,8 @@ from kungfu_planning.schedule.job import ClusterJob, inelastic, with_limits
 from kungfu_planning.schedule.measured_curves import hybrid_batch, hybrid_curve, read_throughputs
 from kungfu_planning.schedule.outcome import SimulationResult, reduction, summary
 from kungfu_planning.schedule.state import ClusterPolicy, SchedulePlan, State
-from kungfu_planning.schedule.traces import FORMATS, SHAPES, Columns, generated, read_job_trace
+from kungfu_planning.schedule.traces.generate import SHAPES, generated
+from kungfu_planning.schedule.traces.read import FORMATS, Columns, read_job_trace
 
 __all__ = [
     "FORMATS",

@@ -23,7 +23,7 @@ _SLOWEST, _FASTEST = 1e-12, 1e18  # beyond, a gain could be infinite or nothing
 
 @dataclass(frozen=True)
 class Curve:
-    """MeasuredCurves throughput: ``rates[i]`` of work a second on ``gpus[i]`` GPUs.
+    """Measured throughput: ``rates[i]`` of work a second on ``gpus[i]`` GPUs.
 
     The unit of work is the caller's (samples, iterations); only ratios of rates reach a schedule.
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kungfu.errors import UsageError
+from kungfu_planning.pictures import write_picture
 from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Summary
 
 __all__ = ["save_plot", "summary_table"]
@@ -47,10 +45,6 @@ def _brief(seconds: float) -> str:
     return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.1f}"
 
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}
 
 
@@ -79,7 +73,7 @@ def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
     queue.set(ylabel="waiting jobs", xlabel=unit)
     busy.legend(loc="lower right")
     try:
-        _save_whole(figure, path=Path(path))
+        write_picture(figure, path=Path(path))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot write the plot {path}: {error}; give a writable path ending in .png, .svg or .pdf"
@@ -90,11 +84,3 @@ def save_plot(results: Sequence[SimulationResult], *, path: str | Path) -> Path:
 def _unit(span_s: float) -> str:
     """The largest unit of which the span has at least two."""
     return next((name for name, seconds in reversed(_UNITS.items()) if span_s >= 2 * seconds), "seconds")
-
-
-def _save_whole(figure: Figure, *, path: Path) -> None:
-    """Write to a temporary file beside the target and rename it: no half of a picture is ever left there."""
-    with tempfile.TemporaryDirectory(dir=path.absolute().parent) as folder:
-        draft = Path(folder) / path.name
-        figure.savefig(draft)
-        os.replace(draft, path)

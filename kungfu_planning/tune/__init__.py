@@ -11,7 +11,8 @@ from kungfu_planning.tune.latency import Latency, ScalingCurve, amdahl, scaling
 from kungfu_planning.tune.placement import Nodes, Shrunk, Slot, TrialPlacement, moves, place, shrink, unplaced
 from kungfu_planning.tune.planner import plan_deadlines, plan_elastic
 from kungfu_planning.tune.simulator import Simulator
-from kungfu_planning.tune.spec import TuningSpec, duration_s, parse_spec, read_spec, tuning_schema
+from kungfu_planning.tune.spec.tuning_spec import TuningSpec, parse_spec, read_spec, tuning_schema
+from kungfu_planning.tune.spec.units import duration_s
 
 __all__ = [
     "Cloud",

@@ -87,7 +87,7 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
     While an iteration never gets slower with GPUs, nothing can be faster, apart from chance in the set-ups.
     """
     sizes = static_sizes(simulator, search=search)
-    stages = range(simulator.experiment.num_stages())
+    stages = range(len(simulator.experiment.stages))
     eager = tuple(_fastest_size(simulator, stage=stage, sizes=sizes) for stage in stages)
     return min([estimate(simulator, plan=eager), *_statics(simulator, search=search)], key=lambda found: found.seconds)
 
@@ -117,7 +117,7 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
 
 
 def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:
-    stages = simulator.experiment.num_stages()
+    stages = len(simulator.experiment.stages)
     return (estimate(simulator, plan=(size,) * stages) for size in static_sizes(simulator, search=search))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -18,7 +17,7 @@ from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.units import as_clock
 from kungfu_planning.tune.timeline import Box, boxes, first_run_stage_usage, mean_stage_usage
 
-__all__ = ["Comparison", "as_document", "as_tables", "compare", "draw_comparison", "save"]
+__all__ = ["Comparison", "as_document", "as_tables", "compare", "draw_comparison"]
 
 
 @dataclass(frozen=True)
@@ -69,26 +68,22 @@ def _beside(found: Sequence[Comparison]) -> Table:
     table = Table(title=f"Within {as_clock(found[0].deadline_s)}")
     for column in ("", "time", "cost", "of static"):
         table.add_column(column, justify="right")
-    statics = [each.static for each in found]
-    static = _dollars(statics)
-    rows: dict[str, Sequence[Estimate | None]]
-    rows = {"planned": [each.planned for each in found], "static": statics, "naive elastic": [e.naive for e in found]}
-    for name, estimates in rows.items():
-        table.add_row(name, *_cells(estimates, static=static))
+    static = _total([each.static for each in found])
+    rows = {
+        "planned": _total([each.planned for each in found]),
+        "static": static,
+        "naive elastic": _total([each.naive for each in found]),
+    }
+    for name, total in rows.items():
+        table.add_row(name, *_cells(total, static=static))
     return table
 
 
-def _cells(estimates: Sequence[Estimate | None], *, static: float | None) -> tuple[str, str, str]:
-    dollars = _dollars(estimates)
-    if dollars is None:
+def _cells(total: dict[str, float] | None, *, static: dict[str, float] | None) -> tuple[str, str, str]:
+    if total is None:
         return "none meets it", "-", "-"
-    seconds = max(each.seconds for each in estimates if each is not None)
-    return as_clock(seconds), f"${dollars:.2f}", f"{dollars / static:.0%}" if static else "-"
-
-
-def _dollars(estimates: Sequence[Estimate | None]) -> float | None:
-    dollars = [each.dollars for each in estimates if each is not None]
-    return sum(dollars) if len(dollars) == len(estimates) else None
+    share = f"{total['dollars'] / static['dollars']:.0%}" if static and static["dollars"] else "-"
+    return as_clock(total["seconds"]), f"${total['dollars']:.2f}", share
 
 
 def as_document(found: Sequence[Comparison]) -> dict[str, Any]:
@@ -150,16 +145,6 @@ def draw_comparison(found: Sequence[Comparison]) -> Figure:
         _panel(row[1], simulator=each.simulator, estimate=each.planned, name="planned", deadline_s=each.deadline_s)
         row[0].set_ylabel("GPUs")
     return figure
-
-
-def save(figure: Figure, *, path: Path) -> None:
-    """Write the figure to a temporary file beside ``path`` and rename it: no half of a picture is ever left there."""
-    unfinished = path.with_name(f".{path.name}.unfinished{path.suffix}")
-    try:
-        figure.savefig(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _panel(axes: Any, *, simulator: Simulator, estimate: Estimate | None, name: str, deadline_s: float) -> None:

@@ -1,7 +1,7 @@
 """Time and cost of an allocation plan: the stages' longest chains one after another, then the bill.
 
 Every stage ends in a synchronisation of all its trials, so the longest path of the whole graph is the sum of the
-longest paths of the stages. That makes a plan cheap to judge; `execution_graph` builds the graph itself.
+longest paths of the stages. That makes a plan cheap to judge; the tests build the graph itself.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def sample(simulator: Simulator, *, plan: AllocationPlan) -> Sampled:
 
 
 def _check(simulator: Simulator, *, plan: AllocationPlan) -> None:
-    stages = simulator.experiment.num_stages()
+    stages = len(simulator.experiment.stages)
     if len(plan) != stages:
         raise UsageError(f"the plan {plan} has {len(plan)} entries; the experiment has {stages} stages, give one each")
     if min(plan) < 1:

@@ -41,15 +41,6 @@ class Experiment:
         if not self.stages:
             raise UsageError("an experiment has no stage; give at least one Stage(trials, iterations)")
 
-    def get_stage(self, index: int) -> tuple[int, int]:
-        """Trials, and iterations per trial, of stage ``index``, counted from 0."""
-        stage = self.stages[index]
-        return stage.trials, stage.iterations
-
-    def num_stages(self) -> int:
-        """The number of stages."""
-        return len(self.stages)
-
 
 def successive_halving(trials: int, *, least: int, most: int, eta: int) -> Experiment:
     """SHA(n, r, R, eta): keep the best 1/eta after each stage, and give the kept ones eta times the work.
@@ -104,7 +95,8 @@ def hyperband(most: int, *, least: int, eta: int) -> tuple[Experiment, ...]:
     Raises:
         UsageError: for a value out of range.
 
-    >>> [bracket.get_stage(0) for bracket in hyperband(81, least=1, eta=3)]
+    >>> firsts = [bracket.stages[0] for bracket in hyperband(81, least=1, eta=3)]
+    >>> [(stage.trials, stage.iterations) for stage in firsts]
     [(81, 1), (34, 3), (15, 9), (8, 27), (5, 81)]
 
     Reference:

@@ -15,7 +15,7 @@ import numpy as np
 
 from kungfu.errors import UsageError
 from kungfu_planning.tune.cloud import Cloud
-from kungfu_planning.tune.experiment import Experiment, Stage
+from kungfu_planning.tune.experiment import Experiment
 from kungfu_planning.tune.latency import Latency, ScalingCurve, Seconds, quantile, total
 from kungfu_planning.tune.sharing import instances_for, share, slowest_chain
 
@@ -95,28 +95,19 @@ _TRAIN: Final = 2
 _SYNC: Final = 3
 
 
-def _draw_scale(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
-    """The provider's queue before stage ``stage``: shape (samples,)."""
-    return quantile(latency, uniform=_generator(seed, kind=_SCALE, stage=stage).random(samples))
+def _drawn(simulator: Simulator, latency: Latency, *, kind: int, stage: int, count: int = 1) -> Seconds:
+    """``count`` durations in each run, of shape (count, runs); row k is the same for every count."""
+    uniform = _generator(simulator.seed, kind=kind, stage=stage).random((count, simulator.runs))
+    return quantile(latency, uniform=uniform)
 
 
-def _draw_init(latency: Latency, *, stage: int, count: int, samples: int, seed: int) -> Seconds:
-    """Set-up of each of ``count`` new instances: shape (count, samples); row k is the same for every count."""
-    return quantile(latency, uniform=_generator(seed, kind=_INIT, stage=stage).random((count, samples)))
-
-
-def _draw_sync(latency: Latency, *, stage: int, samples: int, seed: int) -> Seconds:
-    """The synchronisation at the end of a stage: shape (samples,)."""
-    return quantile(latency, uniform=_generator(seed, kind=_SYNC, stage=stage).random(samples))
-
-
-def _draw_train(iteration: Latency, *, startup: Latency, stage: tuple[int, Stage], samples: int, seed: int) -> Seconds:
-    """Start-up and all iterations of each trial of a stage (its index and itself): shape (trials, samples)."""
-    index, work = stage
+def _drawn_trials(simulator: Simulator, iteration: Latency, *, stage: int) -> Seconds:
+    """Start-up and all iterations of each trial of a stage: shape (trials, runs)."""
+    work, startup, samples = simulator.experiment.stages[stage], simulator.cloud.delays.startup, simulator.runs
     # Nothing is random: one duration for all.
     if iteration.sigma_s == 0 and startup.sigma_s == 0:
         return np.full((work.trials, samples), startup.mean_s + work.iterations * iteration.mean_s)
-    generator = _generator(seed, kind=_TRAIN, stage=index)
+    generator = _generator(simulator.seed, kind=_TRAIN, stage=stage)
     start = quantile(startup, uniform=generator.random((work.trials, samples)))
     trials = [total(iteration, count=work.iterations, samples=samples, generator=generator) for _ in range(work.trials)]
     return np.asarray(start + np.stack(trials))
@@ -145,16 +136,14 @@ def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
     """The provider's queue when stage ``stage`` asks for more: (runs,)."""
 
     def compute() -> Seconds:
-        latency = simulator.cloud.delays.scale
-        return _draw_scale(latency, stage=stage, samples=simulator.runs, seed=simulator.seed)
+        return _drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0]
 
     return remember(simulator, key=("wait", stage), compute=compute)
 
 
 def instance_setups(simulator: Simulator, *, stage: int, count: int) -> Seconds:
     """The set-up of each of ``count`` new instances: (count, runs)."""
-    latency = simulator.cloud.delays.init
-    return _draw_init(latency, stage=stage, count=count, samples=simulator.runs, seed=simulator.seed)
+    return _drawn(simulator, simulator.cloud.delays.init, kind=_INIT, stage=stage, count=count)
 
 
 def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
@@ -172,8 +161,7 @@ def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
     """The synchronisation at the end of stage ``stage``: (runs,)."""
 
     def compute() -> Seconds:
-        latency = simulator.cloud.delays.sync
-        return _draw_sync(latency, stage=stage, samples=simulator.runs, seed=simulator.seed)
+        return _drawn(simulator, simulator.cloud.delays.sync, kind=_SYNC, stage=stage)[0]
 
     return remember(simulator, key=("sync", stage), compute=compute)
 
@@ -182,13 +170,7 @@ def trial_times(simulator: Simulator, *, stage: int, gpus_per_trial: int) -> Sec
     """How long each trial of the stage trains, start-up included: (trials, runs)."""
 
     def compute() -> Seconds:
-        return _draw_train(
-            simulator.scaling.iteration(gpus_per_trial),
-            startup=simulator.cloud.delays.startup,
-            stage=(stage, simulator.experiment.stages[stage]),
-            samples=simulator.runs,
-            seed=simulator.seed,
-        )
+        return _drawn_trials(simulator, simulator.scaling.iteration(gpus_per_trial), stage=stage)
 
     return remember(simulator, key=("trials", stage, gpus_per_trial), compute=compute)
 

@@ -40,29 +40,24 @@ class Box:
 
 def mean_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
     """The resources and times of each stage of ``plan``, means of all runs; one begins when the one before ends."""
-    drawn = sample(simulator, plan=plan)
-    return _usage(
-        simulator, plan=plan, ready_s=drawn.ready.mean(axis=1).tolist(), ends_s=drawn.ends.mean(axis=1).tolist()
-    )
+    return _usage(simulator, plan=plan, runs=slice(None))
 
 
 def first_run_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
     """The same for the first drawn run alone: what surrounds its `boxes`."""
+    return _usage(simulator, plan=plan, runs=slice(1))
+
+
+def _usage(simulator: Simulator, *, plan: AllocationPlan, runs: slice) -> tuple[StageUsage, ...]:
     drawn = sample(simulator, plan=plan)
-    return _usage(simulator, plan=plan, ready_s=drawn.ready[:, 0].tolist(), ends_s=drawn.ends[:, 0].tolist())
-
-
-def _usage(
-    simulator: Simulator, *, plan: AllocationPlan, ready_s: list[float], ends_s: list[float]
-) -> tuple[StageUsage, ...]:
-    instances = sample(simulator, plan=plan).instances
+    ready_s, ends_s = (times[:, runs].mean(axis=1).tolist() for times in (drawn.ready, drawn.ends))
     starts_s = [0.0, *ends_s]
     return tuple(
         StageUsage(
             trials=work.trials,
             gpus=gpus,
             gpus_per_trial=share(work, gpus=gpus).gpus_per_trial,
-            instances=instances[stage],
+            instances=drawn.instances[stage],
             start_s=starts_s[stage],
             ready_s=ready_s[stage],
             end_s=ends_s[stage],

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kungfu.errors import UsageError
 from kungfu_planning.schedule.cluster_policies.elan import elastic_backfill, elastic_fifo
 from kungfu_planning.schedule.cluster_policies.rigid import conservative_backfill, easy_backfill, fifo, first_fit
 from kungfu_planning.schedule.cluster_policies.tiresias import elastic_tiresias, tiresias
@@ -15,7 +14,7 @@ from kungfu_planning.schedule.engine import Pauses
 from kungfu_planning.schedule.job import ClusterJob, with_limits
 from kungfu_planning.schedule.state import ClusterPolicy
 
-__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "entry_named", "with_shares"]
+__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "with_shares"]
 
 
 @dataclass(frozen=True)
@@ -85,17 +84,6 @@ CATALOGUE: dict[str, CatalogueEntry] = {
     ),
 }
 """All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""
-
-
-def entry_named(name: str) -> CatalogueEntry:
-    """The entry of a policy.
-
-    Raises:
-        UsageError: for an unknown name.
-    """
-    if name not in CATALOGUE:
-        raise UsageError(f"no policy {name!r}; there are {', '.join(CATALOGUE)}")
-    return CATALOGUE[name]
 
 
 def with_shares(jobs: Sequence[ClusterJob], *, shares: tuple[float, float] | None) -> tuple[ClusterJob, ...]:

@@ -135,14 +135,7 @@ class Opening:
 
 def sum_of_ends_s(running: RunningJobs, *, context: ForecastContext) -> float:
     """The sum of all completion times, in seconds from now."""
-    now_s, total_s = 0.0, 0.0
-    while len(running.jobs):
-        step = _next_completion(running, context=context)
-        now_s += step.time_s
-        # Several jobs may end at the same time.
-        total_s += now_s * (len(running.jobs) - len(step.running.jobs))
-        running = step.running
-    return total_s
+    return opening(running, wanted=context.gpus + 1, context=context).ends_s  # never free: up to the last completion
 
 
 def opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> Opening:
@@ -151,6 +144,7 @@ def opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> O
     while len(running.jobs):
         step = _next_completion(running, context=context)
         now_s += step.time_s
+        # Several jobs may end at the same time.
         total_s += now_s * (len(running.jobs) - len(step.running.jobs))
         running = step.running
         if context.gpus - int(running.held.sum()) >= wanted:

@@ -1,6 +1,6 @@
 """The execution model itself: one drawn run of a plan as a graph of tasks, and its longest path.
 
-The planner never builds it (see `estimate`); it is there to be looked at, to be checked against, and to be extended.
+The planner never builds it (see `estimate`), which is checked against it.
 """
 
 from __future__ import annotations

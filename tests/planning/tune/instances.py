@@ -98,7 +98,7 @@ def planned(*, simulators: st.SearchStrategy[Simulator]) -> st.SearchStrategy[tu
     """A simulator, and a plan for it of up to 40 GPUs; no experiment here has more than six stages."""
 
     def build(simulator: Simulator, first: list[int], second: list[int]) -> tuple[Simulator, tuple[int, ...]]:
-        stages = simulator.experiment.num_stages()
+        stages = len(simulator.experiment.stages)
         return simulator, tuple(gpus + 1 for gpus in (*first, *second)[:stages])
 
     return st.builds(build, simulators, _coded(40, 40, 40, 40), _coded(40, 40))

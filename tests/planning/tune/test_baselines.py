@@ -28,7 +28,7 @@ LIMITED = Search(max_gpus=48)
 
 
 def _statics(simulator: Simulator, *, most: int) -> list:
-    return [estimate(simulator, plan=(size,) * simulator.experiment.num_stages()) for size in range(1, most + 1)]
+    return [estimate(simulator, plan=(size,) * len(simulator.experiment.stages)) for size in range(1, most + 1)]
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
 @MANY
 @given(certain(packing="counted"))
 def test_while_gpus_never_slow_a_trial_nothing_beats_the_largest_static_cluster(simulator: Simulator) -> None:
-    largest = estimate(simulator, plan=(48,) * simulator.experiment.num_stages())
+    largest = estimate(simulator, plan=(48,) * len(simulator.experiment.stages))
     assert fastest(simulator, search=LIMITED).seconds == pytest.approx(largest.seconds)
 
 

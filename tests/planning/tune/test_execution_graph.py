@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kungfu_planning.tune import Simulator
 from kungfu_planning.tune.estimation import sample
-from kungfu_planning.tune.execution_graph import Node, build_graph, longest_path_s
+from tests.planning.tune.execution_graph import Node, build_graph, longest_path_s
 from tests.planning.tune.instances import MANY, certain, planned, uncertain
 
 Case = tuple[Simulator, tuple[int, ...]]
@@ -41,7 +41,7 @@ def test_every_task_is_there_once_and_nothing_waits_for_the_last_meeting_alone(c
     assert counts["SCALE"] == len(grown)
     assert counts["INIT_INSTANCE"] == sum(grown)
     assert counts["TRAIN"] == sum(stage.trials for stage in simulator.experiment.stages)
-    assert counts["SYNC"] == simulator.experiment.num_stages()
+    assert counts["SYNC"] == len(simulator.experiment.stages)
 
     waited_for = {before for node in nodes for before in node.after}
     assert set(range(len(nodes))) - waited_for == {len(nodes) - 1}

@@ -26,7 +26,7 @@ def test_the_stages_are_those_worked_out_by_hand(
     trials: int, least: int, most: int, eta: int, stages: list[tuple[int, int]]
 ) -> None:
     experiment = successive_halving(trials, least=least, most=most, eta=eta)
-    assert [experiment.get_stage(i) for i in range(experiment.num_stages())] == stages
+    assert [(stage.trials, stage.iterations) for stage in experiment.stages] == stages
 
 
 @pytest.mark.parametrize(("job", "work"), [((32, 1, 50, 3), 126), ((64, 4, 508, 2), 1792), ((512, 4, 4096, 2), 20484)])
@@ -38,8 +38,8 @@ def test_the_total_work_of_the_papers_jobs_is_as_computed_by_hand(job: tuple[int
 
 def test_the_job_of_512_trials_has_ten_stages_and_a_last_one_that_fills_up() -> None:
     experiment = successive_halving(512, least=4, most=4096, eta=2)
-    assert experiment.num_stages() == 10
-    assert experiment.get_stage(9) == (1, 2052)
+    assert len(experiment.stages) == 10
+    assert experiment.stages[-1] == Stage(1, 2052)
 
 
 @MANY

@@ -63,7 +63,7 @@ def test_a_deadline_is_refused_exactly_when_the_largest_static_cluster_misses_it
     simulator: Simulator, slack: float
 ) -> None:
     search = Search(max_gpus=24)
-    reachable = estimate(simulator, plan=(24,) * simulator.experiment.num_stages())
+    reachable = estimate(simulator, plan=(24,) * len(simulator.experiment.stages))
     deadline_s = slack * reachable.seconds
     if reachable.seconds <= deadline_s:
         plan_elastic(simulator, deadline_s=deadline_s, search=search)
@@ -114,7 +114,7 @@ def _small(chance: Random) -> tuple[Simulator, float, int]:
     delays = Delays(Latency(chance.choice((0, 15))), Latency(chance.choice((0, 15))))
     cloud = Cloud(Instance(chance.choice((1, 2, 4)), 0.001, chance.choice((0, 60))), delays)
     simulator = Simulator(job, scaling(dict(zip((1, 2, 4, 8), seconds, strict=True))), cloud)
-    most = 32 if job.num_stages() < 3 else 16
+    most = 32 if len(job.stages) < 3 else 16
     return simulator, chance.uniform(1.05, 4) * fastest(simulator, search=Search(max_gpus=most)).seconds, most
 
 
@@ -137,7 +137,7 @@ def test_on_small_searches_the_plan_is_usually_the_optimum_and_never_far_from_it
     chance = Random(20)
     while len(gaps) < 120:
         simulator, deadline_s, most = _small(chance)
-        if simulator.experiment.num_stages() > 3:
+        if len(simulator.experiment.stages) > 3:
             continue
         optimum = _optimum(simulator, deadline_s=deadline_s, most=most)
         planned = plan_elastic(simulator, deadline_s=deadline_s, search=Search(max_gpus=most))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu_planning.tune import Latency, parse_spec, read_spec, successive_halving, tuning_schema
+from kungfu_planning.tune import Latency, Stage, parse_spec, read_spec, successive_halving, tuning_schema
 from kungfu_planning.tune.spec import units
 
 EXAMPLE = Path(__file__).parents[4] / "examples" / "tuning.yaml"
@@ -62,12 +62,8 @@ search: {max_gpus: 64, warm_starts: [1, 4], steps: literal, samples: 7, seed: 5}
 
 def test_hyperband_gives_a_simulator_for_each_bracket() -> None:
     text = LEAST.replace("successive-halving", "hyperband").replace("  trials: 32\n", "")
-    assert [each.experiment.get_stage(0) for each in parse_spec(text).simulators()] == [
-        (27, 1),
-        (12, 5),
-        (6, 16),
-        (4, 50),
-    ]
+    firsts = [each.experiment.stages[0] for each in parse_spec(text).simulators()]
+    assert firsts == [Stage(27, 1), Stage(12, 5), Stage(6, 16), Stage(4, 50)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,26 @@
+"""Pictures as files that are whole or not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["write_picture"]
+
+
+def write_picture(figure: Figure, *, path: Path) -> None:
+    """Writes the figure to a temporary file beside ``path`` and renames it: no half of a picture is ever left there.
+
+    Raises:
+        OSError: if the file cannot be written.
+        ValueError: for an ending that is no format of a picture.
+    """
+    unfinished = path.with_name(f".{path.name}.unfinished{path.suffix}")
+    try:
+        figure.savefig(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
