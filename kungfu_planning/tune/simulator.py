@@ -136,7 +136,7 @@ def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
     """The provider's queue when stage ``stage`` asks for more: (runs,)."""
 
     def compute() -> Seconds:
-        return _drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0]
+        return np.asarray(_drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0])
 
     return remember(simulator, key=("wait", stage), compute=compute)
 
@@ -161,7 +161,7 @@ def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
     """The synchronisation at the end of stage ``stage``: (runs,)."""
 
     def compute() -> Seconds:
-        return _drawn(simulator, simulator.cloud.delays.sync, kind=_SYNC, stage=stage)[0]
+        return np.asarray(_drawn(simulator, simulator.cloud.delays.sync, kind=_SYNC, stage=stage)[0])
 
     return remember(simulator, key=("sync", stage), compute=compute)
 

@@ -181,6 +181,8 @@ def test_zsh_and_fish_complete_commands_options_choices_and_folders_of_runs(tmp_
         "kungfu-run -np 2 --page --inel": {"--inelastic"},
         "kungfu-run --page 8080 --inel": {"--inelastic"},
         "kungfu-run -np 2 python train.py --max": set(),
+        "kungfu plan sim": {"simulate"},
+        "kungfu plan tuning --dead": {"--deadline"},
         "kungfu why 20261123": {"runs/20261123-0500"},
         "kungfu resize 3 20261123": {"runs/20261123-0500"},
         "kungfu migrate 1 localhost 2026": in_runs,
