@@ -204,14 +204,10 @@ def reduction(before: float, *, after: float) -> float:
 
 def summary_as_dict(figures: Summary) -> dict[str, object]:
     """The same as plain values for JSON; a mean over no jobs becomes ``None``."""
-    return _without_nan(asdict(figures))
-
-
-def _without_nan(value: dict[str, object]) -> dict[str, object]:
-    return {key: _plain(item) for key, item in value.items()}
+    return {key: _plain(item) for key, item in asdict(figures).items()}
 
 
 def _plain(item: object) -> object:
     if isinstance(item, dict):
-        return _without_nan(item)
+        return {key: _plain(inner) for key, inner in item.items()}
     return None if item != item else item
