@@ -26,7 +26,7 @@ from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.step_groups import Figures, StepGroups
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number
+from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number, number_or_nan
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
 from kungfu.event_log.job import fold
@@ -36,7 +36,8 @@ __all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
-_OF_A_STEP = ("time", "size", "batch", "loss", "samples_per_s")
+_OF_A_STEP = ("time", "size", "batch")
+_CURVES = ("loss", "samples_per_s")
 _SUMS = ("seconds", "samples", "peer_seconds")
 _MOST_SIZES = 9
 # Points at its end that say what the loss is there.
@@ -50,6 +51,7 @@ class ComparedRun:
     Attributes:
         name: The name of its folder.
         count: How many steps it has.
+        first: The number of the first one.
         sizes: The sizes, one after the other.
         steps: The numbers of its steps, of a group the last one.
         seconds: From the beginning of training to the end of each step.
@@ -63,6 +65,7 @@ class ComparedRun:
 
     name: str
     count: int
+    first: int
     sizes: tuple[int, ...]
     steps: Series
     seconds: Series
@@ -180,11 +183,11 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
     # Of a sum what it comes to in each group, which is its highest value.
     seconds, samples, peer_seconds = (curve_in(groups, name).high for name in _SUMS)
-    curves = {name: curve_in(groups, name) for name in ("loss", "size", "samples_per_s")}
-    loss, size, speed = (curve.values for curve in curves.values())
+    curves = {name: curve_in(groups, name) for name in (*_CURVES, "size")}
+    loss, speed, size = (curve.values for curve in curves.values())
     return ComparedRun(
-        name, count, tuple(map(int, sizes)), np.array([*groups.lasts()]), seconds, samples, peer_seconds, curves,
-        smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
+        name, count, int(next(groups.firsts())), tuple(map(int, sizes)), np.array([*groups.lasts()]), seconds,
+        samples, peer_seconds, curves, smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
     )  # fmt: skip
 
 
@@ -194,6 +197,7 @@ def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[fl
     is_first = True
     for step, row in steps:
         known = {name: number for name in _OF_A_STEP if (number := finite_number(row.get(name))) is not None}
+        known |= {name: number for name in _CURVES if (number := number_or_nan(row.get(name))) is not None}
         time = known.pop("time", math.nan)
         # A clock may have been set back since training began.
         if is_first:
@@ -210,13 +214,14 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     known = compared.loss[np.isfinite(compared.loss)]
     asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
     job = fold(compared.events)
-    first = int(compared.steps[0])
-    resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
+    resumed = f"its record begins with step {compared.first:,}: what came before, in another run, is not counted"
+    undefined = compared.curves["loss"].note
+    notes = [resumed] * (compared.first > 1) + [f"loss: {undefined}"] * bool(undefined)
     return RunFigures(
         compared.name, compared.count, int(compared.samples[-1]), float(compared.seconds[-1]),
         float(compared.peer_seconds[-1]), float(np.median(known[-_AT_THE_END:])) if known.size else None,
         _reached(compared, goal),
-        compared.sizes, dict(asked), changes(job), job.stopped_s, resumed if first > 1 else "",
+        compared.sizes, dict(asked), changes(job), job.stopped_s, "; ".join(notes),
     )  # fmt: skip
 
 
@@ -285,7 +290,9 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
     for compared, colour in zip(runs, itertools.cycle(_COLOURS), strict=False):
         x = compared.over[over]
         draw = partial(draw_curve, color=colour, linewidth=1.8)
-        draw(loss, x, compared.curves["loss"], line=compared.loss, label=compared.name.replace("$", r"\$"))
+        note = compared.curves["loss"].note
+        named = (f"{compared.name} ({note})" if note else compared.name).replace("$", r"\$")
+        draw(loss, x, compared.curves["loss"], line=compared.loss, label=named)
         draw(size, x, compared.curves["size"], is_stepped=True)
         draw(speed, x, compared.curves["samples_per_s"], line=compared.speed)
         first, last = compared.steps[0], compared.steps[-1]

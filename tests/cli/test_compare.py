@@ -67,21 +67,37 @@ def test_a_long_run_is_compared_by_groups_of_steps_with_the_same_sums(
     assert told.to_loss == pytest.approx(exact.to_loss, rel=0.1), "within some groups of the step itself"
 
 
-def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: Path) -> None:
-    draw = np.random.default_rng(4)
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [5_000, 100_000])
+def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: Path, steps: int) -> None:
+    draw, third = np.random.default_rng(4), steps // 3
     rows = [
-        {"time": float(step), "step": step, "size": 2, "loss": one, "samples_per_s": one * (3 if step > 2_000 else 1)}
-        for step, one in enumerate(draw.lognormal(0.0, 0.2, 5_000).tolist(), start=1)
+        {"time": float(step), "step": step, "size": 2, "loss": one, "samples_per_s": one * (3 if step >= third else 1)}
+        for step, one in enumerate(draw.lognormal(0.0, 0.2, steps).tolist(), start=1)
     ]
     compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
     assert np.mean((compared.loss > 0.9) & (compared.loss < 1.1)) >= 0.99
-    at = int(np.searchsorted(compared.steps, 2_001))
+    at = int(np.searchsorted(compared.steps, third))
     assert compared.speed[: at - 1].max() < 1.5
     assert compared.speed[at + 2 :].min() > 2.4
     figure = compare._drawn([compared], None, over="steps")
     loss, size, _ = figure.axes
     assert loss.lines[0].get_ydata().tolist() == compared.loss.tolist()
     assert (len(loss.collections), len(size.lines)) == (1, 1), "a band behind the line"
+
+
+def test_a_loss_that_is_no_number_in_most_steps_of_a_part_is_a_gap_and_noted(tmp_path: Path) -> None:
+    rows = [
+        {"time": float(step), "step": step, "size": 2, "batch": 4, "loss": "NaN" if step > 2_500 and step % 4 else 1.0}
+        for step in range(1, 5_001)
+    ]
+    compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
+    assert figures_of(compared, goal=None).note == "loss: no number in 38 % of the steps"
+    line = compare._drawn([compared], None, over="steps").axes[0].lines[-1]
+    assert line.get_label() == "a (no number in 38 % of the steps)"
+    drawn, half = line.get_ydata(), int(np.searchsorted(compared.steps, 2_500))
+    assert not np.isnan(drawn[: half + 1]).any()
+    assert np.isnan(drawn[half + 1 :]).all()
 
 
 def test_the_command_prints_a_table_and_draws_a_plot(

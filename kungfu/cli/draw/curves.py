@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from kungfu.cli.report import read_rows, rows_in_order
 from kungfu.cli.report.metrics import Row
-from kungfu.cli.report.step_groups import Figures, StepGroups, WholeBatches
-from kungfu.cli.report.values import finite_number, not_finite
+from kungfu.cli.report.step_groups import Figures, Spread, StepGroups, WholeBatches
+from kungfu.cli.report.values import not_finite, number_or_nan, undefined_words
 from kungfu.event_log.numbers import as_float
 
 __all__ = ["FRACTIONS", "MOST_GROUPS", "CurvesOfRun", "DrawnCurve", "Series", "curve_in", "curves_of", "read_curves"]
@@ -32,13 +32,17 @@ class DrawnCurve:
 
     Attributes:
         low: The lowest values of the steps of each point.
-        values: The medians.
+        values: The medians; NaN also where it is no number in most steps of a point.
         high: The highest values.
+        undefined: The share of the steps of each point in which it is no number.
+        note: How often it is no number in the run, in words; empty where it hardly is.
     """
 
     low: Series
     values: Series
     high: Series
+    undefined: Series
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,9 @@ def curves_of(rows: Iterable[Row], *, most_groups: int = MOST_GROUPS) -> CurvesO
     batches, names, lost_as = WholeBatches(), dict[str, None](), ""
     for step, row in rows_in_order(rows):
         names.update((name, None) for name in row if name not in names and _is_drawable(name, row[name]))
-        figures.add(step, _finite({**row, "batch": batches.batch(row)}))
+        figures.add(step, _numbers({**row, "batch": batches.batch(row)}))
         told = row.get(FRACTIONS)
-        speeds.add(step, _finite(told) if isinstance(told, Mapping) else {})
+        speeds.add(step, _numbers(told) if isinstance(told, Mapping) else {})
         what = not_finite(row.get("loss"))
         lost_as = lost_as or what
         lost.add(step, {"step": step} if what else {})
@@ -92,7 +96,8 @@ def curves_of(rows: Iterable[Row], *, most_groups: int = MOST_GROUPS) -> CurvesO
 
 def curve_in(groups: StepGroups, name: str) -> DrawnCurve:
     """A figure of these groups."""
-    return DrawnCurve(*np.array([*groups.spreads(name)]).reshape(-1, 3).T)
+    columns = np.array([*groups.spreads(name)]).reshape(-1, len(Spread._fields)).T
+    return DrawnCurve(*columns, note=undefined_words(groups.undefined(name)))
 
 
 def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
@@ -105,6 +110,6 @@ def _is_drawable(name: str, value: object) -> bool:
     return name == "learning_rate" or as_float(value) is not None
 
 
-def _finite(row: Row) -> Figures:
-    """The numbers of a step."""
-    return {name: number for name, value in row.items() if (number := finite_number(value)) is not None}
+def _numbers(row: Row) -> Figures:
+    """The numbers of a step, NaN for those that are none."""
+    return {name: number for name, value in row.items() if (number := number_or_nan(value)) is not None}

@@ -69,7 +69,8 @@ def draw_noise(panel: Any, run: RecordedRun) -> None:
     noise, batch = run.curve("noise_scale"), run.curve("batch")
     watched = np.isfinite(noise.values).any()
     if watched:
-        draw_curve(panel, run.steps, noise, color=ORANGE, line=line_of(noise), linewidth=1.8, label="noise scale")
+        named = f"noise scale ({noise.note})" if noise.note else "noise scale"
+        draw_curve(panel, run.steps, noise, color=ORANGE, line=line_of(noise), linewidth=1.8, label=named)
     typical = _typical(batch.values, among=_ODD_AMONG)
     draw = partial(draw_curve, color=GREY, line=typical, is_stepped=True)
     draw(panel, run.steps, batch, linewidth=1.3, linestyle="--", label="batch")
@@ -89,7 +90,7 @@ def draw_curve(
     is_stepped: bool = False,
     **look: Any,
 ) -> None:
-    """A curve as a line, with its extremes as a pale band behind it.
+    """A curve as a line, with its extremes as a pale band behind it, and a gap where it is no number in most steps.
 
     Args:
         panel: To draw in.
@@ -105,8 +106,16 @@ def draw_curve(
         panel.fill_between(x, curve.low, curve.high, step=step, color=color, alpha=0.25, linewidth=0)
     elif line is not None and not is_stepped:
         panel.plot(x, curve.values, color=color, linewidth=0.8, alpha=0.3)
+    gaps = np.isnan(curve.values) & (curve.undefined > 0)
+    drawn = np.where(gaps, np.nan, curve.values if line is None else line)
     paint = partial(panel.step, where="pre") if is_stepped else panel.plot
-    paint(x, curve.values if line is None else line, color=color, **look)
+    paint(x, drawn, color=color, marker=".", markersize=3, markevery=_lonely(drawn), **look)
+
+
+def _lonely(values: Series) -> list[int]:
+    """The places of known values between unknown ones, to which no line leads."""
+    known = np.pad(~np.isnan(values), 1)
+    return [*map(int, np.flatnonzero(known[1:-1] & ~known[:-2] & ~known[2:]))]
 
 
 def line_of(curve: DrawnCurve) -> Series:

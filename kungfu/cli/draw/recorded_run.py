@@ -59,7 +59,7 @@ class RecordedRun:
     @cached_property
     def _unknown(self) -> DrawnCurve:
         nothing = np.full(len(self.steps), np.nan)
-        return DrawnCurve(nothing, nothing, nothing)
+        return DrawnCurve(nothing, nothing, nothing, np.zeros(len(self.steps)))
 
 
 def read_run(folder: Path) -> RecordedRun:

@@ -71,12 +71,12 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
         _draw_fractions(panel, run)
         return
     curve = run.curve(name)
-    draw_curve(panel, run.steps, curve, color=_PURPLE, line=line_of(curve), linewidth=1.5)
+    draw_curve(panel, run.steps, curve, color=_PURPLE, line=line_of(curve), linewidth=1.5, label=curve.note)
     marked = [
         *_mark(panel, run.happened(SetEvent), name, marker="o", colour=GREY),
         *_mark(panel, run.happened(DecisionEvent), name, marker="D", colour=RED),
     ]
-    if marked:
+    if marked or curve.note:
         panel.legend(loc="upper left", frameon=False, fontsize=9)
     fit_axis(panel, np.concatenate([curve.low, curve.high, marked]))
     if not np.isfinite(curve.values).any():

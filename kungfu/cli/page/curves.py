@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kungfu.cli.report.step_groups import StepGroups, WholeBatches
-from kungfu.cli.report.values import finite_number
+from kungfu.cli.report.values import finite_number, number_or_nan, undefined_words
 
 __all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
 
@@ -45,10 +45,13 @@ class Curves:
         self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks are set
         figures, batch = {"time": self._time}, self._batches.batch(row)
         for name, value in row.items():
-            number = None if name in _NO_CURVES else batch if name == "batch" else finite_number(value)
-            if number is not None and (name in self._names or self._has_room(name)):
+            number = None if name in _NO_CURVES else batch if name == "batch" else number_or_nan(value)
+            if number is None or (math.isnan(number) and name not in self._names):
+                continue
+            if name in self._names or self._has_room(name):
                 figures[name] = number
-                self.newest[name] = step, number
+                if not math.isnan(number):
+                    self.newest[name] = step, number
         self._groups.add(step, figures)
 
     def taken(self) -> dict[str, Any] | None:
@@ -71,9 +74,11 @@ class Curves:
         }
 
     def _curve(self, name: str, group: int) -> dict[str, Any]:
-        low, values, high = zip(*self._groups.spreads(name, group), strict=True) if len(self._groups) else ((), (), ())
-        shown = {"low": [*map(_shown, low)], "values": [*map(_shown, values)], "high": [*map(_shown, high)]}
-        return {"name": name, **shown, "newest": self.newest.get(name)}
+        spreads = [*self._groups.spreads(name, group)]
+        places = {"low": 0, "values": 1, "high": 2}
+        shown = {key: [_shown(spread[place]) for spread in spreads] for key, place in places.items()}
+        note = undefined_words(self._groups.undefined(name))
+        return {"name": name, **shown, "newest": self.newest.get(name), "note": note}
 
     def _has_room(self, name: str) -> bool:
         if len(self._names) < MOST_CURVES:

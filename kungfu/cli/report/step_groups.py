@@ -5,7 +5,8 @@ neighbours become one, so that of a long run there are between half as many and 
 
 A group keeps up to `_SAMPLE` values of each figure: all, as long as it has no more steps. Of twice as many every second
 one stays, in the order of their size, so that their median stays near that of all, within some percent by rank. The
-lowest and the highest value are kept beside them.
+lowest and the highest value are kept beside them, and how often the figure was no number: where it was none in most
+steps of a group, no median stands for it.
 
 Reference: Munro and Paterson, 1980: Selection and sorting with limited storage.
 """
@@ -27,14 +28,51 @@ __all__ = ["Figures", "Spread", "StepGroups", "WholeBatches"]
 Figures = Mapping[str, float]
 
 _SAMPLE = 16
+# Numbers that are counted of each group.
+_COUNTED = 4
 
 
 class Spread(NamedTuple):
-    """A figure within a group: its lowest value, its median and its highest value; NaN where none is known."""
+    """A figure within a group; NaN where none is known.
+
+    Attributes:
+        low: Its lowest value.
+        median: Its median; NaN also where it is no number in most steps.
+        high: Its highest value.
+        undefined: The share of the steps, of those that tell it, in which it is no number.
+    """
 
     low: float
     median: float
     high: float
+    undefined: float = 0.0
+
+
+class _Seen(NamedTuple):
+    """What is counted of a figure: its extremes, and the steps in which it is a number and in which it is none."""
+
+    low: float = math.nan
+    high: float = math.nan
+    known: float = 0
+    missing: float = 0
+
+    def joined(self, other: _Seen) -> _Seen:
+        low, high = _lowest(self.low, other.low), _highest(self.high, other.high)
+        return _Seen(low, high, self.known + other.known, self.missing + other.missing)
+
+    def spread(self, median: float) -> Spread:
+        share = self.missing / (self.known + self.missing) if self.missing else 0.0
+        return Spread(self.low, math.nan if self.missing > self.known else median, self.high, share)
+
+
+_NOTHING = _Seen()
+
+
+def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
+    """The numbers among these values, and what is counted of all."""
+    known = _known(given)
+    extremes = (min(known), max(known)) if known else (math.nan, math.nan)
+    return known, _Seen(*extremes, len(known), len(given) - len(known))
 
 
 @dataclass
@@ -43,17 +81,15 @@ class _Figure:
 
     Attributes:
         rows: The values that stand for whole groups, as many for each; NaN where fewer are known.
-        low: The lowest values of whole groups.
-        high: The highest values of whole groups.
+        counted: What is counted of whole groups, one after the other.
         folded: Of the last group, at place n, values of which each stands for 2 ** n steps.
-        extremes: Of what was folded.
+        seen: What is counted of what was folded.
     """
 
     rows: array[float]
-    low: array[float]
-    high: array[float]
+    counted: array[float]
     folded: list[list[float]] = field(default_factory=list)
-    extremes: tuple[float, ...] = ()
+    seen: _Seen = _NOTHING
     turn: int = 0
 
     def halved(self, values: Sequence[float]) -> Sequence[float]:
@@ -76,17 +112,15 @@ class _Figure:
     def close(self, level: int, wide: int) -> None:
         """The last group is whole; `level` holds all of its values."""
         self.rows.extend(_padded(self.folded[level] if level < len(self.folded) else (), wide))
-        low, high = self.extremes or (math.nan, math.nan)
-        self.low.append(low)
-        self.high.append(high)
+        self.counted.extend(self.seen)
         self.drop_last()
 
     def drop_last(self) -> None:
-        self.folded, self.extremes = [], ()
+        self.folded, self.seen = [], _NOTHING
 
     def drop_whole(self, wide: int) -> None:
         """The newest whole group counts no more."""
-        del self.rows[-wide:], self.low[-1], self.high[-1]
+        del self.rows[-wide:], self.counted[-_COUNTED:]
 
     def join(self, wide: int, *, halve: bool) -> None:
         """Makes one group of each two whole ones."""
@@ -94,21 +128,26 @@ class _Figure:
             pairs = (self.rows[at : at + 2 * wide] for at in range(0, len(self.rows), 2 * wide))
             kept = (_padded(self.halved(_known(pair)), wide) for pair in pairs)
             self.rows = array("d", chain.from_iterable(kept))
-        self.low = array("d", map(_lowest, self.low[::2], self.low[1::2]))
-        self.high = array("d", map(_highest, self.high[::2], self.high[1::2]))
+        seen = [*self.all_seen()]
+        pairs_seen = map(_Seen.joined, seen[::2], seen[1::2])
+        self.counted = array("d", chain.from_iterable(pairs_seen))
 
-    def whole(self, group: int, wide: int) -> Spread:
-        row = _known(self.rows[group * wide : (group + 1) * wide])
-        return Spread(self.low[group], _median(row), self.high[group])
+    def all_seen(self, since: int = 0) -> Iterator[_Seen]:
+        """What is counted of each whole group, from a group on."""
+        for at in range(since * _COUNTED, len(self.counted), _COUNTED):
+            yield _Seen(*self.counted[at : at + _COUNTED])
+
+    def whole(self, since: int, wide: int) -> Iterator[Spread]:
+        """The figure within each whole group, from a group on."""
+        for group, seen in enumerate(self.all_seen(since), start=since):
+            yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
         """The figure within the last group, with values that were not folded yet."""
-        known = (*newest, *self.extremes)
-        if not known:
-            return Spread(math.nan, math.nan, math.nan)
+        known, seen = _seen(newest)
         weighted = [(value, 1 << level) for level, values in enumerate(self.folded) for value in values]
-        middle = _weighted_median([*weighted, *((value, 1) for value in newest)]) if weighted else _median(newest)
-        return Spread(min(known), middle, max(known))
+        middle = _weighted_median([*weighted, *((value, 1) for value in known)]) if weighted else _median(known)
+        return self.seen.joined(seen).spread(middle)
 
 
 class StepGroups:
@@ -124,7 +163,7 @@ class StepGroups:
     >>> for step, loss in enumerate([9.0, 4.25, 5.0, 1.0, 2.0], start=1):
     ...     groups.add(step, {"loss": loss})
     >>> [*map(int, groups.lasts())], next(groups.spreads("loss"))
-    ([4, 5], Spread(low=1.0, median=4.625, high=9.0))
+    ([4, 5], Spread(low=1.0, median=4.625, high=9.0, undefined=0.0))
     """
 
     def __init__(self, most: int) -> None:
@@ -134,18 +173,22 @@ class StepGroups:
         self._wide, self._level = 1, 0
         self._firsts, self._lasts = array("d"), array("d")
         self._figures: dict[str, _Figure] = {}
+        self._known = set[str]()
         # The last group: the span of what is folded, in so many blocks, and the newest steps one by one.
         self._folded, self._blocks = (math.inf, -math.inf), 0
         self._newest: list[tuple[float, Figures]] = []
         self._changed = 0
 
     def add(self, step: float, figures: Figures) -> None:
-        """Adds a step with its figures, all of them finite."""
+        """Adds a step with its figures; one that is NaN is no number there, which counts from its first number on."""
         if step <= self._last_step:
             self._undo(step)
         if len(self._lasts) == self._most:
             self._join()
         self._changed = min(self._changed, len(self._lasts))
+        if not figures.keys() <= self._known:
+            self._known.update(name for name, value in figures.items() if not math.isnan(value))
+            figures = {name: value for name, value in figures.items() if name in self._known}
         self._newest.append((step, figures))
         if len(self._newest) == (2 * _SAMPLE if self._level else self._wide):
             self._fold()
@@ -173,15 +216,24 @@ class StepGroups:
     def spreads(self, name: str, since: int = 0) -> Iterator[Spread]:
         """A figure within each group, from a group on."""
         figure = self._figures.get(name) or self._unknown()
-        for group in range(since, len(self._lasts)):
-            yield figure.whole(group, self._wide)
+        yield from figure.whole(since, self._wide)
         if self._has_last:
-            yield figure.last([one[name] for _, one in self._newest if name in one])
+            yield figure.last(self._newest_of(name))
+
+    def undefined(self, name: str) -> float:
+        """The share of the steps since its first number in which a figure is no number."""
+        figure = self._figures.get(name) or self._unknown()
+        last = _seen(self._newest_of(name))[1].joined(figure.seen)
+        missing = last.missing + sum(figure.counted[3::_COUNTED])
+        return missing / (missing + last.known + sum(figure.counted[2::_COUNTED])) if missing else 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of all figures."""
         return (*dict.fromkeys(chain(self._figures, *(figures for _, figures in self._newest))),)
+
+    def _newest_of(self, name: str) -> list[float]:
+        return [figures[name] for _, figures in self._newest if name in figures]
 
     @property
     def _has_last(self) -> bool:
@@ -201,8 +253,7 @@ class StepGroups:
 
     def _unknown(self) -> _Figure:
         whole = len(self._lasts)
-        nothing = array("d", [math.nan])
-        return _Figure(nothing * (whole * self._wide), nothing * whole, nothing * whole)
+        return _Figure(array("d", [math.nan]) * (whole * self._wide), array("d", _NOTHING) * whole)
 
     # ---- the last group becomes whole --------------------------------------------------------------------------------
 
@@ -210,10 +261,9 @@ class StepGroups:
         """Folds the newest steps into the last group, which may be whole with them."""
         span = self._first_of_last, self._last_step
         for name in self.names:
-            values = [figures[name] for _, figures in self._newest if name in figures]
+            values, seen = _seen(self._newest_of(name))
             figure = self._figures.get(name) or self._figures.setdefault(name, self._unknown())
-            if known := (*figure.extremes, *values):
-                figure.extremes = min(known), max(known)
+            figure.seen = figure.seen.joined(seen)
             figure.put(min(self._level, 1), figure.halved(values) if self._level else values)
         self._folded, self._newest = span, []
         self._carry()

@@ -15,8 +15,10 @@ __all__ = [
     "finite_number",
     "label",
     "not_finite",
+    "number_or_nan",
     "peers_named",
     "rough_duration",
+    "undefined_words",
 ]
 
 UNKNOWN = "-"
@@ -38,6 +40,25 @@ def finite_number(value: object) -> float | None:
     except OverflowError:
         return None
     return given if math.isfinite(given) else None
+
+
+def number_or_nan(value: object) -> float | None:
+    """A finite number, NaN for one that is none, an infinity too, and ``None`` for anything else.
+
+    >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
+    (3.0, nan, None)
+    """
+    number = as_float(value)
+    return number if number is None or math.isfinite(number) else math.nan
+
+
+def undefined_words(share: float) -> str:
+    """The words for a figure that is no number in a share of its steps; none for less than one in a hundred.
+
+    >>> undefined_words(0.4812), undefined_words(0.001)
+    ('no number in 48 % of the steps', '')
+    """
+    return f"no number in {100 * share:.0f} % of the steps" if share >= 0.01 else ""
 
 
 def not_finite(value: object) -> str:

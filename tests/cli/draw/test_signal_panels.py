@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -73,6 +74,21 @@ def test_the_speeds_of_peers_are_a_line_each() -> None:
     panel = Figure().subplots()
     draw_signal(panel, run, name="straggler_fractions")
     assert [one.get_text() for one in panel.get_legend().get_texts()] == ["peer 0", "peer 3"]
+
+
+@pytest.mark.parametrize("steps", [900, 9_000])
+def test_a_signal_that_is_no_number_in_half_of_the_steps_has_gaps_and_says_so(steps: int) -> None:
+    """Also in the groups of a long run, and where the line is what is typical of values that jump."""
+    run = run_of(steps=steps, gain=lambda step: "NaN" if step > steps / 2 and step % 8 else float(step % 7))
+    panel = Figure().subplots()
+    draw_signal(panel, run, name="gain")
+    line = panel.lines[-1]
+    gaps = np.isnan(line.get_ydata())
+    assert not gaps[: len(gaps) // 2].any()
+    assert np.mean(gaps[len(gaps) // 2 :]) > 0.8
+    assert [*line.get_markevery()] == (list(range(455, 900, 8)) if steps == 900 else []), "a lone value is a point"
+    assert [one.get_text() for one in panel.get_legend().get_texts()] == ["no number in 44 % of the steps"]
+    panel.figure.canvas.draw()
 
 
 def test_a_signal_without_a_number_says_so_and_names_like_formulas_stay_text() -> None:

@@ -92,7 +92,7 @@ def test_steps_that_are_done_again_replace_what_they_were() -> None:
         curves.add(row(step, loss=1.0))
     curves.taken()
     curves.add(row(3, loss=9.0))
-    loss = {"name": "loss", "low": [9.0], "values": [9.0], "high": [9.0], "newest": (3, 9.0)}
+    loss = {"name": "loss", "low": [9.0], "values": [9.0], "high": [9.0], "newest": (3, 9.0), "note": ""}
     assert curves.taken() == {"from": 2, "firsts": [3], "steps": [3], "times": [104.0], "curves": [loss]}
     assert curves.all()["steps"] == [1, 2, 3]
     curves.add(row(2))

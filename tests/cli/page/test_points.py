@@ -59,7 +59,7 @@ def updates(rows: Rows) -> list[dict[str, Any]]:
     return sent
 
 
-def run_of(steps: int, **figures: Callable[[int], float]) -> Rows:
+def run_of(steps: int, **figures: Callable[[int], Any]) -> Rows:
     for step in range(1, steps + 1):
         yield {"time": float(step), "step": step, **{name: value(step) for name, value in figures.items()}}
 
@@ -129,9 +129,23 @@ def test_a_caption_has_the_value_of_the_step_that_it_names(tmp_path: Path) -> No
     assert few["loss"]["readout"] == "step 3: loss 1.50"
 
 
+def test_a_noise_scale_that_is_no_number_in_half_of_many_steps_has_gaps_and_says_so(tmp_path: Path) -> None:
+    """Beyond 1,024 steps too: a line where most steps of a group are numbers, and how many are none in the caption."""
+    even = run_of(5_000, noise_scale=lambda step: "NaN" if step % 2 else 8.0)
+    phases = run_of(5_000, noise_scale=lambda step: "NaN" if 1_001 <= step <= 3_400 and step % 4 else 8.0)
+    told, parts = (one["noise_scale"] for one in charts(tmp_path, even, phases))
+    assert told["caption"] == "8 at step 5,000, all the time, no number in 50 % of the steps"
+    assert parts["caption"].endswith("no number in 36 % of the steps")
+    x, high, _, line = parts["points"]
+    unknown = [last for last, value in zip(x, line, strict=True) if value is None]
+    assert (unknown[0], unknown[-1]) == (1008, 3400)
+    assert all(value == 8.0 for last, value in zip(x, high, strict=True) if last in unknown), "a band, without a line"
+
+
 def test_a_noise_scale_that_is_no_number_in_some_steps_has_gaps_and_lone_points(tmp_path: Path) -> None:
     known = {2: 10.0, 3: 11.0, 6: 12.0, 9: 13.0}
-    rows = [{"step": step, "size": 2, "noise_scale": known.get(step, "nan")} for step in range(1, 10)]
+    rows = [{"step": step, "size": 2, "noise_scale": known.get(step, "NaN")} for step in range(1, 10)]
     (told,) = charts(tmp_path, rows)
     assert told["noise_scale"]["points"][3] == [known.get(step) for step in range(1, 10)]
     assert [told["noise_scale"]["points"][0][at] for at in told["noise_scale"]["lonely"]] == [6, 9]
+    assert told["noise_scale"]["caption"] == "13 at step 9, from 10 to 13 so far, no number in 50 % of the steps"

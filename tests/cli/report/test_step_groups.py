@@ -69,6 +69,28 @@ def test_a_figure_that_begins_late_or_is_rarely_known_is_not_known_elsewhere() -
     assert all(math.isnan(one.median) for one in groups.spreads("never"))
 
 
+@given(st.integers(2, 700), st.integers(1, 6), st.sampled_from([2, 8, 32]))
+def test_a_group_counts_the_steps_that_have_no_number_and_most_of_them_are_a_gap(
+    steps: int, every: int, most: int
+) -> None:
+    """Steps before the first number are not counted, nor those that do not tell the figure."""
+    values = [math.nan if step < 3 or step % every else float(step) for step in range(steps + 1)]
+    groups = StepGroups(most)
+    for step in range(1, steps + 1):
+        groups.add(step, {"noise": values[step], **({"rare": 7.0} if step % 50 == 0 else {})})
+    first = next((step for step, value in enumerate(values) if not math.isnan(value)), steps + 1)
+    for begin, last, noise, rare in zip(
+        groups.firsts(), groups.lasts(), groups.spreads("noise"), groups.spreads("rare"), strict=True
+    ):
+        those = values[max(first, int(begin)) : int(last) + 1]
+        missing = sum(map(math.isnan, those))
+        assert noise.undefined == (missing / len(those) if those else 0.0)
+        assert math.isnan(noise.median) == (not those or 2 * missing > len(those))
+        assert rare.undefined == 0.0
+    those = values[first:]
+    assert groups.undefined("noise") == (sum(map(math.isnan, those)) / len(those) if those else 0.0)
+
+
 @given(st.lists(st.tuples(st.integers(1, 90), st.integers(0, 120)), max_size=12))
 def test_steps_that_are_done_again_leave_groups_that_follow_each_other(bursts: list[tuple[int, int]]) -> None:
     groups, step = StepGroups(8), 0

@@ -45,15 +45,15 @@ function jumps({ low, high }) {
   return 2 * low.filter((one, at) => one !== high[at]).length > low.length;
 }
 
-/** The sentence below a chart: the newest values, each with its step, and the extremes so far. */
+/** The sentence below a chart: the newest values, each with its step, the extremes so far, and how often there is none. */
 export function captionOf(run, shown) {
   const names = namesOf(run, shown);
   return names.map((name) => {
-    const { low, high, newest } = run.curves.get(name);
+    const { low, high, newest, note } = run.curves.get(name);
     if (!newest) return `${label(name)} is not known`;
     const [[lowest], [, highest]] = [range(low), range(high)];
     const span = lowest === highest ? "all the time" : `from ${figure(lowest)} to ${figure(highest)} so far`;
-    return `${names.length > 1 ? `${label(name)} ` : ""}${figure(newest[1])} at step ${figure(newest[0])}, ${span}`;
+    return `${names.length > 1 ? `${label(name)} ` : ""}${figure(newest[1])} at step ${figure(newest[0])}, ${span}${note && `, ${note}`}`;
   }).join("; ");
 }
 

@@ -36,11 +36,11 @@ export class Run {
   addPoints({ from, firsts, steps, times, curves }) {
     const joined = (known, added) => known.slice(0, from).concat(added);
     [this.firsts, this.steps, this.times] = [joined(this.firsts, firsts), joined(this.steps, steps), joined(this.times, times)];
-    for (const { name, newest, ...added } of curves) {
+    for (const { name, newest, note, ...added } of curves) {
       const known = this.curves.get(name);
       const before = (key) => known?.[key] ?? new Array(from).fill(null); // where it is new, the curve begins here
       const [low, values, high] = ["low", "values", "high"].map((key) => joined(before(key), added[key]));
-      this.curves.set(name, { low, values, high, newest });
+      this.curves.set(name, { low, values, high, newest, note });
     }
   }
 
