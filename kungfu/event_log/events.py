@@ -72,6 +72,7 @@ from kungfu.event_log.rule_events import (
     RefusedEvent,
     RescaleEvent,
     RuleEvent,
+    RulesEvent,
     SetEvent,
     ShadowEvent,
     SpanEvent,
@@ -124,6 +125,7 @@ __all__ = [
     "RoundedEvent",
     "RoundedVariable",
     "RuleEvent",
+    "RulesEvent",
     "SetEvent",
     "ShadowDissentEvent",
     "ShadowEvent",
@@ -149,6 +151,6 @@ AnyEvent = (
     | TookOverEvent | FinishedEvent | LateEvent
     | MachinesDifferEvent | RoundedEvent | DissentEvent | ShadowDissentEvent | NotFiniteEvent | FiniteAgainEvent
     | UndefinedEvent
-    | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
+    | RulesEvent | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent
 )  # fmt: skip

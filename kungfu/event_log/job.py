@@ -49,7 +49,7 @@ from kungfu.event_log.events import (
 from kungfu.event_log.numbers import as_float
 from kungfu.event_log.progress import ProgressSoFar
 
-__all__ = ["Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold", "replaces_lost"]
+__all__ = ["Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold"]
 
 # The newest ones of what happens again and again; the record has all of it.
 _MOST_KEPT, _MOST_ENDED, _MOST_TROUBLES = 200, 64, 8
@@ -150,7 +150,7 @@ class Job(Struct, frozen=True):
         barriers: Barriers in which rules fired.
         rules_step: The step of the newest of them.
         counts: The number of events by kind.
-        replacements: The rescales among them that only brought peers in place of lost ones.
+        replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
         stopped_s: Seconds for which rescales and losses stopped the training.
         unrecorded: Events that could not be written down.
         first_at: The time of the first event, in seconds since 1970; None if not known.
@@ -426,7 +426,7 @@ class Job(Struct, frozen=True):
             change=event,
             awaited=0,
             rescales=(*job.rescales, event)[-_MOST_KEPT:],
-            replacements=job.replacements + replaces_lost(event),
+            replacements=job.replacements + ("recovered" in job.counts and not event.rule and bool(event.joined)),
             stopped_s=job.stopped_s + event.stop_s,
         )
 
@@ -455,11 +455,6 @@ def fold(events: Iterable[LoggedEvent]) -> Job:
     for event in events:
         job = job.after(event)
     return job
-
-
-def replaces_lost(event: RescaleEvent) -> bool:
-    """True if peers came in place of lost ones: no rule asked for that, and it ends a recovery."""
-    return not event.rule and bool(event.joined)
 
 
 def _outside(peer: JobPeer, view: ViewEvent) -> JobPeer:

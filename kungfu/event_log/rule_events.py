@@ -17,6 +17,7 @@ __all__ = [
     "RefusedEvent",
     "RescaleEvent",
     "RuleEvent",
+    "RulesEvent",
     "SetEvent",
     "ShadowEvent",
     "SpanEvent",
@@ -34,6 +35,13 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
     step: int
     rule: str
     saw: Saw
+
+
+class RulesEvent(LoggedEvent, frozen=True, kw_only=True, tag="rules"):
+    """From step ``step`` on these rules may ask for another size, or for other peers: decisions have their names."""
+
+    step: int
+    rules: tuple[str, ...]
 
 
 class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):

@@ -15,7 +15,7 @@ from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
 from kungfu.compiler.plan import is_whole
-from kungfu.control import Budget, Call, SetLearningRate
+from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
 from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
@@ -41,7 +41,7 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attach_built", "attach_run", "attached_models", "policies_in_job"]
+__all__ = ["attach", "attach_built", "attach_run", "attached_models", "deciding_rules", "policies_in_job"]
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
@@ -144,7 +144,8 @@ def attach_built(
     between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
     between_steps.checkpoints.past_phases = membership.past_phases
     between_steps.steps_before, between_steps.remembered = done, memory.described
-    barrier = Barrier(context, EventLogWriter(membership.record), between_steps, step_timer)
+    event_log = EventLogWriter(membership.record, deciding=deciding_rules(plan))
+    barrier = Barrier(context, event_log, between_steps, step_timer)
     if isinstance(membership, Membership):
         membership.allow_traces(write_profiler_trace)
     barrier.phase, barrier.terms_before = (connection.phase if connection.several else 0), connection.terms
@@ -204,6 +205,12 @@ def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
     acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
     hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
     return hooked or any(isinstance(action, SetLearningRate) for action in acting)
+
+
+def deciding_rules(plan: Plan) -> list[str]:
+    """The rules that may ask for another size or for other peers, a hook perhaps."""
+    kinds = (Rescale, Evict, Replace, Call)
+    return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
 
 
 def _check_threads() -> None:

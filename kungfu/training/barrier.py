@@ -124,8 +124,8 @@ class Barrier:
         after = result.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
         self.enter(result, terms)
-        self.event_log.joined(result)
         step = self.steps()
+        self.event_log.joined(result, step=step)
         self.event_log.spanned("join", result, step=step, total_s=time.monotonic() - started)
         self.between_steps.entered(result, step=step)
         self._take_registered(step)

@@ -9,11 +9,12 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule, stop_on_nan
 from kungfu.runtime.agent.supervisor import script_runner
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.training.attach import attach_built, policies_in_job
+from kungfu.training.attach import attach_built, deciding_rules, policies_in_job
 from kungfu.training.job_connection import JobConnection
 from tests.training.linear import linear_model
 
@@ -44,6 +45,16 @@ def test_fit_on_an_attached_model_is_refused_until_its_training_is_over(capsys):
     training.finish()
     script_runner._check(model)  # what a peer does with it afterwards is its own affair
     assert capsys.readouterr().err == ""
+
+
+def test_the_rules_that_may_decide_a_change_are_named_as_decisions_name_them():
+    @kf.policy
+    def mine(training):
+        grow = kf.control.every(2).rescale(3)
+        return [grow, kf.control.every(5).set_learning_rate(0.1), kf.control.every(7).call(lambda control: None)]
+
+    plan = compile_policies([mine(), stop_on_nan()])
+    assert deciding_rules(plan) == [plan.rules[0].name, plan.rules[2].name]
 
 
 def built_for(model):

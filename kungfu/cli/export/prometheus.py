@@ -23,6 +23,7 @@ from kungfu.event_log.events import (
     RefusedEvent,
     RequestEvent,
     RescaleEvent,
+    RulesEvent,
 )
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float
@@ -117,7 +118,7 @@ class PrometheusMetrics:
         self._samples = self._counter("samples", "Samples that were trained on.")
         self._not_finite = self._counter("not_finite_steps", "Steps whose loss was NaN or infinite.")
         self._decisions = self._counter("decisions", "Sizes that a rule or a command asked for.", "rule")
-        self._rescales = self._counter("rescales", "Changes of the membership that were decided.")
+        self._rescales = self._counter("rescales", "Changes of the membership, but for losses and their replacements.")
         self._recoveries = self._counter("recoveries", "Losses of peers that the others survived.")
         self._lost = self._counter("lost_peers", "Peers that were lost.")
         self._refusals = self._counter("refusals", "Changes whose peers could not be had.")
@@ -162,11 +163,17 @@ class PrometheusMetrics:
 
     def event(self, event: LoggedEvent) -> None:
         """Something was recorded."""
+        with self._latest.lock:
+            replacements, job = self._latest.job.replacements, self._latest.job.after(event)
+            self._latest.job = job
         match event:
+            case RulesEvent():
+                for rule in event.rules:
+                    self._decisions.labels(self._rule_label(rule))
             case DecisionEvent():
                 self._decisions.labels(self._rule_label(event.rule)).inc()
             case RescaleEvent():
-                self._rescales.inc()
+                self._rescales.inc(job.replacements == replacements)
                 self._stop_s.labels("rescale").observe(event.stop_s)
             case RecoveredEvent():
                 self._recoveries.inc()
@@ -179,8 +186,6 @@ class PrometheusMetrics:
             case CheckpointEvent():
                 self._checkpoints.labels("failed" if event.error else "written").inc()
                 self._stop_s.labels("checkpoint").observe(event.stop_s)
-        with self._latest.lock:
-            self._latest.job = self._latest.job.after(event)
 
     def _rule_label(self, rule: str) -> str:
         """The label of a rule; of a command its name, without peers and sizes: labels must stay few."""

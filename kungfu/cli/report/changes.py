@@ -162,13 +162,11 @@ def _replacements(coming: int) -> list[str]:
 def changes(job: Job) -> str:
     """The changes of the membership by what made them, as in "1 rescale and 2 recoveries".
 
-    A rescale that only brought replacements is part of its recovery.
+    A rescale that only brought peers in place of lost ones is part of their recovery.
     """
-    recoveries, rescales = job.counts.get("recovered", 0), job.counts.get("rescale", 0)
-    if not recoveries:
-        return counted(rescales, "rescale")
-    after = f"{recoveries} recover{'y' if recoveries == 1 else 'ies'}"
-    return f"{counted(rescales - job.replacements, 'rescale')} and {after}"
+    recoveries, rescales = job.counts.get("recovered", 0), job.counts.get("rescale", 0) - job.replacements
+    after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
+    return f"{counted(rescales, 'rescale')}{after}"
 
 
 def stood_still(job: Job) -> str:

@@ -40,6 +40,7 @@ from kungfu.event_log.events import (
     RescaleEvent,
     RoundedEvent,
     RuleEvent,
+    RulesEvent,
     SetEvent,
     ShadowEvent,
     SpanEvent,
@@ -54,7 +55,7 @@ __all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph", "root_caus
 HeadlineAndDetails = tuple[str, list[str]]
 
 # What a view, the end of training or the top of the narrative says better.
-_UNTOLD = (RecordEvent, SpawnedEvent, OfferedEvent, FailedEvent, SpanEvent)
+_UNTOLD = (RecordEvent, SpawnedEvent, OfferedEvent, FailedEvent, SpanEvent, RulesEvent)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ from kungfu.event_log.events import (
     RescaleEvent,
     RoundedEvent,
     RuleEvent,
+    RulesEvent,
     SetEvent,
     ShadowDissentEvent,
     ShadowEvent,
@@ -74,7 +75,7 @@ from kungfu.event_log.events import (
 __all__ = ["SILENT", "one_line"]
 
 # What another event says better, or what is told only when a run is looked at afterwards.
-SILENT = (RecordEvent, SpawnedEvent, OfferedEvent, PeerEndedEvent, SpanEvent)
+SILENT = (RecordEvent, SpawnedEvent, OfferedEvent, PeerEndedEvent, SpanEvent, RulesEvent)
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 

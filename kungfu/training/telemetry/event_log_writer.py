@@ -21,6 +21,7 @@ from kungfu.event_log.events import (
     RecoveredEvent,
     RefusedEvent,
     RescaleEvent,
+    RulesEvent,
     SetEvent,
     ShadowEvent,
     SpanEvent,
@@ -48,11 +49,14 @@ class EventLogWriter:
 
     Args:
         record: Takes the stream and what is told on it.
+        deciding: The rules that may ask for another size, or for other peers.
         clock: Seconds that never go back.
     """
 
-    def __init__(self, record: Record, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._record, self._clock = record, clock
+    def __init__(
+        self, record: Record, *, deciding: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._record, self._deciding, self._clock = record, tuple(deciding), clock
         self._under_way: tuple[RescaleRequest, ...] = ()
         self._stopped_by = ""  # the rule or command that ends training
         self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
@@ -72,9 +76,11 @@ class EventLogWriter:
         """A rescale waits for the first step after it."""
         return self._rescale is not None
 
-    def joined(self, result: BarrierResult) -> None:
-        """This peer is in the job."""
+    def joined(self, result: BarrierResult, *, step: int) -> None:
+        """This peer is in the job, after ``step`` steps."""
         self._leading = result.after.rank == 0
+        if self._leading and self._deciding:
+            self._record("events", RulesEvent(step=step + 1, rules=self._deciding))
 
     def called(self, fired: FiredRule, answer: HookAnswer) -> None:
         """A hook was called, and gave this answer."""

@@ -11,6 +11,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
+from kungfu.cli.report.changes import changes
 from kungfu.runtime.core.requests import Migrate, Profile, Resize, ScaleIn, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
@@ -116,6 +117,30 @@ def test_what_has_not_happened_is_0_with_each_of_its_labels():
     for word, line in words.items():
         metrics.event(made(event="decision", rule=f"kungfu {line}", step=1, size=1, asked=2))
         assert value("kungfu_decisions_total", {"rule": f"kungfu {word}"}) == 1
+
+
+def test_the_rules_of_the_job_begin_at_0_once_it_says_which_there_are():
+    value, metrics = told(events=[made(event="rules", step=1, rules=["gns_batch", "at_most(a, b)"])])
+    assert [value("kungfu_decisions_total", {"rule": one}) for one in ("gns_batch", "at_most(a, b)")] == [0, 0]
+    metrics.event(made(event="decision", rule="gns_batch", step=1, size=1, asked=2))
+    metrics.event(made(event="rules", step=9, rules=["gns_batch"]))  # the next fit
+    assert value("kungfu_decisions_total", {"rule": "gns_batch"}) == 1
+
+
+def test_rescales_and_recoveries_are_counted_as_why_counts_them():
+    rescale = {"event": "rescale", "from": 2, "to": 3, "joined": [3]}
+    events = [
+        made(**rescale, step=10, rule="", decided_at=None),  # before any loss: whatever it was, it is a rescale
+        made(event="recovered", step=20, lost={"1": "killed by SIGKILL"}, to=2),
+        made(**rescale, step=30, rule="", decided_at=None),
+        made(**rescale, step=40, rule="kungfu resize 3", decided_at=39),
+    ]
+    value, _ = told(events=events)
+    assert changes(events) == "2 rescales and 1 recovery"
+    assert (value("kungfu_rescales_total"), value("kungfu_recoveries_total")) == (2, 1)
+    value, _ = told(events=GROWN)
+    assert changes(GROWN) == "2 rescales"
+    assert (value("kungfu_rescales_total"), value("kungfu_recoveries_total")) == (2, 0)
 
 
 def test_hostile_names_stay_labels_and_the_text_can_be_parsed():

@@ -24,15 +24,15 @@ GROW = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 13
 FIGURES = {"step": 61, "loss": 0.5}
 
 
-def event_log(*, rank=0):
+def event_log(*, rank=0, deciding=()):
     """A chronicle, what it recorded, and its clock's hands."""
     recorded, hands = [], [100.0]
 
     def record(stream, fields):
         recorded.append((stream, fields() if callable(fields) else fields))
 
-    made = EventLogWriter(record, clock=lambda: hands[0])
-    made.joined(BarrierResult(None, replace(TWO, rank=rank)))
+    made = EventLogWriter(record, deciding=deciding, clock=lambda: hands[0])
+    made.joined(BarrierResult(None, replace(TWO, rank=rank)), step=40)
     return made, recorded, hands
 
 
@@ -50,6 +50,12 @@ def stops(*first_steps_s):
     """What a peer's pace tells of a loss: without a step after it, then with steps of so many seconds."""
     told = iter([Downtime(5.0, 0.25, None, 0.5), *(Downtime(5.0, 0.25, seconds, 0.5) for seconds in first_steps_s)])
     return lambda: next(told, Downtime(5.0, 0.25, 0.5, 0.5))
+
+
+def test_the_leader_tells_which_rules_may_decide_and_a_joiner_does_not():
+    _, recorded, _ = event_log(deciding=["gns_batch", "hook"])
+    assert events(recorded) == [{"event": "rules", "step": 41, "rules": ("gns_batch", "hook")}]
+    assert event_log(rank=1, deciding=["gns_batch"])[1] == []
 
 
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
