@@ -23,6 +23,7 @@ __all__ = [
     "asked",
     "contest",
     "held_back",
+    "is_by_itself",
     "merged_runs",
     "passed_over",
     "reasons",
@@ -112,6 +113,11 @@ def superseded(event: SupersededEvent) -> str:
     if event.peers:
         what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"
     return f"{_start(event)} wanted {what}; {passed_over(event)}"
+
+
+def is_by_itself(event: LoggedEvent) -> bool:
+    """True if a rule has asked anew, in place of what it had asked for: its later decision says it all."""
+    return isinstance(event, SupersededEvent) and event.by == event.rule and event.later is not None
 
 
 def passed_over(event: SupersededEvent) -> str:

@@ -13,6 +13,7 @@ from kungfu.cli.report.decisions import (
     SettingRun,
     asked,
     contest,
+    is_by_itself,
     merged_runs,
     reasons,
     refused,
@@ -94,7 +95,7 @@ def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
     # The end of a peer that reached the end of training is told in the conclusion.
     if isinstance(event, FinishedEvent):
         return event.leaving
-    return not isinstance(event, _UNTOLD)
+    return not isinstance(event, _UNTOLD) and not is_by_itself(event)
 
 
 def paragraph(one: LoggedEvent | SettingRun, began: float | None) -> Paragraph:

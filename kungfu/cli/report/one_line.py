@@ -9,6 +9,7 @@ from kungfu.cli.report.changes import joined_and_left
 from kungfu.cli.report.decisions import (
     asked,
     held_back,
+    is_by_itself,
     reasons,
     refused,
     requested_by_hook,
@@ -88,7 +89,7 @@ def one_line(event: LoggedEvent) -> str:
     >>> one_line(DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done=""))
     'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
     """
-    return "" if isinstance(event, SILENT) else _LINES[type(event)](event)
+    return "" if isinstance(event, SILENT) or is_by_itself(event) else _LINES[type(event)](event)
 
 
 # ---- the job and its hosts -------------------------------------------------------------------------------------------

@@ -96,6 +96,18 @@ def test_a_growth_that_still_waits_for_joiners_says_so_at_the_end() -> None:
         assert waits not in narrative([*growing, last])[-1].details
 
 
+def test_a_rule_that_asks_anew_is_told_by_its_later_decision_alone() -> None:
+    over = {"event": "superseded", "rule": "gns_batch", "step": 50, "asked": 3}
+    anew, other = made(**over, by="gns_batch", later=60), made(**over, by="schedule", later=60)
+    told_of = [[one.headline for one in narrative([*GROWN[:6], event])] for event in (anew, other)]
+    line = "step 50: gns_batch wanted 3 peers; nothing came of it, since schedule came after it, at step 60"
+    assert not any("nothing came of it" in one for one in told_of[0])
+    assert line in told_of[1]
+    assert (one_line(anew), one_line(other)) == ("", line)
+    waits = "still waits for joiners: gns_batch wanted 3 peers instead of 2 at step 50"
+    assert waits not in narrative([*GROWN[:6], anew])[-1].details, "it counts all the same"
+
+
 def test_a_run_that_never_trained_says_so() -> None:
     assert narrative(GROWN[:1])[-1].headline == "training never began"
 
