@@ -462,7 +462,9 @@ class StepRunner:
         whole = batch * size if self._batch is None else checkpoints.batch_in_force(batch)
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
-        return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size))
+        rate = self.barrier.context.rate
+        ramp = None if rate is None else rate.first_ramp(steps=self._steps())
+        return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size, ramp=ramp))
 
     def _hold_barrier(self) -> int:
         """Called inside the graph: whatever goes wrong is kept, and raised or recovered from outside of it."""

@@ -126,6 +126,18 @@ def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
 
 
 @SOAK
+def test_a_joiner_of_the_second_fit_has_the_rate_that_a_rule_has_set_in_the_first(tmp_path):
+    """One optimizer with a schedule: what a rule made of it goes on, on a peer too that was not there."""
+    ended, found = fitted(tmp_path, "-np", 2, "--max", 2, die=0, wait={"17": 1}, scheduled=1)
+    assert ended.sizes == [2, 2, 1, 2]
+    assert [event["step"] for event in ended.all_of("set")] == [4]
+    expected = 0.1 * 0.5 ** ((STEPS - 5) / 20)
+    assert [found[peer]["rate"] for peer in (1, 2)] == [pytest.approx(expected)] * 2
+    assert found[2]["weights"] == found[1]["weights"]
+    assert [row["learning_rate"] for row in ended.metrics][-1] == pytest.approx(0.1 * 0.5 ** ((STEPS - 6) / 20))
+
+
+@SOAK
 def test_a_job_that_ctrl_c_ends_in_its_second_fit_continues_there(tmp_path):
     """A job that Ctrl-C ends in its second fit continues there, and a joiner passes through the first."""
     folders = [tmp_path / name for name in ("first", "second")]

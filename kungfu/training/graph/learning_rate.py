@@ -32,10 +32,8 @@ class _Factored(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def without_factor(schedule: Any) -> Any:
-    """The user's own schedule under the factors of this run and of those before it; anything else as it is."""
-    while isinstance(schedule, _Factored):
-        schedule = schedule.schedule
-    return schedule
+    """The user's own schedule under the factor of a run; anything else as it is."""
+    return schedule.schedule if isinstance(schedule, _Factored) else schedule
 
 
 @dataclass(frozen=True)
@@ -60,10 +58,27 @@ class _RampVariables:
 
 
 class LearningRateControl:
-    """How rules set an optimizer's learning rate; a schedule goes on under them, as the rate's base."""
+    """How rules set an optimizer's learning rate; a schedule goes on under them, as the rate's base.
 
-    def __init__(self, optimizer: Any, factored: _Factored | None, variables: _RampVariables) -> None:
-        self._optimizer, self._factored, self._variables = optimizer, factored, variables
+    Args:
+        optimizer: The optimizer.
+        factored: Its schedule with the factor of this run; ``None`` where it has none.
+        variables: The ramp.
+        left: The factor that the run before has left on that schedule.
+    """
+
+    def __init__(
+        self, optimizer: Any, factored: _Factored | None, variables: _RampVariables, *, left: float = 1.0
+    ) -> None:
+        self._optimizer, self._factored, self._variables, self._left = optimizer, factored, variables, left
+
+    def first_ramp(self, *, steps: int) -> Ramp | None:
+        """The ramp that holds what the run before has left on a schedule, from so many steps on.
+
+        A rate goes on by itself, as a variable of the optimizer; a factor is no part of that, and those who join or
+        resume later have it from the terms of the view alone.
+        """
+        return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)
 
     def in_force(self) -> float:
         """The learning rate of the next update."""
@@ -94,6 +109,8 @@ class LearningRateControl:
         variables = self._variables
         if ramp is None:  # no rule has set the rate yet
             return
+        if self._factored is not None:  # what is asked before the first step is told the rate of that step
+            self._factored.factor.assign(ramp.at(done))
         # The factor of a schedule stays in force for good; a rate that has arrived stays by itself.
         variables.moving.assign(self._factored is not None or done <= ramp.since + ramp.over)
         variables.by_samples.assign(ramp.unit == "samples")
@@ -138,9 +155,12 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
             "attach one optimizer"
         )
     optimizer = getattr(optimizers[0], "inner_optimizer", optimizers[0])  # of a loss-scaling one
-    factored = None
+    factored, left = None, 1.0
     schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        # One factor at a time: that of the run before is taken over by the terms of this one.
+        left = float(schedule.factor.numpy()) if isinstance(schedule, _Factored) else 1.0
+        schedule = without_factor(schedule)
         factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))
         optimizer.learning_rate = factored
 
@@ -153,4 +173,4 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
     variables = _RampVariables(
         flag("moving"), number("start"), number("target"), number("since"), number("over"), flag("by_samples")
     )
-    return LearningRateControl(optimizer, factored, variables)
+    return LearningRateControl(optimizer, factored, variables, left=left)

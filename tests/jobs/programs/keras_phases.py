@@ -47,10 +47,10 @@ def squares(weight: float) -> Any:
     return loss
 
 
-def compiled(model: Any, phase: int) -> Any:
-    """For the first or the second fit, each with an optimizer and a loss of its own."""
-    model.get_layer("first").trainable = phase == 1
-    model.compile(keras.optimizers.Adam(RATES[phase]), squares(1.0 + phase), metrics=["mae"])
+def compiled(model: Any, phase: int, optimizer: Any = None) -> Any:
+    """For the first or the second fit, each with a loss and, unless it is given one, an optimizer of its own."""
+    model.get_layer("first").trainable = phase == 1 and optimizer is None
+    model.compile(optimizer or keras.optimizers.Adam(RATES[phase]), squares(1.0 + phase), metrics=["mae"])
     return model
 
 
@@ -103,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--wait", type=json.loads, default={}, help="offers by step of the job")
     parser.add_argument("--die", type=int, help="the peer that is killed in the second fit")
     parser.add_argument("--keep", type=json.loads, default=[-1, -1], help="the step of a checkpoint, and the last one")
+    parser.add_argument("--scheduled", type=int, default=0, help="1: a schedule that a rule moves")
     parser.add_argument("--epochs", type=int, nargs=2, default=[EPOCHS, EPOCHS])
     return parser.parse_args()
 
@@ -120,15 +121,21 @@ def main() -> None:
     def write() -> None:
         (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 
+    @kf.policy
+    def quicker(training: Any) -> Any:
+        return kf.control.every(4).until(training.step > 5).set_learning_rate(0.1)
+
     atexit.register(write)  # a peer that is let go ends inside of fit
+    decaying = keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
+    optimizer = keras.optimizers.SGD(decaying) if given.scheduled else None
     for phase, epochs in enumerate(given.epochs):
-        compiled(model, phase)
+        compiled(model, phase, optimizer)
         policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
+        policies += [quicker()] if given.scheduled else []
         training = kf.keras.attach(model, policies=policies, seed=3)
-        callbacks = [
-            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY),
-            Waiting(training, given.record, wait, given.die if phase == 1 else None, tuple(given.keep)),
-        ]
+        callbacks = [Waiting(training, given.record, wait, given.die if phase == 1 else None, tuple(given.keep))]
+        if optimizer is None:
+            callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY))
         history = model.fit(
             x, y, batch_size=BATCH, epochs=epochs, callbacks=callbacks, verbose=0, validation_data=(x[:20], y[:20])
         )
@@ -139,7 +146,7 @@ def main() -> None:
         found["scores"].append(model.evaluate(x, y, verbose=0))
         found["ranks"].append(training.rank)
     found["weights"] = [np.asarray(one).ravel().tolist() for one in model.weights]
-    found |= {"left": False, "steps": training.step_number}
+    found |= {"left": False, "steps": training.step_number, "rate": float(model.optimizer.learning_rate)}
 
 
 if __name__ == "__main__":
