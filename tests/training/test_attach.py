@@ -51,7 +51,7 @@ def test_the_rules_that_may_decide_a_change_are_named_as_decisions_name_them():
     @kf.policy
     def mine(training):
         grow = kf.control.every(2).rescale(3)
-        return [grow, kf.control.every(5).set_learning_rate(0.1), kf.control.every(7).call(lambda control: None)]
+        return grow, kf.control.every(5).set_learning_rate(0.1), kf.control.every(7).call(lambda control: None)
 
     plan = compile_policies([mine(), stop_on_nan()])
     assert deciding_rules(plan) == [plan.rules[0].name, plan.rules[2].name]
