@@ -143,6 +143,7 @@ class Job(Struct, frozen=True):
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
+        base: The batch in samples, and the number of peers, from which rules on a rescale count; None if not known.
         requests: The newest event of each of the newest requests from outside, by id.
         checkpoint: The newest checkpoint that was written.
         troubles: The newest events of something that went wrong, oldest first.
@@ -178,6 +179,7 @@ class Job(Struct, frozen=True):
     change: DecisionEvent | RescaleEvent | RecoveredEvent | RefusedEvent | None = None
     decisions: tuple[JobDecision, ...] = ()
     rescales: tuple[RescaleEvent, ...] = ()
+    base: tuple[int, int] | None = None
     requests: Mapping[str, RequestEvent] = field(default_factory=dict)
     checkpoint: CheckpointEvent | None = None
     troubles: tuple[LoggedEvent, ...] = ()
@@ -296,9 +298,8 @@ class Job(Struct, frozen=True):
                 begun = max(event.step, job.view_steps.get(event.view, 0))
                 return replace(job, view_steps={**job.view_steps, event.view: begun})
             case PhaseEvent():
-                return replace(
-                    job, phase=event.phase, finished=(), finished_at=None, progress=job.progress.begun_again()
-                )
+                progress = job.progress.begun_again()
+                return replace(job, phase=event.phase, finished=(), finished_at=None, progress=progress, base=None)
             case FinishedEvent():
                 return job._finished(event)
             case LostEvent():
@@ -326,6 +327,8 @@ class Job(Struct, frozen=True):
                 return job._rescaled(event)
             case SetEvent(what="stop"):
                 return replace(job, progress=job.progress.ended())
+            case SetEvent(what="global batch size"):
+                return replace(job, base=None)
             case RequestEvent():
                 others = {id: one for id, one in job.requests.items() if id != event.id}
                 return replace(job, requests=_newest({**others, event.id: event}))
@@ -426,6 +429,8 @@ class Job(Struct, frozen=True):
             change=event,
             awaited=0,
             rescales=(*job.rescales, event)[-_MOST_KEPT:],
+            # What rules on a rescale set is told before it.
+            base=(event.base_global_batch_size, event.base_size) if event.base_size else None,
             replacements=job.replacements + ("recovered" in job.counts and not event.rule and bool(event.joined)),
             stopped_s=job.stopped_s + event.stop_s,
         )

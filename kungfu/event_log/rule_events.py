@@ -157,6 +157,9 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         stop_s: Seconds for which training stood still.
         parts: Seconds of each part. Those of spawn and ready went on beside training, and those of the first step came
             after the stop.
+        base_global_batch_size: The samples per step from which rules on a rescale go on choosing, where they have
+            chosen others; else 0.
+        base_size: The peers that these were set for; else 0.
     """
 
     step: int
@@ -170,6 +173,8 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
     global_batch_size: int
     stop_s: float
     parts: Mapping[str, float]
+    base_global_batch_size: int = 0
+    base_size: int = 0
 
 
 class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):

@@ -22,6 +22,7 @@ from kungfu.compiler.rescale_rules import evaluate_rescale_rules
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
+from kungfu.event_log.job import fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.record import read_plan
 from kungfu.runtime.core.requests import JobRequest
@@ -113,19 +114,22 @@ class MeasuredRun:
         speeds: Samples per second at each size.
         learning_rate: That of the newest step; ``None`` where it is not known.
         notes: What could not be read, in words.
+        base: The batch from which rules on a rescale choose, and the peers that it was set for; ``None`` where that is
+            the batch of now.
     """
 
     rescales: Sequence[RescaleEvent]
     speeds: Mapping[int, float]
     learning_rate: float | None
     notes: tuple[str, ...] = ()
+    base: tuple[int, int] | None = None
 
 
 def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
     """What is expected of a plan, from what was measured, and from the policies' rules in the record in ``folder``."""
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
-    batch, rate_after, rules = _settings(folder, plan, status, rate, notes)
+    batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
     pause_s, ready_s = _pause_s(measured.rescales, plan, notes), _ready_s(measured.rescales, plan, notes)
     costs = [None if speed is None else 1000 * size / speed for size, speed in
              ((plan.before, before), (plan.after, after))]  # fmt: skip
@@ -143,7 +147,7 @@ def read_measured(folder: Path) -> MeasuredRun:
     except UsageError as error:
         return MeasuredRun((), {}, None, (f"nothing is expected from what was measured: {error}",))
     rescales = [one for one in events if isinstance(one, RescaleEvent)]
-    return MeasuredRun(rescales, speeds_by_size(rows), _newest(rows, "learning_rate"))
+    return MeasuredRun(rescales, speeds_by_size(rows), _newest(rows, "learning_rate"), base=fold(events).base)
 
 
 def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
@@ -238,10 +242,10 @@ def _ready_s(rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[st
 
 
 def _settings(
-    folder: Path, plan: RequestPlan, status: JobStatus, rate: float | None, notes: list[str]
+    folder: Path, plan: RequestPlan, status: JobStatus, measured: MeasuredRun, notes: list[str]
 ) -> tuple[int | None, float | None, tuple[str, ...]]:
     """The batch and the learning rate after a change of the size, and the rules that choose them."""
-    batch = plan.batch_after
+    batch, rate = plan.batch_after, measured.learning_rate
     if plan.after == plan.before or plan.batch_before is None or batch is None:
         return batch, rate, ()
     try:
@@ -253,10 +257,11 @@ def _settings(
         notes.append("the record holds no plan, so whether a rule sets batch or learning rate is not known")
         return batch, rate, ()
     limits, step = status.membership, status.figures.step or 0
+    base_batch, base_size = measured.base or (plan.batch_before, plan.before)
     sources = {
         "size": plan.after, "previous_size": plan.before, "step": step, "epoch_samples": 0,
         "global_batch_size": batch, "previous_global_batch_size": plan.batch_before,
-        "base_size": plan.before, "base_global_batch_size": plan.batch_before,
+        "base_size": base_size, "base_global_batch_size": base_batch,
         "learning_rate": math.nan if rate is None else rate, "min_size": limits.minimum, "max_size": limits.maximum,
     }  # fmt: skip
     chosen = evaluate_rescale_rules(compiled, sources)

@@ -79,7 +79,7 @@ class RunModel:
     def measured(self) -> MeasuredRun:
         """What a forecast is made from."""
         rate = finite_number(self._newest.get("learning_rate"))
-        return MeasuredRun(self._job.rescales, self._speeds.measured(), rate)
+        return MeasuredRun(self._job.rescales, self._speeds.measured(), rate, base=self._job.base)
 
     @property
     def newest_step(self) -> int:

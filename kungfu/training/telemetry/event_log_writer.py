@@ -155,6 +155,8 @@ class EventLogWriter:
             global_batch_size=after.terms.global_batch_size,
             stop_s=round(stop_s, 6),
             parts=self._parts_s(result),
+            base_global_batch_size=after.terms.base_batch,
+            base_size=after.terms.base_size,
         )
         self._entered, self._is_first_step = self._clock(), False
 

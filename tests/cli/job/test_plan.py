@@ -14,11 +14,12 @@ from kungfu.cli.job.plan import read_measured, speeds_by_size
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
-from kungfu.policies import linear_scaling
+from kungfu.policies import hybrid_scaling, linear_scaling
 from kungfu.record.lines import header_line
 from kungfu.runtime.core.cluster import Hosts
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.recorded import GROWN, measured, written
+from tests.event_log.made import made
 from tests.runtime.job_api.served_job import serve_job
 
 # 700 samples/s with two peers, 1,000 with three.
@@ -57,6 +58,24 @@ def test_a_plan_tells_peers_batch_rate_pause_speed_and_cost(tmp_path: Path, caps
         "  cost      2.86 -> 3.00 (+5%) peer-seconds per 1,000 samples",
         "  refused   5 and more: this job takes 1 to 4 (kungfu-run --min, --max)",
     ]
+
+
+def test_a_plan_counts_from_the_batch_from_which_the_rules_of_the_job_will_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A growth from one peer that kept the batch of 32, and the return: as it was, and not half of what it is now."""
+    header = header_line(plan_to_json(compile_policies([hybrid_scaling({32: 2})])), policies=(), every=100)
+    (tmp_path / "trace.jsonl").write_text(json.dumps(header) + "\n")
+    base = {"base_global_batch_size": 32, "base_size": 1}
+    grown = made(event="rescale", step=301, **{"from": 1}, to=2, view=3, global_batch_size=32, **base)
+    set_since = made(event="set", step=310, rule="mine", what="global batch size", to=32.0)
+    for events, line in (
+        ([*GROWN[:4], grown], "  batch     32 samples, 32 per peer"),
+        ([*GROWN[:4], grown, set_since], "  batch     32 -> 16 (-50%) samples, 16 per peer"),
+        ([*GROWN[:4], grown, made(event="phase", phase=2, view=3)], "  batch     32 -> 16 (-50%) samples, 16 per peer"),
+    ):
+        written(tmp_path, events, metrics=STEPS)
+        assert line in told(capsys, tmp_path, "resize", 1)[1].splitlines()
 
 
 def test_on_a_terminal_no_line_of_a_plan_is_wider(

@@ -92,6 +92,15 @@ def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_pa
     assert len(events(recorded)) == 2, "it is told once"
 
 
+def test_a_rescale_tells_the_batch_from_which_rules_choose_once_they_have_chosen_another():
+    told, recorded, _ = event_log()
+    chosen = replace(FOUR, terms=replace(FOUR.terms, base_batch=64, base_size=2))
+    told.passed(replace(grown(), after=chosen), step=60, stop_s=0.25)
+    told.ended()
+    (event,) = events(recorded)
+    assert (event["base_global_batch_size"], event["base_size"]) == (64, 2)
+
+
 def test_a_rescale_behind_the_last_step_is_told_without_a_first_one():
     told, recorded, _ = event_log()
     told.passed(grown(), step=60, stop_s=0.25)
