@@ -96,8 +96,8 @@ def curves_of(rows: Iterable[Row], *, most_groups: int = MOST_GROUPS) -> CurvesO
 
 def curve_in(groups: StepGroups, name: str) -> DrawnCurve:
     """A figure of these groups."""
-    columns = np.array([*groups.spreads(name)]).reshape(-1, len(Spread._fields)).T
-    return DrawnCurve(*columns, note=undefined_words(groups.undefined(name)))
+    low, values, high, undefined = np.array([*groups.spreads(name)]).reshape(-1, len(Spread._fields)).T
+    return DrawnCurve(low, values, high, undefined, undefined_words(groups.undefined(name)))
 
 
 def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
