@@ -251,7 +251,7 @@ class Agent:
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()
             self._keep_standby()
-            self._server.end_silent()
+            self._server.end_strangers()
         outcome = self._role.handle(event)
         return self._run_election(outcome.how) if isinstance(outcome, LeaderLost) else outcome
 

@@ -50,6 +50,7 @@ _TCP_INFO_BYTES = 136
 RpcError = grpc.RpcError
 
 _SECRET_KEY = "kungfu-secret"
+_KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")  # of methods
 _OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -67,10 +68,14 @@ class SecretRefused(PeerFailure):
 
 
 class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses every call without the job's secret."""
+    """Refuses every call without the job's secret.
+
+    Attributes:
+        ports: Of callers on whose connections the secret was given.
+    """
 
     def __init__(self, secret: str) -> None:
-        self._secret = secret.encode()
+        self._secret, self.ports = secret.encode(), set[int]()
 
         def refuse(requests: object, context: Any) -> Iterator[None]:
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "this job's secret is missing or wrong")
@@ -83,34 +88,57 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         given = dict(details.invocation_metadata).get(_SECRET_KEY, "")
         given = given.encode() if isinstance(given, str) else given
-        return continuation(details) if hmac.compare_digest(given, self._secret) else self._refuse
+        if not hmac.compare_digest(given, self._secret):
+            return self._refuse
+        handler = continuation(details)
+        return None if handler is None else self._noting(handler)
+
+    def _noting(self, handler: Any) -> Any:
+        """The handler of a method, which notes from where it is called: only a call itself knows that."""
+        kind = next(kind for kind in _KINDS if getattr(handler, kind) is not None)
+        answer = getattr(handler, kind)
+
+        def noted(request: Any, context: Any) -> Any:
+            self.ports.add(int(context.peer().rpartition(":")[2]))
+            return answer(request, context)
+
+        return handler._replace(**{kind: noted})
 
 
 class Server:
     """A started gRPC server on a free port of ``host``; ``address`` is where it listens."""
 
-    def __init__(self, server: Any, address: str) -> None:
-        self._server, self.address = server, address
+    def __init__(self, server: Any, address: str, known: set[int]) -> None:
+        self._server, self.address, self._known = server, address, known
 
-    def end_silent(self, *, per_address: int = 16, after_s: float = 1.0) -> None:
-        """Ends connections that have never said anything, the oldest first: strangers keep no others out by them.
+    def end_strangers(self, *, per_address: int = 16, silent_s: float = 1.0, spoken_s: float = 10.0) -> None:
+        """Ends connections on which nobody has given the secret, the oldest first: they keep no others out.
+
+        Connections of callers with the secret stay, however long nothing is said on them: one of their calls may wait
+        for its answer, and without any gRPC ends them.
 
         Args:
-            per_address: Silent ones that each address may have.
-            after_s: Younger ones do not count: theirs may be on the way.
+            per_address: Such connections that each address may have.
+            silent_s: Ones on which nothing was said yet do not count before: it may be on the way.
+            spoken_s: Nor do ones on which something was said, before nothing was for so long: a call may wait for a
+                thread.
 
         Cost:
             Less than a millisecond with a hundred descriptors; nobody else waits for it.
         """
         with ExitStack() as opened, suppress(OSError):
-            silent: dict[str, list[tuple[float, socket.socket]]] = {}
+            strangers: dict[str, list[tuple[float, socket.socket]]] = {}
+            known, gone = {*self._known}, {*self._known}
             for connection in _connections_at(int(self.address.rpartition(":")[2])):
                 opened.enter_context(connection)
+                host, port = connection.getpeername()[:2]
+                gone.discard(port)
                 told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
                 since_s, received = struct.unpack_from("I", told, 52)[0] / 1e3, struct.unpack_from("Q", told, 128)[0]
-                if not received and since_s >= after_s:
-                    silent.setdefault(connection.getpeername()[0], []).append((since_s, connection))
-            for found in silent.values():
+                if port not in known and since_s >= (spoken_s if received else silent_s):
+                    strangers.setdefault(host, []).append((since_s, connection))
+            self._known -= gone
+            for found in strangers.values():
                 found.sort(key=lambda one: one[0])
                 for _, connection in found[per_address:]:
                     with suppress(OSError):
@@ -164,10 +192,10 @@ def serve(
     Raises:
         UsageError: It cannot listen there.
     """
-    room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    room, required = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _SecretRequired(secret)
     server = grpc.server(
         futures.ThreadPoolExecutor(threads, thread_name_prefix="kungfu-rpc"),
-        interceptors=[_SecretRequired(secret)],
+        interceptors=[required],
         options=[
             *_OPTIONS,
             *_BOUNDS,
@@ -183,7 +211,7 @@ def serve(
             f"cannot listen on {host}:{port}; another program does, or {host} is no address of this machine"
         ) from error
     server.start()
-    return Server(server, f"{host}:{port}")
+    return Server(server, f"{host}:{port}", required.ports)
 
 
 @contextmanager

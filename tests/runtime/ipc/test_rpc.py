@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
@@ -130,15 +131,59 @@ def test_silent_connections_are_ended_beyond_those_that_an_address_may_have() ->
             for one in (speaks, *silent):  # each has been accepted
                 assert one.recv(9)
             before = len(os.listdir("/proc/self/fd"))
-            server.end_silent(per_address=3, after_s=60.0)
+            server.end_strangers(per_address=3, silent_s=60.0)
             assert len(os.listdir("/proc/self/fd")) == before
-            server.end_silent(per_address=3, after_s=0.0)
+            server.end_strangers(per_address=3, silent_s=0.0)
             for one in (speaks, *silent):
                 one.settimeout(0.2)
             assert sum(_is_open(one) for one in silent) == 3
             assert _is_open(speaks)
     finally:
         server.stop()
+
+
+def test_connections_that_have_spoken_without_the_secret_are_ended_and_those_of_peers_stay() -> None:
+    """One on which a call was refused is a stranger's; an idle one and one whose call waits are a peer's."""
+    service = Service()
+    server = rpc.serve(
+        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+        host="127.0.0.1", secret=SECRET, threads=4,
+    )  # fmt: skip
+    try:
+        with ExitStack() as stack:
+            idle, waits = (
+                stack.enter_context(rpc.connect(server.address, secret=SECRET, shared=False)) for _ in range(2)
+            )
+            rpc.call(PeerServiceStub(idle).Admit, pb.Admission(), deadline_s=60.0, what="rank 1")
+            rpc.call(PeerServiceStub(waits).Admit, pb.Admission(), deadline_s=60.0, what="rank 1")
+            answer = PeerServiceStub(waits).Arrive.future(pb.BarrierArrival(), timeout=60.0)
+            peers = _callers(server.address)
+            assert len(peers) == 2
+            strangers = [stack.enter_context(stranger(server.address)) for _ in range(8)]
+            for one in strangers:
+                one.sendall(_headers(1))
+                refused = b""
+                while b"grpc-status" not in refused:
+                    refused += one.recv(1 << 16)
+            server.end_strangers(per_address=3)
+            assert len(_callers(server.address)) == 10, "a call may wait for a thread yet"
+            server.end_strangers(per_address=3, spoken_s=0.0)
+            for one in strangers:
+                one.settimeout(0.2)
+            assert sum(_is_open(one) for one in strangers) == 3
+            assert peers <= _callers(server.address)
+            service.may_end.set()
+            assert answer.result() is not None
+    finally:
+        service.may_end.set()
+        server.stop()
+
+
+def _callers(address: str) -> set[int]:
+    """The ports at the other ends of a server's connections."""
+    port = int(address.rpartition(":")[2])
+    connections = psutil.Process().net_connections("tcp")
+    return {one.raddr.port for one in connections if one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED}
 
 
 def test_connections_take_half_of_the_descriptors_at_the_most() -> None:
@@ -213,7 +258,7 @@ class Ending:
 
 
 def test_a_server_stops_where_no_thread_can_be_started_any_more() -> None:
-    rpc.Server(Ending(), "127.0.0.1:1").stop()
+    rpc.Server(Ending(), "127.0.0.1:1", set()).stop()
 
 
 @pytest.mark.slow
