@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kungfu.cli.page.control import JobControl, request_of
-from kungfu.cli.page.event_stream import SEND_WITHIN_S, EventStream, Waking
+from kungfu.cli.page.event_stream import EventStream, Waking
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.requests import JobRequest
@@ -71,7 +71,7 @@ class PageLimits:
     """
 
     viewers: int = 300
-    send_within_s: float = SEND_WITHIN_S
+    send_within_s: float = 20.0
 
 
 class PageApp:
@@ -111,7 +111,8 @@ class PageApp:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), *_HEADERS]
-            await send(message)
+            async with asyncio.timeout(self._limits.send_within_s):
+                await send(message)
 
         hosts = Request(scope).headers.getlist("host")
         if not self._is_known(hosts):
@@ -141,7 +142,7 @@ class PageApp:
             text = f"{self._limits.viewers} browsers look at this page already, and it takes no more; try again later\n"
             return PlainTextResponse(text, 503, headers={"retry-after": "30"})
         last = request.headers.get("last-event-id", "")
-        return EventStream(self._feed, self._streams(), last=last, send_within_s=self._limits.send_within_s)
+        return EventStream(self._feed, self._streams(), last=last)
 
     def _streams(self) -> Waking:
         """Wakes those that wait for an update; made in the event loop that serves the page."""

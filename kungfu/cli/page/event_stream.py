@@ -14,12 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from kungfu.cli.page.feed import PageFeed
 
-__all__ = ["SEND_WITHIN_S", "EventStream", "Waking"]
+__all__ = ["EventStream", "Waking"]
 
 # A comment now and then: proxies and browsers take a silent connection for a dead one.
 _HEARTBEAT_S = 15.0
-# For a browser to take what it is sent; it is some kilobytes behind by then.
-SEND_WITHIN_S = 20.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 _AGAIN_AFTER_MS = 2000
 
@@ -53,11 +51,10 @@ class EventStream:
         feed: Has the updates.
         waking: Wakes the streams.
         last: The id of the update that the browser had last; empty for none.
-        send_within_s: For the browser to take what it is sent.
     """
 
-    def __init__(self, feed: PageFeed, waking: Waking, *, last: str, send_within_s: float = SEND_WITHIN_S) -> None:
-        self._feed, self._waking, self._send_within_s = feed, waking, send_within_s
+    def __init__(self, feed: PageFeed, waking: Waking, *, last: str) -> None:
+        self._feed, self._waking = feed, waking
         self._known = feed.log.number_of(last)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,8 +73,7 @@ class EventStream:
     async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         async for data in self._updates():
-            async with asyncio.timeout(self._send_within_s):
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+            await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _updates(self) -> AsyncIterator[bytes]:

@@ -8,22 +8,60 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
 from kungfu.cli.export.listen_address import BACKLOG, LOOPBACK, ListenAddress, is_known, listening
+from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.page.app import PageApp, PageLimits
 from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 
-__all__ = ["PageServer", "main", "url_of"]
+__all__ = ["PageServer", "QuietConnections", "main", "url_of"]
 
 # For browsers to take the last update.
 _CLOSE_WITHIN_S = 2
+_LOOK_EVERY_S = 1
+
+
+class QuietConnections:
+    """Ends connections on which no request is under way: after a time, and before it the oldest of too many.
+
+    Args:
+        connections: Those that are open, as uvicorn has them.
+        limits: Of connections without a request; those of the last second do not count, whose request may be on the
+            way.
+    """
+
+    def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:
+        self._connections, self._limits = connections, limits
+        # Of each such connection its last request, and since when there is none after it.
+        self._quiet: dict[Any, tuple[Any, float]] = {}
+
+    async def look(self) -> None:
+        """Notes which are quiet, and ends what is beyond the limits."""
+        now, limits, seen = time.monotonic(), self._limits, self._quiet
+        quiet = [one for one in self._connections if one.cycle is None or one.cycle.response_complete]
+        before = {one: seen[one] for one in quiet if one in seen and seen[one][0] is one.cycle}
+        self._quiet = {one: before.get(one, (one.cycle, now)) for one in quiet}
+        counts = Counter(_address_of(one) for one in before)
+        kept = len(before)
+        for one in sorted(before, key=lambda one: before[one][1]):
+            is_late = now - before[one][1] >= limits.lasting_s
+            if is_late or kept > limits.most or counts[_address_of(one)] > limits.per_address:
+                kept, counts[_address_of(one)] = kept - 1, counts[_address_of(one)] - 1
+                one.transport.abort()
+
+
+def _address_of(connection: Any) -> str:
+    return str(connection.client[0]) if connection.client else ""
 
 
 class PageServer:
@@ -34,6 +72,7 @@ class PageServer:
         listener: The socket; it is closed at the end.
         told: The name or the address under which people were told to reach it.
         limits: What the page gives browsers.
+        quiet: The connections without a request that it has.
 
     Attributes:
         feed: What it shows.
@@ -41,7 +80,13 @@ class PageServer:
     """
 
     def __init__(
-        self, folder: Path, listener: socket.socket, *, told: str = LOOPBACK, limits: PageLimits | None = None
+        self,
+        folder: Path,
+        listener: socket.socket,
+        *,
+        told: str = LOOPBACK,
+        limits: PageLimits | None = None,
+        quiet: ConnectionLimits | None = None,
     ) -> None:
         self._listener = listener
         host, self.port = listener.getsockname()[:2]
@@ -53,9 +98,11 @@ class PageServer:
         config = uvicorn.Config(
             app, loop="asyncio", http="h11", ws="none", lifespan="off", interface="asgi3", log_config=None,
             access_log=False, server_header=False, proxy_headers=False, timeout_graceful_shutdown=_CLOSE_WITHIN_S,
-            backlog=BACKLOG,
+            backlog=BACKLOG, timeout_notify=_LOOK_EVERY_S,
         )  # fmt: skip
         self._server = uvicorn.Server(config)
+        connections = QuietConnections(self._server.server_state.connections, quiet or ConnectionLimits())
+        config.callback_notify = connections.look
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.cli.export.listen_address import ListenAddress, listening
+from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.page.app import PageLimits
 from kungfu.cli.page.server import PageServer
 
@@ -103,9 +104,15 @@ class Browser:
 
 
 @contextmanager
-def serve_page(folder: Path, *, limits: PageLimits | None = None, look_every_s: float = 0.02) -> Iterator[Page]:
+def serve_page(
+    folder: Path,
+    *,
+    limits: PageLimits | None = None,
+    quiet: ConnectionLimits | None = None,
+    look_every_s: float = 0.02,
+) -> Iterator[Page]:
     """A page of the run in ``folder``; it looks at the record more often than a job's does."""
-    page = Page(PageServer(folder, listening(ListenAddress("127.0.0.1", 0)), limits=limits))
+    page = Page(PageServer(folder, listening(ListenAddress("127.0.0.1", 0)), limits=limits, quiet=quiet))
     thread = threading.Thread(target=page.server.run, args=(lambda timeout_s: page.stop.wait(look_every_s),))
     thread.start()
     try:

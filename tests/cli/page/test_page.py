@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.page.app import PageLimits
 from kungfu.event_log.codec import event_to_line
 from kungfu.runtime.core.cluster import Hosts
@@ -149,6 +150,35 @@ def test_a_browser_that_takes_nothing_is_dropped_and_the_others_see_all(tmp_path
                 assert next(data for *_, data in others if isinstance(data, list))[0] == number
             others.close()
             awaited(lambda: page.server.feed.viewers == 0, what="it is dropped", deadline_s=60.0)
+
+
+@pytest.mark.parametrize(("lasting_s", "left"), [(60.0, 4), (0.2, 0)])
+def test_connections_that_say_nothing_or_not_enough_are_ended_and_browsers_stay(
+    tmp_path: Path, lasting_s: float, left: int
+) -> None:
+    """Few of them from one address at once, and each for a time; what has a request under way is none of them."""
+    written(tmp_path, GROWN, metrics=[measured(1)])
+    limits = ConnectionLimits(most=8, per_address=4, lasting_s=lasting_s)
+    with serve_page(tmp_path, quiet=limits) as page, page.browser() as browser, ExitStack() as opened:
+        assert browser.event()[0] == "snapshot"
+        where = "127.0.0.1", page.port
+        quiet = [opened.enter_context(socket.create_connection(where, 60)) for _ in range(40)]
+        for one in quiet[::2]:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: ")
+        awaited(lambda: sum(map(is_ended, quiet)) == 40 - left, what="their ends", deadline_s=60.0)
+        assert page.get("/")[0] == 200
+        assert page.server.feed.viewers == 1
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Whether the other end has hung up."""
+    connection.setblocking(False)
+    try:
+        return not connection.recv(1)
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
 
 
 # ---- what may be asked of the job ------------------------------------------------------------------------------------
