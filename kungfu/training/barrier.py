@@ -262,7 +262,9 @@ class Barrier:
         if not registry.has_agreed_values or state.registered_before() != step or step == 0:
             return
         registry.restore()
-        # What a loop gives beside them comes before the next step.
+        # What a loop gives beside them, as what the callbacks of `fit` keep, comes before the next step. Until then
+        # this peer counts as one without state: where every other one is lost, the job ends and says so, and its
+        # checkpoints have all of it; it never continues with callbacks that have lost what they kept.
         if not self.between_steps.has_more:
             self.context.membership.mark_state_complete()
 
