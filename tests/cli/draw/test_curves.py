@@ -62,7 +62,7 @@ def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pyt
     assert draw_run(written(tmp_path, GROWN, metrics=rows), tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_noise_scale_that_is_no_number_in_half_of_the_steps_is_named_so_beside_the_batch() -> None:
+def test_a_noise_scale_that_is_no_number_in_half_of_the_steps_is_named_so() -> None:
     rows = [{"step": step, "batch": 8, "noise_scale": "NaN" if step % 2 else 8.0} for step in range(1, 5_001)]
     panel = Figure().subplots()
     draw_noise(panel, RecordedRun(curves_of(rows), ()))

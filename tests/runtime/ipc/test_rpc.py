@@ -142,7 +142,7 @@ def test_silent_connections_are_ended_beyond_those_that_an_address_may_have() ->
         server.stop()
 
 
-def test_connections_that_have_spoken_without_the_secret_are_ended_and_those_of_peers_stay() -> None:
+def test_connections_that_spoke_without_the_secret_are_ended_and_those_of_peers_stay() -> None:
     """One on which a call was refused is a stranger's; an idle one and one whose call waits are a peer's."""
     service = Service()
     server = rpc.serve(

@@ -24,7 +24,7 @@ def begun(optimizer: Any, ramp: Ramp | None, *, steps: int = 40) -> LearningRate
     return control
 
 
-def test_what_a_run_has_left_on_a_schedule_is_of_the_next_run_and_of_those_who_join_it() -> None:
+def test_what_a_run_leaves_on_a_schedule_is_of_the_next_run_and_of_its_joiners() -> None:
     """A joiner, and a run that is resumed, know the first ramp alone: it comes with the terms of the view."""
     old = scheduled()
     begun(old, Ramp(1.0, 4.0, since=0, over=8.0))

@@ -92,7 +92,7 @@ def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_pa
     assert len(events(recorded)) == 2, "it is told once"
 
 
-def test_a_rescale_tells_the_batch_from_which_rules_choose_once_they_have_chosen_another():
+def test_a_rescale_tells_the_batch_from_which_rules_choose_once_it_is_another():
     told, recorded, _ = event_log()
     chosen = replace(FOUR, terms=replace(FOUR.terms, base_batch=64, base_size=2))
     told.passed(replace(grown(), after=chosen), step=60, stop_s=0.25)
