@@ -21,6 +21,7 @@ from tests.jobs import fork_server
 from tests.jobs.fork_server import ONE_THREAD_EACH, ROOT
 
 PROGRAMS = Path(__file__).parent / "programs"
+TWO_DEVICES = ROOT / "tests" / "two_devices.py"  # a program that runs a program
 LEAN = PROGRAMS / "lean"  # programs of users start as they do with a user
 LOOK_S = 0.02
 REPORT_S = 0.25  # tests wait for steps

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import PROGRAMS, ROOT, Ended, ran
+from tests.jobs.harness import PROGRAMS, ROOT, TWO_DEVICES, Ended, ran
 from tests.jobs.programs import keras_losses
 from tests.keras.fitting import float64
 from tests.soak import SOAK
@@ -40,12 +40,15 @@ def program() -> Any:
     return module
 
 
-def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, dict[int, dict[str, Any]]]:
+def fitted(
+    tmp_path: Path, *options: object, devices: int = 1, **given: object
+) -> tuple[Ended, dict[int, dict[str, Any]]]:
     """The job of the program, and what each peer has found."""
     words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
     for name, value in given.items():
         words += [f"--{name.replace('_', '-')}", value if isinstance(value, int | str) else json.dumps(value)]
-    ended = ran(tmp_path, *options, program="keras_fit.py", arguments=words, deadline_s=280.0)
+    line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / "keras_fit.py", *words]
+    ended = ran(tmp_path, *options, program=line[0], arguments=line[1:], deadline_s=280.0)
     assert ended.code == 0, ended.output
     found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
     return ended, found
@@ -122,11 +125,11 @@ def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int 
     assert found["traces"] == 1
 
 
-@pytest.mark.parametrize("kind", ["arrays", pytest.param("dataset", marks=SOAK)])
-def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "devices"), [("arrays", 1), ("arrays", 2), pytest.param("dataset", 1, marks=SOAK)])
+def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, kind, devices):
     ended, found = fitted(
         tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS,
-        data=kind,
+        data=kind, devices=devices,
     )  # fmt: skip
     assert ended.sizes == [2, 3, 1]
     assert [event["step"] for event in ended.all_of("rescale")] == [12, 20], "in the middle of an epoch of 8 steps"
@@ -269,8 +272,9 @@ def test_a_joiner_that_reads_for_longer_than_a_step_may_take_keeps_nobody_waitin
         assert_as_plain(found[peer], kind="generator")
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @SOAK
-def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path):
+def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path, devices):
     """Losses of every denominator and metrics that do not add up are those of the whole batch.
 
     Over a rescale, a kill, a step that is done again, and steps with a slice that is empty.
@@ -278,7 +282,7 @@ def test_losses_and_metrics_are_those_of_the_whole_batch(tmp_path):
     epochs = 3
     ended, found = fitted(
         tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "5": 3}, wait={"6": "offered"}, epochs=epochs,
-        losses=1, die=1, die_at=3,
+        losses=1, die=1, die_at=3, devices=devices,
     )  # fmt: skip
     assert ended.sizes[:3] == [2, 3, 2]
     assert ended.all_of("rescale")[0]["step"] == 7, "in the middle of an execution"

@@ -6,20 +6,20 @@ import json
 
 import pytest
 
-from tests.jobs.harness import ran
-from tests.soak import SOAK
+from tests.jobs.harness import PROGRAMS, TWO_DEVICES, ran
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("most", "calls"), [(None, 6), pytest.param(4, 10, marks=SOAK)], ids=["whole shares", "micro-batches"]
+    ("most", "calls", "devices"), [(None, 6, 1), (4, 10, 2)], ids=["whole shares", "micro-batches on two devices"]
 )
-def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, most, calls):
+def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, most, calls, devices):
     """A step with fewer samples than peers loses no peer and counts each sample once."""
     results = tmp_path / "results"
     arguments = ["--results", results, *(["--max-local", most] if most else [])]
-    ended = ran(tmp_path, "-np", 2, program="uneven.py", arguments=arguments)
+    line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / "uneven.py", *arguments]
+    ended = ran(tmp_path, "-np", 2, program=line[0], arguments=line[1:])
     assert (ended.code, ended.sizes, ended.all_of("lost")) == (0, [2], []), ended.output
     found = [json.loads((results / f"{peer}.json").read_text()) for peer in range(2)]
     assert [sum(counts) for counts in zip(*(one["seen"] for one in found), strict=True)] == [2] * 25

@@ -17,7 +17,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
-from kungfu.training.tracing.handles import is_variable
+from kungfu.training.tracing.handles import call_on_host, is_variable
 from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, order_after_average
 
@@ -251,9 +251,8 @@ class CompiledStep:
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
-        """A host call that is given every handle that it may write, so that it runs after the update, and alone."""
-        with tf.device("/CPU:0"):
-            code = tf.py_function(lambda *_: self._parts.barrier(), list(self._parts.handles), tf.int64)
+        """Runs after the update, and alone."""
+        code = call_on_host(self._parts.barrier, self._parts.handles, tf.int64)
         code.set_shape(())
         return code
 

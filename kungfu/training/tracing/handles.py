@@ -6,14 +6,14 @@ captures are all there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.framework_internals import handle_shape_and_type
 
-__all__ = ["dtype_of", "is_variable", "read_handles", "shape_of", "write_handles"]
+__all__ = ["call_on_host", "dtype_of", "is_variable", "read_handles", "shape_of", "write_handles"]
 
 
 def is_variable(tensor: Any) -> bool:
@@ -34,6 +34,28 @@ def write_handles(handles: Iterable[Any], values: Iterable[Any]) -> None:
     """Host: gives the variables values that were read of them."""
     for handle, value in zip(handles, values, strict=True):
         tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any) -> Any:
+    """Graph, in a branch of a condition: a call of Python that may read and write the variables with these handles.
+
+    It runs after what the step did to them before the condition, before what it does afterwards, and alone.
+
+    Args:
+        function: What is called.
+        handles: Those of the variables.
+        gives: The dtype of what it returns; an empty list for nothing.
+    """
+    # An op that is given a handle has to be on the device of the variable: beside a GPU, which keeps weights and leaves
+    # other variables to the CPU, no device is right for this call, and TensorFlow refuses to place the graph. So the
+    # call is given none. The condition is an op of its own that is placed nowhere, and its branch takes the handles in:
+    # as they are given to something there that TensorFlow does not know to be a read, it orders the condition among
+    # the other ops as a write of all of them. The edges of that order may run between devices, unlike a handle's.
+    if not tf.executing_eagerly():  # op by op, in the program's order
+        for handle in handles:
+            tf.identity(handle)
+    with tf.device("/CPU:0"):
+        return tf.py_function(lambda: function(), [], gives)
 
 
 def dtype_of(handle: Any) -> Any:

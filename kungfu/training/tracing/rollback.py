@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.training.tracing.handles import read_handles, write_handles
+from kungfu.training.tracing.handles import call_on_host, read_handles, write_handles
 
 __all__ = ["BatchRollback", "StepUndo"]
 
@@ -56,13 +56,11 @@ class BatchRollback:
         self._on_host(self.restore, samples)
 
     def _on_host(self, act: Callable[[], None], samples: Any) -> None:
-        """The handles are given to the call so that it runs after what the step did to them before, and alone."""
         if not self._handles:  # no host call in a step that needs none
             return
 
         def call() -> Any:
-            with tf.device("/CPU:0"):
-                done = tf.py_function(lambda *_: act(), self._handles, [])
+            done = call_on_host(act, self._handles, [])
             with tf.control_dependencies([] if done is None else [done]):
                 return tf.constant(True)
 

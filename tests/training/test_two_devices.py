@@ -1,0 +1,30 @@
+"""Steps whose variables are on two devices, as they are beside a GPU."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+# Barriers, loops of steps, batches without samples, registered variables, slots, what layers keep, XLA.
+FILES = [
+    "tests/training/tracing/test_handles.py",
+    "tests/training/tracing/test_rollback.py",
+    "tests/training/graph/test_step.py",
+    "tests/training/graph/test_accumulate.py",
+    "tests/training/graph/test_accelerated.py",
+    "tests/training/graph/test_layer_memory.py",
+]
+
+
+def test_the_tests_of_steps_pass_too_where_variables_are_on_two_devices() -> None:
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.two_devices", *FILES]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
