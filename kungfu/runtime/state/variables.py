@@ -32,7 +32,7 @@ def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
 
 @contextmanager
 def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
-    """The memory of variables, to be written into; at the end of the block they have what was written.
+    """The memory of variables, to be written into; at the end of the block they have what was written, where it was.
 
     On the CPU that is their own memory; a buffer that a variable shares with another tensor is left to that one first.
     """
@@ -40,14 +40,15 @@ def writable_memory_of(variables: Sequence[tf.Variable]) -> Iterator[Buffers]:
     if not _elsewhere(variables):
         yield _own_memory(variables, use="overwrite")
         return
-    arrays = [np.empty(variable.shape, variable.dtype.as_numpy_dtype) for variable in variables]
+    with tf.device("/CPU:0"):
+        arrays = [np.array(variable.numpy(), order="C") for variable in variables]
     yield Buffers.of(arrays)
     for variable, array in zip(variables, arrays, strict=True):
         variable.assign(array)
 
 
 def _elsewhere(variables: Sequence[tf.Variable]) -> bool:
-    return any("CPU" not in variable.device for variable in variables)
+    return any("CPU:0" not in variable.device for variable in variables)
 
 
 def _own_memory(variables: Sequence[tf.Variable], *, use: Literal["read", "overwrite"]) -> Buffers:

@@ -71,6 +71,13 @@ def test_variables_of_another_device_are_read_and_overwritten_by_way_of_the_host
     assert memory_of(variables).read(0, len(content)) == content
 
 
+def test_what_is_not_written_of_another_device_stays():
+    variable = tf.Variable([1.0, 2.0, 3.0])
+    with writable_memory_of([Accelerated(variable)]) as memory:
+        memory.write(4, np.float32([7.0]).tobytes())
+    assert variable.numpy().tolist() == [1.0, 7.0, 3.0]
+
+
 @pytest.mark.slow
 def test_reading_and_overwriting_a_large_state_takes_no_memory_beside_it():
     variables = [tf.Variable(tf.fill([5_000_000], float(number))) for number in range(10)]
