@@ -208,7 +208,8 @@ def peer_environment(
 
     A variable that the user set stays as it is; but of the devices that it names each peer gets one, see
     ``devices_of``. TensorFlow gets at least two threads between ops: with one, a barrier would wait for ever for the
-    thread that it holds.
+    thread that it holds. It takes memory of a device as it needs it, and not all at once: slots may share a device, and
+    the peer that comes in an exchange begins beside the one that leaves.
 
     Args:
         environment: The user's variables.
@@ -227,17 +228,19 @@ def peer_environment(
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
         "TF_NUM_INTEROP_THREADS": str(max(2, threads)),
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "PYTHONUNBUFFERED": "1",
     }
     devices = devices_of(environment, gpus=gpus)
     if not devices:  # nothing is said of them, or what the user says: none
         return {**share, **environment}
-    if len(devices) < peers:  # TensorFlow would take all the memory of a device for the first one
-        share["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
     return {**share, **environment, "CUDA_VISIBLE_DEVICES": device_for_slot(place, devices)}
 
 
-def count_gpus() -> int:
-    """The GPUs that this host's driver shows; 0 without one."""
-    return sum(1 for entry in Path("/proc/driver/nvidia/gpus").glob("*"))
+def count_gpus(root: Path = Path("/")) -> int:
+    """The GPUs that this host's driver shows; 0 where it shows none, as without one and under WSL."""
+    shown = root / "proc/driver/nvidia/gpus"
+    # A container may hide the driver's folder, and is given the devices all the same.
+    entries = shown.iterdir() if shown.is_dir() else (root / "dev").glob("nvidia[0-9]*")
+    return sum(1 for entry in entries)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.agent.supervisor.launch import peer_environment
+from kungfu.runtime.agent.supervisor.launch import count_gpus, peer_environment
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -59,15 +59,29 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
     assert given({"CUDA_VISIBLE_DEVICES": ""}, peers=2, gpus=2) == ["", ""]
 
 
-def test_slots_beyond_the_devices_share_them_and_their_memory() -> None:
-    """If there are fewer devices than slots, the devices go round, and no peer takes all the memory."""
+def test_slots_beyond_the_devices_share_them() -> None:
     assert given({"CUDA_VISIBLE_DEVICES": "4,5"}, peers=5) == ["4", "5", "4", "5", "4"]
-    shared = peer_environment({"CUDA_VISIBLE_DEVICES": "4"}, place=0, peers=2, gpus=0)
-    alone = peer_environment({"CUDA_VISIBLE_DEVICES": "4,5"}, place=0, peers=2, gpus=0)
-    own = {"CUDA_VISIBLE_DEVICES": "4", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
-    assert shared["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
-    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in alone
+
+
+@pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "4,5"}])
+def test_no_peer_takes_all_the_memory_of_a_device(environment: dict[str, str]) -> None:
+    """Neither where slots share one, nor where a peer takes over from one that leaves, nor where none is known of."""
+    share = peer_environment(environment, place=0, peers=2, gpus=0)
+    assert share["TF_FORCE_GPU_ALLOW_GROWTH"] == "true"
+    own = {**environment, "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
     assert peer_environment(own, place=0, peers=2, gpus=0)["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+
+
+def test_gpus_are_counted_where_the_driver_lists_them_or_else_by_their_devices(tmp_path: Path) -> None:
+    assert count_gpus(tmp_path) == 0
+    (tmp_path / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / "dev" / name).touch()
+    assert count_gpus(tmp_path) == 3
+    listed = tmp_path / "proc/driver/nvidia/gpus"
+    for name in ("0000:3b:00.0", "0000:af:00.0"):
+        (listed / name).mkdir(parents=True)
+    assert count_gpus(tmp_path) == 2, "a container may have the devices of others in /dev"
 
 
 def test_a_slot_that_was_left_recently_comes_last() -> None:
