@@ -18,6 +18,8 @@ from kungfu.cli.doctor.software import check_software, installed_libraries, take
 from kungfu.cli.hosting import Hosting, read_hosting
 from kungfu.cli.hosting import add_arguments as add_hosting_arguments
 from kungfu.errors import UsageError
+from kungfu.runtime.agent.supervisor.launch import count_gpus
+from kungfu.runtime.agent.supervisor.slots import devices_of
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import on_one_machine, parse_hosts
 from kungfu.runtime.settings import AttachmentName
@@ -64,7 +66,13 @@ def run(given: argparse.Namespace) -> int:
     with Console(stderr=True).status(_PROBING):
         found = probe(deadline_s=_PROBED_WITHIN_S)
     findings = [
-        *check_software(found, attachment=attachment, libraries=libraries, taken=taken_versions()),
+        *check_software(
+            found,
+            attachment=attachment,
+            libraries=libraries,
+            taken=taken_versions(),
+            devices=devices_of(os.environ, gpus=count_gpus()),
+        ),
         *check_machine(slots=slots, attachment=attachment),
         *_others(hosting, libraries, wait_s=given.wait),
     ]

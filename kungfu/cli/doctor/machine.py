@@ -67,7 +67,7 @@ def _cores(slots: int) -> Finding:
 def _devices(slots: int) -> Finding:
     devices = devices_of(os.environ, gpus=count_gpus())
     if not devices:
-        return Finding("devices", "no GPU: peers train on the cores")
+        return Finding("devices", "the driver shows no GPU: without one peers train on the cores")
     found = f"{len(devices)} for {counted(slots, 'peer')}: {', '.join(devices)}"
     if len(devices) < slots:
         return Finding("devices", found, "remark", "several peers share a device: give as many slots as devices")

@@ -94,7 +94,8 @@ def _end(code: int, stderr: str) -> str:
 def _tensorflow() -> dict[str, Any]:
     import tensorflow as tf
 
-    return {"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}
+    found = len(tf.config.list_physical_devices("GPU"))
+    return {"version": tf.__version__, "gpus": found, "with CUDA": tf.test.is_built_with_cuda()}
 
 
 def _native_op() -> dict[str, Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -14,6 +15,7 @@ from packaging.version import Version
 
 from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.cli.doctor.probe import Probe
+from kungfu.cli.report.values import counted
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.settings import AttachmentName
 
@@ -23,6 +25,9 @@ LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
 _NEEDED = LIBRARIES[:-1]
 _INSTALL = "install kungfu-training with pip, which brings it"
 _NO_HOROVOD = "No module named"
+_WITH_CUDA = "`pip install 'tensorflow[and-cuda]'` of this version brings the libraries of CUDA"
+_DRIVER = ", and `nvidia-smi` tells whether the driver answers"
+_ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
 
 
 def installed_libraries() -> dict[str, str]:
@@ -46,7 +51,12 @@ def taken_versions() -> dict[str, SpecifierSet]:
 
 
 def check_software(
-    probe: Probe, *, attachment: AttachmentName, libraries: Mapping[str, str], taken: Mapping[str, SpecifierSet]
+    probe: Probe,
+    *,
+    attachment: AttachmentName,
+    libraries: Mapping[str, str],
+    taken: Mapping[str, SpecifierSet],
+    devices: Sequence[str],
 ) -> Iterator[Finding]:
     """The findings of what is installed.
 
@@ -55,10 +65,11 @@ def check_software(
         attachment: What the job is to use; Horovod is a problem only where it is that.
         libraries: The installed versions by name.
         taken: The versions that kungfu takes, by name; a library without an entry may have any.
+        devices: Those that this host's peers share, by their names in CUDA.
     """
     yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
     yield _libraries(libraries, taken)
-    yield _tensorflow(probe)
+    yield _tensorflow(probe, devices)
     yield _compiler(has_op="path" in probe.known.get("native op", {}))
     yield _native_op(probe)
     yield _horovod(probe, wanted=attachment == "horovod")
@@ -87,10 +98,10 @@ def _is_older(installed: str, taken: SpecifierSet) -> bool:
     return any(one.operator == ">=" and Version(installed) < Version(one.version) for one in taken)
 
 
-def _tensorflow(probe: Probe) -> Finding:
+def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
     told = probe.known.get("tensorflow", {})
     if "version" in told:
-        return Finding("TensorFlow", f"{told['version']} loads, and finds {told['gpus']} GPUs")
+        return _loaded(told, devices)
     if "error" in told:
         return Finding("TensorFlow", f"does not load: {told['error']}", "problem", _INSTALL)
     advice = "try `python -c 'import tensorflow'`"
@@ -98,6 +109,22 @@ def _tensorflow(probe: Probe) -> Finding:
     if "SIGILL" in probe.ended:
         advice = "its binaries need a processor with AVX: use another machine, or a TensorFlow compiled for this one"
     return Finding("TensorFlow", probe.ended, "problem", advice)
+
+
+def _loaded(told: Mapping[str, Any], devices: Sequence[str]) -> Finding:
+    found = f"{told['version']} loads, and finds {counted(told['gpus'], 'GPU')}"
+    # The peers would train on the cores, without an error.
+    if devices and not told["gpus"]:
+        found += f", and this host has {counted(len(devices), 'device')}: {', '.join(devices)}"
+        if not told["with CUDA"]:
+            return Finding("TensorFlow", f"{found}; it is built without CUDA", "remark", _WITH_CUDA + _ON_CORES)
+        return Finding("TensorFlow", found, "remark", _WITH_CUDA + _DRIVER + _ON_CORES)
+    # As under WSL, where the driver shows nothing: all peers would be on the first one.
+    if told["gpus"] > 1 and not devices:
+        listed = ",".join(str(number) for number in range(told["gpus"]))
+        advice = f"`export CUDA_VISIBLE_DEVICES={listed}` before kungfu-run: each slot gets one of those"
+        return Finding("TensorFlow", f"{found}, and the driver does not show them to kungfu", "remark", advice)
+    return Finding("TensorFlow", found)
 
 
 def _compiler(*, has_op: bool) -> Finding:

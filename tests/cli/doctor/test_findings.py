@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from kungfu.cli.doctor.probe import Probe
 from kungfu.cli.doctor.software import check_software, installed_libraries, taken_versions
 
 WELL = {
-    "tensorflow": {"version": "2.18.1", "gpus": 0},
+    "tensorflow": {"version": "2.18.1", "gpus": 0, "with CUDA": True},
     "native op": {"path": "/cache/op.so", "seconds": 0.2},
     "horovod": {"version": "0.28.1"},
 }
@@ -27,9 +28,10 @@ TAKEN = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">
 
 def software(
     probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES,
-    taken: dict[str, SpecifierSet] | None = None,
+    taken: dict[str, SpecifierSet] | None = None, devices: Sequence[str] = (),
 ) -> dict[str, Finding]:  # fmt: skip
-    found = check_software(probe, attachment=attachment, libraries=libraries, taken=taken or {})  # type: ignore[arg-type]
+    given = {"attachment": attachment, "libraries": libraries, "taken": taken or {}, "devices": devices}
+    found = check_software(probe, **given)  # type: ignore[arg-type]
     return {one.check: one for one in found}
 
 
@@ -45,6 +47,28 @@ def test_a_process_that_tensorflow_ends_is_reported_with_the_way_out() -> None:
     assert found["TensorFlow"].severity == "problem"
     assert "AVX" in found["TensorFlow"].advice
     assert found["native op"].found == "not tried without TensorFlow"
+
+
+def with_tensorflow(*, devices: Sequence[str], **told: object) -> Finding:
+    return software(Probe({**WELL, "tensorflow": {**WELL["tensorflow"], **told}}), devices=devices)["TensorFlow"]
+
+
+def test_gpus_that_the_driver_shows_and_tensorflow_does_not_find_are_a_remark() -> None:
+    found = with_tensorflow(devices=("0", "1"))
+    assert found.severity == "remark"
+    assert found.found == "2.18.1 loads, and finds 0 GPUs, and this host has 2 devices: 0, 1"
+    assert all(word in found.advice for word in ("tensorflow[and-cuda]", "nvidia-smi", "CUDA_VISIBLE_DEVICES="))
+    without = with_tensorflow(devices=("0",), **{"with CUDA": False})
+    assert without.severity == "remark"
+    assert without.found.endswith("this host has 1 device: 0; it is built without CUDA")
+    assert "nvidia-smi" not in without.advice
+
+
+def test_gpus_that_tensorflow_finds_and_the_driver_does_not_show_have_to_be_named() -> None:
+    found = with_tensorflow(gpus=3, devices=())
+    assert (found.severity, "CUDA_VISIBLE_DEVICES=0,1,2" in found.advice) == ("remark", True)
+    assert with_tensorflow(gpus=1, devices=()).severity == "fine", "all slots share the one"
+    assert with_tensorflow(gpus=2, devices=("0", "1")).severity == "fine"
 
 
 def test_without_a_compiler_the_op_is_a_problem_unless_it_was_compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
