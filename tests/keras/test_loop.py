@@ -181,9 +181,15 @@ def test_a_part_is_held_out_as_by_keras_and_validated_every_other_epoch():
     assert len(mine.history.history["val_loss"]) == 2
 
 
-def test_forward_and_backward_pass_are_compiled_where_the_model_says_so():
+@pytest.mark.parametrize("jit_compile", [True, "auto"])
+def test_forward_and_backward_pass_are_compiled_where_the_model_says_so(jit_compile, monkeypatch):
     with float64():
-        mine = compiled(network(), jit_compile=True, metrics=["mae"])
+        # "auto" is what Keras compiles with by itself: XLA, where there is a device that is no CPU.
+        listed = [tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")]
+        with monkeypatch.context() as beside_gpu:
+            beside_gpu.setattr(tf.config, "list_physical_devices", lambda *_: listed)
+            mine = compiled(network(), jit_compile=jit_compile, metrics=["mae"])
+        assert mine.jit_compile is True
         in_job(mine, *points(), **USUAL)
         assert_same(mine, plain_network()[0])
         assert mine.fit.attached.training.traces() == 1

@@ -12,14 +12,13 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# Barriers, loops of steps, batches without samples, registered variables, slots, what layers keep, XLA.
+# Barriers, loops of steps, batches without samples, registered variables, slots, XLA. Micro-batches, and what layers
+# keep, are in the jobs on two devices.
 FILES = [
     "tests/training/tracing/test_handles.py",
     "tests/training/tracing/test_rollback.py",
     "tests/training/graph/test_step.py",
-    "tests/training/graph/test_accumulate.py",
     "tests/training/graph/test_accelerated.py",
-    "tests/training/graph/test_layer_memory.py",
 ]
 
 
