@@ -251,7 +251,7 @@ class CompiledStep:
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
-        """Runs after the update, and alone."""
+        """The host's side of the barrier, called after the update, and alone."""
         code = call_on_host(self._parts.barrier, self._parts.handles, tf.int64)
         code.set_shape(())
         return code
