@@ -1,0 +1,158 @@
+"""The counts of the house, on small texts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.house_size import chains, large_classes, lines_by_row, measure, other_lines, python_lines, row_of, told_apart
+
+MODULE = '''"""A docstring
+
+with a blank line in it."""
+# a comment
+text = """a string
+
+over lines"""  # a comment beside code
+
+
+def f() -> None:
+    """Another one."""
+'''
+
+
+def test_lines_of_python_are_code_docstrings_comments_and_blank() -> None:
+    assert python_lines(MODULE) == {"code": 4, "docstring": 4, "comment": 1, "blank": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "suffix", "code", "comment", "blank"),
+    [
+        ("// why\n\n#include <a>\nint a;  // b\n", ".cc", 2, 1, 1),
+        ("/** why\n * so */\nlet a = 1;\n", ".js", 1, 2, 0),
+        ("# why\na: 1\n", ".yaml", 1, 1, 0),
+        ("# a title\n\ntext\n", ".md", 2, 0, 1),
+        ('{"a": 1}\n', ".json", 1, 0, 0),
+    ],
+)
+def test_lines_of_other_languages_are_counted(text: str, suffix: str, code: int, comment: int, blank: int) -> None:
+    found = other_lines(text, suffix)
+    assert (found["code"], found["comment"], found["blank"]) == (code, comment, blank)
+
+
+@pytest.mark.parametrize(
+    ("path", "row"),
+    [
+        ("conftest.py", "(root)"),
+        ("kungfu/worth.py", "kungfu"),
+        ("kungfu/runtime/core/view.py", "kungfu/runtime"),
+        ("kungfu/runtime/ipc/messages_pb2.py", "kungfu/runtime generated"),
+        ("kungfu/native/state/digest.cc", "kungfu/native .cc"),
+        ("kungfu_planning/schedule/job.py", "kungfu_planning/schedule"),
+        ("tests/cli/test_run.py", "tests"),
+        ("docs/grafana.json", "docs .json"),
+    ],
+)
+def test_a_file_is_counted_in_the_row_of_its_package_and_language(path: str, row: str) -> None:
+    assert row_of(path) == row
+
+
+def test_the_sums_hold_python_that_people_write_with_planning_apart() -> None:
+    line = "a = 1\n"
+    rows = lines_by_row(
+        {
+            "kungfu/a.py": line,
+            "kungfu/ipc/b_pb2.py": line,
+            "kungfu/native/c.cc": "int c;\n",
+            "kungfu/tune/d.py": line,
+            "kungfu/cli/simulate.py": line,
+            "kungfu_planning/tune/e.py": line,
+            "tests/test_f.py": line,
+        }
+    )
+    sums = {row: lines["code"] for row, lines in rows.items() if row.startswith("SUM")}
+    assert sums == {"SUM kungfu without planning": 1, "SUM kungfu, planning": 3, "SUM tests": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("match a:\n  case AEvent(x=1) | BEvent():\n    pass", {"AEvent", "BEvent"}),
+        ("isinstance(a, AEvent | events.BEvent)", {"AEvent", "BEvent"}),
+        ("TOLD = {AEvent: 1}\nDECISIONS = (BEvent, CEvent)", {"AEvent", "BEvent", "CEvent"}),
+        ("if type(a) is AEvent: pass", {"AEvent"}),
+        ("from events import AEvent\ndef f(a: AEvent) -> BEvent: return BEvent(1)", set()),
+    ],
+)
+def test_an_event_is_matched_by_a_pattern_a_check_or_a_table(code: str, found: set[str]) -> None:
+    assert told_apart(ast.parse(code)) & {"AEvent", "BEvent", "CEvent"} == found
+
+
+def test_classes_of_more_than_seven_fields_count_inherited_and_set_ones() -> None:
+    fields = "".join(f"  f{one}: int\n" for one in range(7))
+    stores = "".join(f"    self.f{one} = 1\n" for one in range(8))
+    text = f"class A:\n  k: ClassVar[int]\n{fields}\nclass B(A):\n  g: int\nclass C:\n  def __init__(self):\n{stores}"
+    assert large_classes([ast.parse(text)]) == {"B": 8, "C": 8}
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("self.a.b.c.d()", ["self.a.b.c.d"]),
+        ("self.a.b.c", []),
+        ("run = self.run; run.a.b.c", ["self.run.a.b.c"]),
+        ("a, b = self.a, self.b.c; b.d.e; a.b.c", ["self.b.c.d.e"]),
+        ("a: A = self.a; f(lambda: a.b.c.d)", ["self.a.b.c.d"]),
+        ("a = self.a; a = other; a.b.c.d", []),
+        ("self.a().b.c.d.e", []),
+        ("a = self.a\n  def g(a): a.b.c.d", []),
+    ],
+)
+def test_chains_of_four_attributes_from_self_follow_local_names(body: str, found: list[str]) -> None:
+    assert chains(ast.parse(f"def f(self):\n  {body}")) == found
+
+
+def test_the_walk_is_the_types_that_exist_and_the_modules_that_name_them() -> None:
+    sources = {
+        "kungfu/runtime/core/next_membership.py": "class Decision: pass\nclass Resize: pass\n",
+        "kungfu/runtime/core/view.py": "class View: pass\n",
+        "kungfu/runtime/messages.proto": "message PeerStart {\n}\n",
+        "kungfu/runtime/agent/executor.py": "pb.PeerStart(1)\n",
+        "kungfu/runtime/agent/imports.py": "from a import Decision\n",
+        "kungfu/cli/why.py": "Decision(1)\n",
+    }
+    walked = measure(sources)["walk"]
+    assert walked["types"] == ["Decision", "pb.PeerStart", "View"]
+    assert walked["files"] == ["kungfu/runtime/core/next_membership.py", "kungfu/runtime/agent/executor.py"]
+    later = measure(sources | {"kungfu/runtime/core/request.py": "class Asked: pass\n"})["walk"]
+    assert later["types"] == ["Decision", "pb.PeerStart", "View", "Asked", "Resize"]
+
+
+@pytest.mark.slow
+def test_a_checkout_and_its_commit_are_counted_alike(tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent.parent / "tools" / "house_size.py"
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "house_size.py").write_text(script.read_text())
+    (tmp_path / "kungfu").mkdir()
+    (tmp_path / "kungfu" / "a.py").write_text("a = 1\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+
+    def counted(at: str) -> object:
+        said = subprocess.run(
+            [sys.executable, "tools/house_size.py", "--at", at],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return json.loads(said.stdout.splitlines()[-1])["lines"]
+
+    assert counted("HEAD") == counted(".")
+    assert counted(".")["kungfu"] == {"code": 1, "files": 1}  # type: ignore[index]  # JSON
