@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kungfu.testing.faults import Fault, FaultDone, parse, run_faults
+from kungfu.testing.faults import Fault, parse
 from tests.jobs.harness import Ended, started
 from tests.jobs.on_hosts import Hosts, started_on_hosts
 from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+from tests.jobs.run_faults import run_faults
 
 NO_QUORUM_CODE = 4  # the exit code of a host that has no quorum
 MOST = 4
@@ -21,10 +22,10 @@ OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
 
 @dataclass(frozen=True)
 class Faulted:
-    """A job that went through faults to its end; ``found`` is what its last peers wrote down, by id."""
+    """A job to its end through faults: the peers that each ``hit``, and what its last peers wrote down, by id."""
 
     ended: Ended
-    carried: list[FaultDone]
+    hit: list[tuple[int, ...]]
     found: dict[int, dict[str, Any]]
 
 
@@ -51,12 +52,12 @@ def faulted(
     words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH, *arguments]
     with started(tmp_path, "-np", size, "--max", MOST, *options, program="convex.py", arguments=words) as job:
         over = lambda: job.process.poll() is not None  # noqa: E731 - two words that need the job
-        carried = run_faults(faults, job.folder, size=size, resize=resize, over=over, deadline_s=deadline_s)
+        hit = run_faults(faults, [job.folder], size=size, resize=resize, over=over, deadline_s=deadline_s)
         (results / "hurry").touch()
         ended = job.end(deadline_s=180)
     found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
     same_as_undisturbed(ended, found, epochs=epochs)
-    return Faulted(ended, carried, found)
+    return Faulted(ended, hit, found)
 
 
 @dataclass(frozen=True)

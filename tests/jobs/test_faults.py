@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from kungfu.testing.faults import parse, random_faults
+from kungfu.testing.faults import parse
 from tests.jobs.convex_runs import faulted
+from tests.jobs.random_faults import random_faults
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +22,7 @@ def test_an_error_deaths_a_peer_that_stands_still_and_one_that_is_taken_away(tmp
         at next regrouping notice rank 1
     """)
     run = faulted(tmp_path, faults, "--heartbeat", 4, size=3, epochs=30, marks=["raise-1"])
-    (killed,), (stopped,), (noticed,) = (carried.peers for carried in run.carried)
+    (killed,), (stopped,), (noticed,) = run.hit
     lost = {event["peer"]: event for event in run.ended.all_of("lost")}
     assert lost.keys() == {1, killed, stopped}
     assert lost[1]["error"] == "ValueError: peer 1 was told to fail"

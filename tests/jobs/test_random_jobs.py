@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.testing.faults import Fault, SignalHosts, random_faults, random_host_faults
+from kungfu.testing.faults import Fault, SignalHosts
 from tests.jobs.convex_runs import NO_QUORUM_CODE, faulted, training
+from tests.jobs.random_faults import random_faults, random_host_faults
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

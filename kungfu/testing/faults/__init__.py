@@ -1,10 +1,8 @@
-"""A schedule of faults for a real job: written down, or drawn at random, and carried out while the job trains."""
+"""A schedule of faults for a real job: written down, or drawn at random, and injected while the job trains."""
 
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.inject import InjectedJob, Injection, InjectionLimits, inject
 from kungfu.testing.faults.job_watcher import JobWatcher
-from kungfu.testing.faults.random_faults import random_faults, random_host_faults, survivable_faults
-from kungfu.testing.faults.run_faults import FaultDone, run_faults
 from kungfu.testing.faults.schedule import (
     Fault,
     RequestCheckpoint,
@@ -15,10 +13,10 @@ from kungfu.testing.faults.schedule import (
     When,
     parse,
 )
+from kungfu.testing.faults.survivable_faults import survivable_faults
 
 __all__ = [
     "Fault",
-    "FaultDone",
     "Freezer",
     "InjectedJob",
     "Injection",
@@ -32,8 +30,5 @@ __all__ = [
     "When",
     "inject",
     "parse",
-    "random_faults",
-    "random_host_faults",
-    "run_faults",
     "survivable_faults",
 ]

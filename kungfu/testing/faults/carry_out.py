@@ -92,25 +92,21 @@ def processes_of(what: What, job: Job, peers: Collection[int]) -> list[tuple[int
     return found
 
 
-def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float | None = None) -> None:
+def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float) -> None:
     """Does to processes what a fault says; nothing where it asks the job for something.
 
     Args:
         what: The fault.
         pids: The processes.
         freezer: Thaws what is frozen for a time.
-        longest_s: After so many seconds, what is frozen without saying for how long is thawed; ``None`` for never.
+        longest_s: After so many seconds, what is frozen without saying for how long is thawed.
     """
     for pid in pids:
         match what:
             case SlowPeers(percent=percent, for_s=for_s):
                 freezer.slow(pid, share=percent / 100, for_s=for_s)
             case SignalPeers(verb="freeze") | SignalHosts(verb="freeze"):
-                frozen_s = longest_s if what.for_s is None else what.for_s
-                if frozen_s is None:
-                    send_signal(pid, signal.SIGSTOP)
-                else:
-                    freezer.freeze(pid, for_s=frozen_s)
+                freezer.freeze(pid, for_s=longest_s if what.for_s is None else what.for_s)
             case SignalPeers(verb="thaw") | SignalHosts(verb="thaw"):
                 freezer.thaw(pid)
             case SignalPeers() | SignalHosts():

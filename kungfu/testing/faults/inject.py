@@ -1,8 +1,8 @@
 """Injects a schedule of faults into a job of a user's: what cannot or must not be done is left out, and said.
 
-Unlike ``run_faults``, it knows nothing of the job but what the record tells: sizes change by policies, peers may run on
-other machines, and the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`,
-which says what became of it.
+It knows nothing of the job but what the record tells: sizes change by policies, peers may run on other machines, and
+the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`, which says what became
+of it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +148,33 @@ def test_peers_and_agents_of_other_machines_are_left_alone(tmp_path: Path) -> No
     assert reasons(done)[0] == "peer 1 runs on another machine (192.0.2.1): run kungfu chaos there"
     assert reasons(done)[1] == "kungfu-run runs on another machine (192.0.2.1): run kungfu chaos there"
     assert reasons(done)[2] == f"process {2**30} has ended"
+
+
+def test_the_agent_of_a_host_is_signalled_and_all_its_peers_are_hit(tmp_path: Path) -> None:
+    with job(tmp_path, 4, hosts=("127.0.0.1", "127.0.0.2", "127.0.0.3")) as (written, children):
+        written.write({"event": "host", "host": 1, "name": "127.0.0.2", "pid": children[3].pid})
+        written.later = {
+            3: lambda: written.write(
+                {"event": "host lost", "host": 1}, *view(0, 2, 3, version=2, begins=10), {"event": "missing"}, steps=12
+            )
+        }
+        done = written.inject("now kill host 1", replace(LIMITS, local_hosts=(0, 1, 2)))
+        assert children[3].wait() == -signal.SIGKILL
+        assert children[1].poll() is None, "the peers of a host end with their agent, and get no signal"
+    assert [(one.why, one.peers) for one in done] == [("", (1,))]
+
+
+def test_a_joiner_that_comes_in_while_the_seconds_pass_is_still_who_is_hit(tmp_path: Path) -> None:
+    with job(tmp_path, 2) as (written, children):
+        written.write(*view(0), {"event": "spawned", "peer": 1, "pid": children[1].pid})
+        written.later = {
+            2: lambda: written.write(*view(0, 1, version=2, begins=10), steps=11),
+            6: lambda: written.write({"event": "lost", "peer": 1}, *view(0, version=3, begins=11), steps=12),
+        }
+        done = written.inject("now after 3 s kill joiner")
+        assert children[1].wait() == -signal.SIGKILL
+        assert children[0].poll() is None
+    assert [(one.why, one.peers) for one in done] == [("", (1,))]
 
 
 def test_a_process_id_that_was_given_again_is_not_signalled(tmp_path: Path) -> None:

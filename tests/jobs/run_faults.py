@@ -1,85 +1,50 @@
-"""Carries a schedule of faults out on a job that runs."""
+"""Carries a schedule of faults out on a job of a test: unlike ``inject``, a fault that cannot be had is an error."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
+from kungfu.testing.faults import Fault, Freezer, JobWatcher, ResizeJob, SignalHosts, SignalPeers, SlowPeers, When
 from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
-from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_watcher import JobWatcher
-from kungfu.testing.faults.schedule import (
-    Fault,
-    RequestCheckpoint,
-    ResizeJob,
-    SignalHosts,
-    SignalPeers,
-    SlowPeers,
-    When,
-)
-
-__all__ = ["FaultDone", "run_faults"]
+from kungfu.testing.faults.schedule import What
 
 _LOOK_S = 0.01
 
 
-@dataclass(frozen=True)
-class FaultDone:
-    """A fault that was carried out.
-
-    Args:
-        fault: The fault.
-        step: The steps of the record at that time.
-        peers: The ids of the peers that it hit; of a fault on hosts, all peers that these had started.
-    """
-
-    fault: Fault
-    step: int
-    peers: tuple[int, ...] = ()
-
-
 def run_faults(
     faults: Sequence[Fault],
-    folder: Path | Sequence[Path],
+    folders: Sequence[Path],
     *,
     size: int,
     resize: Callable[[int], None],
-    over: Callable[[], bool] = lambda: False,
+    over: Callable[[], bool],
     deadline_s: float = 120.0,
-    pause: Callable[[float], None] = time.sleep,
-) -> list[FaultDone]:
-    """Carries out faults, one after the other, on a job that runs on this machine.
+) -> list[tuple[int, ...]]:
+    """Carries out faults, one after the other, on a job that runs on this machine, and waits until it has settled.
 
-    The peers that are hit follow from the job's record, and signals go to processes by the ids in it. Returns when the
-    job has settled from the last fault: it has the size that it shall have, and no joiner is on its way. What is frozen
-    for some seconds, or slowed, runs again by then; what is frozen without them stays frozen.
+    It has settled when it has the size that it is to have, and no joiner is on its way. What is frozen for a time, or
+    slowed, runs again by then; what is frozen without a time stays frozen.
 
     Args:
         faults: The faults, in their order.
-        folder: The folder of the job's record. A job of several hosts has one for each, in the order of the hosts; the
-            first one whose host was not hit counts.
+        folders: The folders of the job's record on its hosts; the first one whose host was not hit counts.
         size: The peers of the job.
         resize: Asks the job for a size.
         over: Whether the job has ended.
         deadline_s: Seconds within which the moment of a fault must come after the one before.
-        pause: Waits for so many seconds.
 
-    Raises:
-        DeadlineExceeded: The moment of a fault did not come in time.
-        UsageError: The job ended before, or has no peer that a fault could hit; or it is to write a checkpoint, which
-            only ``kungfu chaos`` asks a job for.
+    Returns:
+        For each fault the ids of the peers that it hit; of one on hosts, all peers that these had started.
     """
-    if any(isinstance(fault.what, RequestCheckpoint) for fault in faults):
-        raise UsageError(
-            "run_faults asks for no checkpoint: leave `checkpoint` out, or give the schedule to kungfu chaos"
-        )
-    watches = [JobWatcher(one) for one in ([folder] if isinstance(folder, Path) else folder)]
-    carried, doomed, hosts, begun = list[FaultDone](), set[int](), set[int](), watches[0].look().steps
-    await_moment = partial(_await, begun=begun, over=over, deadline_s=deadline_s, pause=pause)
+    watches = [JobWatcher(one) for one in folders]
+    carried, doomed, hosts, begun = list[tuple[int, ...]](), set[int](), set[int](), watches[0].look().steps
+    await_moment = partial(_await, begun=begun, over=over, deadline_s=deadline_s)
     with Freezer() as freezer:
         for fault in faults:
             watch = _undisturbed(watches, hosts)
@@ -89,15 +54,24 @@ def run_faults(
                 size = fault.what.size
                 resize(size)
             peers = hit_peers(fault.what, job, coming)
-            carry_out(fault.what, [pid for pid, _ in processes_of(fault.what, job, peers)], freezer)
+            _perform(fault.what, [pid for pid, _ in processes_of(fault.what, job, peers)], freezer)
             doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
             if isinstance(fault.what, SignalHosts):
                 hit = {*fault.what.hosts}
                 # A host that was given up meanwhile writes no more of the record when it wakes.
                 hosts = hosts - (hit & {*job.hosts_present}) if _spares(fault) else hosts | hit
-            carried.append(FaultDone(fault, job.steps, peers))
+            carried.append(peers)
         await_moment(When("settled"), _undisturbed(watches, hosts), size=size, doomed=doomed)
     return carried
+
+
+def _perform(what: What, pids: Sequence[int], freezer: Freezer) -> None:
+    if isinstance(what, SignalPeers | SignalHosts) and what.verb == "freeze" and what.for_s is None:
+        # It stays frozen when this is over: the job gives it up, or another fault thaws it.
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+    else:
+        carry_out(what, pids, freezer, longest_s=0.0)
 
 
 def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
@@ -107,7 +81,7 @@ def _undisturbed(watches: Sequence[JobWatcher], hit: set[int]) -> JobWatcher:
 
 def _await(
     when: When, watch: JobWatcher, *, size: int, doomed: set[int], begun: int, over: Callable[[], bool],
-    deadline_s: float, pause: Callable[[float], None],
+    deadline_s: float,
 ) -> tuple[int, ...]:  # fmt: skip
     """Gives those who were on their way when the moment came, which may lie ``after_s`` seconds back.
 
@@ -123,10 +97,10 @@ def _await(
             raise UsageError(f"the job ended before the moment {when}; let it train longer")
         if time.monotonic() > deadline:
             raise DeadlineExceeded(f"waited {deadline_s:g} s for {when}; {job_state(job)}")
-        pause(_LOOK_S)
+        time.sleep(_LOOK_S)
     coming = watch.look().joiners
     if when.after_s:
-        pause(when.after_s)
+        time.sleep(when.after_s)
     return coming
 
 

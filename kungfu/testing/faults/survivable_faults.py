@@ -1,0 +1,63 @@
+"""Schedules of faults that a job survives, drawn at random: the same ones for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from kungfu.errors import UsageError
+from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalPeers, SlowPeers, What, When
+
+__all__ = ["survivable_faults"]
+
+
+def survivable_faults(
+    seed: int, *, faults: int, every: int, size: int, least: int = 1, most: int | None = None
+) -> list[Fault]:
+    """A schedule of `faults` faults that a job of `size` peers survives, `every` so many steps from the beginning on.
+
+    Each waits until the job has settled from the one before. One peer is killed, the leader or any other; two at once
+    of four or more; one is frozen for a time or slowed, or gets a notice; the job is resized.
+
+    Args:
+        seed: The same seed draws the same schedule.
+        faults: How many there are.
+        every: Steps from one to the next.
+        size: The peers at the start.
+        least: The fewest peers of a resize.
+        most: The most peers of a resize; ``None`` where the job takes none.
+
+    Raises:
+        UsageError: There is no fault, or no step between two of them.
+
+    >>> print(*survivable_faults(7, faults=2, every=100, size=3), sep="; ")
+    at step +100 once settled kill rank 1; at step +200 once settled freeze rank 2 for 0.6 s
+    """
+    if faults < 1 or every < 1:
+        raise UsageError(f"{faults} faults every {every} steps: takes one fault and one step at least")
+    draw, drawn = random.Random(seed), list[Fault]()
+    for number in range(1, faults + 1):
+        what = _survivable(draw, size, range(least, most + 1) if most else ())
+        size = what.size if isinstance(what, ResizeJob) else size
+        drawn.append(Fault(When("step", number * every, relative=True, calm=True), what))
+    return drawn
+
+
+def _survivable(draw: random.Random, size: int, sizes: Sequence[int]) -> What:
+    rank, seconds = draw.randrange(size), round(10 * (draw.randrange(80) / 100 + 0.5)) / 10
+    others = [one for one in sizes if one != size]
+    kinds = ["freeze", "slow"] + ["kill", "kill", "leader", "notice"] * (size > 1) + ["two"] * (size > 3)
+    match draw.choice(kinds + ["resize", "resize"] * bool(others)):
+        case "freeze":
+            return SignalPeers("freeze", (rank,), seconds)
+        case "slow":
+            return SlowPeers((rank,), draw.randrange(20, 80, 10), seconds)
+        case "kill":
+            return SignalPeers("kill", (rank,))
+        case "leader":
+            return SignalPeers("kill", (0,))
+        case "notice":
+            return SignalPeers("notice", (rank,))
+        case "two":
+            return SignalPeers("kill", (0, draw.randrange(1, size)))
+    return ResizeJob(draw.choice(others))
