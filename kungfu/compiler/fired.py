@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kungfu.compiler.plan import Outcome, Plan, inputs_of_rules
-from kungfu.compiler.rescale_rules import evaluate_rescale_rules
-from kungfu.control import Action, Replace, Rule
-from kungfu.control.action import mask_of
+from kungfu.compiler.evaluate import Evaluation, evaluate_nodes
+from kungfu.compiler.plan import Outcome, Plan, inputs_of_rules, is_whole
+from kungfu.compiler.replay import NumpyBackend
+from kungfu.control import Action, Replace, Rule, SetGlobalBatchSize, SetLearningRate
+from kungfu.control.action import mask_of, target_of
 from kungfu.control.rule import RuleMode, verdict
+from kungfu.errors import InternalError
+from kungfu.signal import Signal, Source, topological
 
 __all__ = ["FiredRule", "fired_on_rescale", "fired_rules"]
 
@@ -91,6 +94,55 @@ def _limits(rule: Rule) -> str:
 def fired_on_rescale(
     plan: Plan, sources: Mapping[str, float], *, step: int, mode: RuleMode = "acting"
 ) -> list[FiredRule]:
-    """The rules on a rescale that fire after ``step``, from the numbers of the barrier; see ``rescale_rules``."""
-    settings = evaluate_rescale_rules(plan, sources, mode=mode)
-    return [FiredRule(step, one.rule, one.action, one.value, one.inputs, mode=mode) for one in settings]
+    """The rules on a rescale that fire after ``step``, on the host, inside the barrier; the batch before the rate.
+
+    A rule for the learning rate sees the batch that the rules before it set. A rule does not fire where its condition
+    does not hold, its number is not finite, or it is so already.
+
+    Args:
+        plan: The plan with the rules.
+        sources: The numbers of `kungfu.signal.sources.RESCALE_SOURCES`: `size` is the new one, `global_batch_size` has
+            the rescale's `keep` applied, `learning_rate` is where a ramp under way would lead.
+        step: The step that they belong to.
+        mode: Rules of this mode only.
+
+    Raises:
+        InternalError: A source that a rule reads is missing.
+
+    >>> from kungfu.compiler import compile_policies
+    >>> from kungfu.policies import linear_scaling
+    >>> plan = compile_policies([linear_scaling()])
+    >>> seen = {"size": 4, "previous_size": 2, "global_batch_size": 64, "previous_global_batch_size": 32}
+    >>> [one.value for one in fired_on_rescale(plan, {**seen, "learning_rate": 0.25, "step": 9}, step=9)]
+    [0.5]
+    """
+    known, chosen = dict(sources), list[FiredRule]()
+    # The batch is settled first, since a rule for the learning rate may follow it.
+    for rule in sorted(plan.on_rescale, key=lambda one: isinstance(one.action, SetLearningRate)):
+        one = _fired_on_rescale(rule, known, step) if rule.mode == mode else None
+        if one is not None:
+            chosen.append(one)
+            known |= {"global_batch_size": one.value} if isinstance(one.action, SetGlobalBatchSize) else {}
+    return chosen
+
+
+def _fired_on_rescale(rule: Rule, sources: Mapping[str, float], step: int) -> FiredRule | None:
+    target = target_of(rule.action)
+    if target is None or not isinstance(rule.action, (SetGlobalBatchSize, SetLearningRate)):
+        raise InternalError(f"rule {rule.name!r} on a rescale does {rule.action!r}, which a barrier cannot set")
+    fires, value, *inputs = _computed((rule.fires, target, *rule.inputs.values()), sources)
+    # Its condition does not hold, or it asks for what is so already.
+    if not fires:
+        return None
+    return FiredRule(step, rule.name, rule.action, value, dict(zip(rule.inputs, inputs, strict=True)), mode=rule.mode)
+
+
+def _computed(results: tuple[Signal, ...], sources: Mapping[str, float]) -> list[float]:
+    nodes = topological(results)
+    missing = {one.source for one in nodes if isinstance(one, Source)} - set(sources)
+    if missing:
+        raise InternalError(f"the barrier did not offer {sorted(missing)} that the rules on a rescale read")
+    backend = NumpyBackend({name: (np.asarray(value),) for name, value in sources.items()}, 1)
+    with np.errstate(all="ignore"):
+        values = evaluate_nodes(nodes, Evaluation(backend, {}))
+    return [int(values[one][0]) if is_whole(one) else float(values[one][0]) for one in results]

@@ -70,7 +70,7 @@ class Plan:
         before: Evaluated before the gradient all-reduce; ends in the operands of `piggybacked`.
         piggybacked: The collectives that are added to the gradient all-reduce.
         after: Evaluated when the gradient all-reduce is done.
-        on_rescale: The rules that a barrier evaluates, no part of a step; see `kungfu.compiler.rescale_rules`.
+        on_rescale: The rules that a barrier evaluates, no part of a step; see `kungfu.compiler.fired`.
         straggler_fractions: The speed of each peer as a fraction of the median's, in rank order, where a policy
             measures it (`kungfu.monitor.straggler_fractions`): it says who leaves first when the job shrinks.
     """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kungfu import control, ops
-from kungfu.compiler import compile_policies, evaluate_rescale_rules
+from kungfu.compiler import compile_policies, fired_on_rescale
 from kungfu.control import SetGlobalBatchSize, SetLearningRate
 from kungfu.errors import InternalError, PolicyError
 from kungfu.policy_definition import Policy, at_most, compose, first, shadow
@@ -39,7 +39,9 @@ def by_size(factor: float, *, name: str) -> Policy:
 
 
 def settled(*policies: Policy, **changed: float) -> list[tuple[str, float]]:
-    return [(one.rule, one.value) for one in evaluate_rescale_rules(compile_policies(policies), {**BARRIER, **changed})]
+    return [
+        (one.rule, one.value) for one in fired_on_rescale(compile_policies(policies), {**BARRIER, **changed}, step=9)
+    ]
 
 
 def test_a_barrier_settles_the_batch_first_and_the_rate_by_it() -> None:
@@ -48,7 +50,7 @@ def test_a_barrier_settles_the_batch_first_and_the_rate_by_it() -> None:
         rate = training.learning_rate * training.global_batch_size / training.previous_global_batch_size
         return at_rescale.set_learning_rate(rate, over_samples=500), at_rescale.set_global_batch_size(128)
 
-    batch, rate = evaluate_rescale_rules(compile_policies([made(body)]), BARRIER)
+    batch, rate = fired_on_rescale(compile_policies([made(body)]), BARRIER, step=9)
     assert isinstance(batch.action, SetGlobalBatchSize)
     assert isinstance(rate.action, SetLearningRate)
     assert (batch.value, rate.value) == (128, 0.25 * 128 / 32)
@@ -89,8 +91,8 @@ def test_rules_on_a_rescale_are_no_part_of_a_step() -> None:
 
 def test_a_shadow_is_settled_apart() -> None:
     plan = compile_policies([compose(by_size(8, name="real"), shadow(by_size(9, name="tried")))])
-    assert [one.value for one in evaluate_rescale_rules(plan, BARRIER)] == [32]
-    assert [(one.rule, one.value) for one in evaluate_rescale_rules(plan, BARRIER, mode="shadow")] == [
+    assert [one.value for one in fired_on_rescale(plan, BARRIER, step=9)] == [32]
+    assert [(one.rule, one.value) for one in fired_on_rescale(plan, BARRIER, step=9, mode="shadow")] == [
         ("shadow(tried)", 36)
     ]
 
@@ -128,7 +130,7 @@ def test_what_only_a_barrier_knows_is_refused_in_a_step() -> None:
 
 def test_a_barrier_that_does_not_tell_what_is_read_is_a_defect() -> None:
     with pytest.raises(InternalError, match=r"did not offer \['epoch_samples', 'size'\]"):
-        evaluate_rescale_rules(compile_policies([by_size(8, name="other")]), {"global_batch_size": 3})
+        fired_on_rescale(compile_policies([by_size(8, name="other")]), {"global_batch_size": 3}, step=9)
 
 
 def test_only_settings_hang_on_a_rescale() -> None:

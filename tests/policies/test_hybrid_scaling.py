@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.compiler import compile_policies, evaluate_rescale_rules
+from kungfu.compiler import compile_policies, fired_on_rescale
 from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, schedule
 from kungfu.testing import ClusterModel, FiredRule, SimulatedStep, Start, run_policy
@@ -55,7 +55,7 @@ def settled(
         "epoch_samples": epoch_samples,
         "learning_rate": rate,
     }
-    done = {type(one.action).__name__: one.value for one in evaluate_rescale_rules(plan, barrier)}
+    done = {type(one.action).__name__: one.value for one in fired_on_rescale(plan, barrier, step=9)}
     return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", rate)}
 
 

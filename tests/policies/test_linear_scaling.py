@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kungfu.compiler import compile_policies, evaluate_rescale_rules
+from kungfu.compiler import compile_policies, fired_on_rescale
 from kungfu.errors import PolicyError
 from kungfu.policies import linear_scaling, schedule
 from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
@@ -24,7 +24,7 @@ def rates_after(*, batch: int, before: int, rate: float = 0.125, sizes: tuple[in
         "epoch_samples": 0,
         "learning_rate": rate,
     }
-    return [one.value for one in evaluate_rescale_rules(compile_policies([linear_scaling()]), barrier)]
+    return [one.value for one in fired_on_rescale(compile_policies([linear_scaling()]), barrier, step=9)]
 
 
 @pytest.mark.parametrize(

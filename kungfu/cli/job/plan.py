@@ -18,7 +18,7 @@ from rich.text import Text
 from kungfu.cli.report import read_events, rows_between
 from kungfu.cli.report.metrics import newest_step
 from kungfu.cli.report.values import counted, duration, figure, finite_number
-from kungfu.compiler.rescale_rules import evaluate_rescale_rules
+from kungfu.compiler.fired import fired_on_rescale
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
@@ -264,7 +264,7 @@ def _settings(
         "base_size": base_size, "base_global_batch_size": base_batch,
         "learning_rate": math.nan if rate is None else rate, "min_size": limits.minimum, "max_size": limits.maximum,
     }  # fmt: skip
-    chosen = evaluate_rescale_rules(compiled, sources)
+    chosen = fired_on_rescale(compiled, sources, step=step)
     for one in chosen:
         if isinstance(one.action, SetLearningRate):
             rate = one.value
