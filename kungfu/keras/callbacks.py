@@ -213,10 +213,6 @@ class JobCallbacks:
         """Plain attributes of all of them, and their types, by which peers see that they have the same list."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
-    def kept_by_writers(self) -> dict[str, Any]:
-        """Those that only the leader knows."""
-        return {"types": self._types(), "writers": [_kept(one) for one in self._writers()]}
-
     def take(self, kept: dict[str, Any]) -> None:
         """Takes rank 0's; ``UsageError`` where that has other callbacks."""
         self._refuse_others(kept["types"])

@@ -93,7 +93,7 @@ def test_writers_run_on_the_leader_and_the_next_one_writes_on(tmp_path):
         for one in (first, second) if leader is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
             if one is not leader:
-                one.take(unpack(pack(leader.kept_by_writers())))
+                one.take(unpack(pack(leader.kept())))
                 one.epoch_begins(epoch + 1)
     second.end({})
     rows = path.read_text().split()
@@ -131,7 +131,7 @@ def test_the_next_leader_keeps_the_best_of_the_checkpoints_before(tmp_path):
         leader.enter(leads=leader is first, epoch=0)
     first.epoch_ends(0, {"loss": 0.5})
     second.epoch_ends(0, {"loss": 0.5})
-    second.take(unpack(pack(first.kept_by_writers())))
+    second.take(unpack(pack(first.kept())))
     written = path.stat().st_mtime_ns
     second.enter(leads=True, epoch=1)
     second.epoch_ends(1, {"loss": 0.75})
