@@ -17,7 +17,6 @@ from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job,
 pytestmark = pytest.mark.slow
 
 CLASSES = {"classes": 3}
-SPARSE = keras.losses.SparseCategoricalCrossentropy
 
 
 class Subclassed(keras.Model):
