@@ -11,136 +11,19 @@ Peers are given by their ids, which never change in a job, unless a field says r
 durations are seconds. ``None`` is what is not known.
 """
 
+# ruff: noqa: F403, F405 - each module lists its names, so that a new kind of event is named there and in the union alone
 from __future__ import annotations
 
-from kungfu.event_log.job_events import (
-    DevicesEvent,
-    EndedEvent,
-    FailedEvent,
-    GapEvent,
-    HostJoinedEvent,
-    HostLeftEvent,
-    HostLostEvent,
-    HostNoticedEvent,
-    LeaderEvent,
-    RecordEvent,
-    RequestEvent,
-    StandbyEvent,
-    StartedEvent,
-    UnrecordedEvent,
-)
-from kungfu.event_log.logged_event import (
-    READABLE_VERSIONS,
-    RECORD_VERSION,
-    LoggedEvent,
-    Number,
-)
-from kungfu.event_log.peer_events import (
-    BrokenEvent,
-    CaughtUpEvent,
-    DismissedEvent,
-    DissentEvent,
-    FinishedEvent,
-    FiniteAgainEvent,
-    LateEvent,
-    LostEvent,
-    MachinesDifferEvent,
-    MissingEvent,
-    NotFiniteEvent,
-    NoticedEvent,
-    OfferedEvent,
-    PeerEndedEvent,
-    Percentiles,
-    PhaseEvent,
-    ProgramEndedEvent,
-    RegroupingEvent,
-    RoundedEvent,
-    RoundedVariable,
-    ShadowDissentEvent,
-    SpawnedEvent,
-    TookOverEvent,
-    UndefinedEvent,
-    UnheardEvent,
-    ViewEvent,
-)
-from kungfu.event_log.rule_events import (
-    CalledEvent,
-    CheckpointEvent,
-    DecisionEvent,
-    HeldEvent,
-    RecoveredEvent,
-    RefusedEvent,
-    RescaleEvent,
-    RuleEvent,
-    RulesEvent,
-    SetEvent,
-    ShadowEvent,
-    SpanEvent,
-    SpanPart,
-    SupersededEvent,
-)
+from kungfu.event_log import job_events, peer_events, rule_events
+from kungfu.event_log.job_events import *
+from kungfu.event_log.logged_event import READABLE_VERSIONS, RECORD_VERSION, LoggedEvent, Number
+from kungfu.event_log.peer_events import *
+from kungfu.event_log.rule_events import *
 
-__all__ = [
-    "READABLE_VERSIONS",
-    "RECORD_VERSION",
-    "AnyEvent",
-    "BrokenEvent",
-    "CalledEvent",
-    "CaughtUpEvent",
-    "CheckpointEvent",
-    "DecisionEvent",
-    "DevicesEvent",
-    "DismissedEvent",
-    "DissentEvent",
-    "EndedEvent",
-    "FailedEvent",
-    "FinishedEvent",
-    "FiniteAgainEvent",
-    "GapEvent",
-    "HeldEvent",
-    "HostJoinedEvent",
-    "HostLeftEvent",
-    "HostLostEvent",
-    "HostNoticedEvent",
-    "LateEvent",
-    "LeaderEvent",
-    "LoggedEvent",
-    "LostEvent",
-    "MachinesDifferEvent",
-    "MissingEvent",
-    "NotFiniteEvent",
-    "NoticedEvent",
-    "Number",
-    "OfferedEvent",
-    "PeerEndedEvent",
-    "Percentiles",
-    "PhaseEvent",
-    "ProgramEndedEvent",
-    "RecordEvent",
-    "RecoveredEvent",
-    "RefusedEvent",
-    "RegroupingEvent",
-    "RequestEvent",
-    "RescaleEvent",
-    "RoundedEvent",
-    "RoundedVariable",
-    "RuleEvent",
-    "RulesEvent",
-    "SetEvent",
-    "ShadowDissentEvent",
-    "ShadowEvent",
-    "SpanEvent",
-    "SpanPart",
-    "SpawnedEvent",
-    "StandbyEvent",
-    "StartedEvent",
-    "SupersededEvent",
-    "TookOverEvent",
-    "UndefinedEvent",
-    "UnheardEvent",
-    "UnrecordedEvent",
-    "ViewEvent",
-]
+__all__ = ["READABLE_VERSIONS", "RECORD_VERSION", "AnyEvent", "LoggedEvent", "Number"]
+__all__ += job_events.__all__
+__all__ += peer_events.__all__
+__all__ += rule_events.__all__
 
 AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent

@@ -31,6 +31,7 @@ __all__ = [
     "RoundedVariable",
     "ShadowDissentEvent",
     "SpawnedEvent",
+    "TookOverEvent",
     "UndefinedEvent",
     "UnheardEvent",
     "ViewEvent",
