@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.draw.curves import MOST_GROUPS, DrawnCurve, Series, curve_in
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
+from kungfu.cli.draw.recorded_run import MOST_GROUPS, DrawnCurve, Series, curve_in
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes
@@ -38,7 +38,7 @@ _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
 _OF_A_STEP = ("time", "size", "batch")
 _CURVES = ("loss", "samples_per_s")
-_SUMS = ("seconds", "samples", "peer_seconds")
+_SUMS = ("time", "samples", "peer-seconds")
 _MOST_SIZES = 9
 # Points at its end that say what the loss is there.
 _AT_THE_END = 13
@@ -53,10 +53,8 @@ class ComparedRun:
         count: How many steps it has.
         first: The number of the first one.
         sizes: The sizes, one after the other.
-        steps: The numbers of its steps, of a group the last one.
-        seconds: From the beginning of training to the end of each step.
-        samples: Trained on up to the end of each step.
-        peer_seconds: Of all peers together, up to the end of each step.
+        over: The axes of the plot up to the end of each step: seconds since training began, the number of the step (of
+            a group the last one), samples, and peer-seconds.
         curves: The loss, the size and the samples per second.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
@@ -67,25 +65,11 @@ class ComparedRun:
     count: int
     first: int
     sizes: tuple[int, ...]
-    steps: Series
-    seconds: Series
-    samples: Series
-    peer_seconds: Series
+    over: Mapping[str, Series]
     curves: Mapping[str, DrawnCurve]
     loss: Series
     speed: Series
     events: tuple[LoggedEvent, ...]
-
-    @property
-    def size(self) -> Series:
-        """Peers in each step."""
-        return self.curves["size"].values
-
-    @property
-    def over(self) -> Mapping[str, Series]:
-        """What a curve may be drawn over."""
-        axes = (self.seconds, self.steps, self.samples, self.peer_seconds)
-        return dict(zip(_OVER, axes, strict=True))
 
 
 @dataclass(frozen=True)
@@ -182,13 +166,13 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     if not count:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
     # Of a sum what it comes to in each group, which is its highest value.
-    seconds, samples, peer_seconds = (curve_in(groups, name).high for name in _SUMS)
+    sums = {name: curve_in(groups, name).high for name in _SUMS}
+    over = {"time": sums["time"], "steps": np.array([*groups.lasts()]), **sums}
     curves = {name: curve_in(groups, name) for name in (*_CURVES, "size")}
     loss, speed, size = (curve.values for curve in curves.values())
-    return ComparedRun(
-        name, count, int(next(groups.firsts())), tuple(map(int, sizes)), np.array([*groups.lasts()]), seconds,
-        samples, peer_seconds, curves, smoothed(loss, np.zeros_like(loss)), smoothed(speed, size), events,
-    )  # fmt: skip
+    typical = smoothed(loss, np.zeros_like(loss)), smoothed(speed, size)
+    first = int(next(groups.firsts()))
+    return ComparedRun(name, count, first, tuple(map(int, sizes)), over, curves, *typical, events)
 
 
 def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
@@ -214,13 +198,13 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     known = compared.loss[np.isfinite(compared.loss)]
     asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
     job = fold(compared.events)
+    seconds, _, samples, peer_seconds = (float(axis[-1]) for axis in compared.over.values())
     resumed = f"its record begins with step {compared.first:,}: what came before, in another run, is not counted"
     undefined = compared.curves["loss"].note
     notes = [resumed] * (compared.first > 1) + [f"loss: {undefined}"] * bool(undefined)
     return RunFigures(
-        compared.name, compared.count, int(compared.samples[-1]), float(compared.seconds[-1]),
-        float(compared.peer_seconds[-1]), float(np.median(known[-_AT_THE_END:])) if known.size else None,
-        _reached(compared, goal),
+        compared.name, compared.count, int(samples), seconds, peer_seconds,
+        float(np.median(known[-_AT_THE_END:])) if known.size else None, _reached(compared, goal),
         compared.sizes, dict(asked), changes(job), job.stopped_s, "; ".join(notes),
     )  # fmt: skip
 
@@ -295,10 +279,11 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
         draw(loss, x, compared.curves["loss"], line=compared.loss, label=named)
         draw(size, x, compared.curves["size"], is_stepped=True)
         draw(speed, x, compared.curves["samples_per_s"], line=compared.speed)
-        first, last = compared.steps[0], compared.steps[-1]
+        steps = compared.over["steps"]
         rescales = (one.step for one in compared.events if isinstance(one, RescaleEvent))
-        at = np.searchsorted(compared.steps, [step for step in rescales if first <= step <= last])
-        size.scatter(x[at], compared.size[at], marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
+        at = np.searchsorted(steps, [step for step in rescales if steps[0] <= step <= steps[-1]])
+        sizes = compared.curves["size"].values[at]
+        size.scatter(x[at], sizes, marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
     if goal is not None:
         loss.axhline(goal, color=GREY, linewidth=1, linestyle=":")
     for panel, label in zip(panels, ("loss", "size (peers)", "samples/s"), strict=True):

@@ -42,7 +42,7 @@ def test_steps_done_again_count_once_and_a_resumed_run_says_where_it_begins(tmp_
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(measured(120, time=130.0, loss="NaN", size=3, batch=48)) + "\n")
     compared = read_run(folder, name="a")
-    assert (len(compared.steps), compared.size[-1]) == (20, 3)
+    assert (len(compared.loss), compared.curves["size"].values[-1]) == (20, 3)
     assert np.isfinite(compared.loss).all(), "a typical loss around a step that has none"
     assert figures_of(compared, goal=None).note.startswith("its record begins with step 101")
 
@@ -58,7 +58,7 @@ def test_a_long_run_is_compared_by_groups_of_steps_with_the_same_sums(
     exact = figures_of(read_run(tmp_path / "a", name="a"), goal=300.0)
     monkeypatch.setattr(compare, "MOST_GROUPS", 100)
     thinned = read_run(tmp_path / "a", name="a")
-    assert (len(whole.steps), len(thinned.steps)) == (400, 100)
+    assert (len(whole.loss), len(thinned.loss)) == (400, 100)
     told = figures_of(thinned, goal=300.0)
     assert exact.sizes == told.sizes == (2, 3, 2)
     for name in ("steps", "samples", "seconds", "peer_seconds", "stopped_s", "changes"):
@@ -77,7 +77,7 @@ def test_a_plot_draws_the_loss_that_is_typical_and_a_jump_where_it_is(tmp_path: 
     ]
     compared = read_run(written(tmp_path, GROWN, metrics=rows), name="a")
     assert np.mean((compared.loss > 0.9) & (compared.loss < 1.1)) >= 0.99
-    at = int(np.searchsorted(compared.steps, third))
+    at = int(np.searchsorted(compared.over["steps"], third))
     assert compared.speed[: at - 1].max() < 1.5
     assert compared.speed[at + 2 :].min() > 2.4
     figure = compare._drawn([compared], None, over="steps")

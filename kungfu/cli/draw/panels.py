@@ -12,8 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
-from kungfu.cli.draw.curves import DrawnCurve, Series
-from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.recorded_run import DrawnCurve, RecordedRun, Series
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import duration, figure
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
@@ -136,10 +135,10 @@ def draw_loss(panel: Any, run: RecordedRun) -> None:
 
 def _mark_lost(panel: Any, run: RecordedRun) -> None:
     """A mark at the foot of each step whose loss is no number: a line that ends says nothing."""
-    lost = run.curves.lost
+    lost = run.lost
     if not lost.size:
         return
-    which = f"{run.curves.lost_as}, first at step {figure(lost[0])}"
+    which = f"{run.lost_as}, first at step {figure(lost[0])}"
     foot = panel.get_xaxis_transform()
     panel.scatter(lost, [0.03] * len(lost), transform=foot, marker="x", s=18, color=RED, label=which)
     panel.legend(loc="upper right", frameon=False, fontsize=9)

@@ -1,65 +1,88 @@
-"""A run as it is drawn: its figures over its steps, its events, and the signals of its policies."""
+"""A run as a picture shows it: its events, and curves with a point for each step, or of a long run for each group."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kungfu.cli.draw.curves import CurvesOfRun, DrawnCurve, Series, read_curves
-from kungfu.cli.report import read_events
+from kungfu.cli.report import read_events, read_rows, rows_in_order
+from kungfu.cli.report.metrics import Row
+from kungfu.cli.report.step_groups import Figures, Spread, StepGroups, WholeBatches
+from kungfu.cli.report.values import not_finite, number_or_nan, undefined_words
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
+from kungfu.event_log.numbers import as_float
 
-__all__ = ["RecordedRun", "read_run"]
+__all__ = ["FRACTIONS", "MOST_GROUPS", "DrawnCurve", "RecordedRun", "Series", "curve_in", "read_run", "run_of_rows"]
 
+Series = NDArray[np.float64]
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent | SetEvent)
 
+# A figure that has a value for each peer.
+FRACTIONS = "straggler_fractions"
+# A picture is some 1,000 pixels wide.
+MOST_GROUPS = 2048
 # The fields of a step that are the job's own; every other number is a named signal of a policy.
 _OF_THE_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 
 @dataclass(frozen=True)
-class RecordedRun:
-    """A run: its curves, and the events.
+class DrawnCurve:
+    """A figure at each point, NaN where it is not known: its median, which is its value where each step is a point.
 
     Attributes:
-        curves: The figures of its steps.
+        low: The lowest values of the steps of each point.
+        values: The medians; NaN also where it is no number in most steps of a point.
+        high: The highest values.
+        undefined: The share of the steps of each point in which it is no number.
+        note: How often it is no number in the run, in words; empty where it hardly is.
+    """
+
+    low: Series
+    values: Series
+    high: Series
+    undefined: Series
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """A run: its figures, as arrays with one entry for each point, and its events.
+
+    Attributes:
+        steps: The steps of the points, rising; of a group the last one.
+        curves: The figures by name.
+        fractions: The speed of each peer as a fraction of the median's, by its id.
+        signals: The names of what can be drawn in a panel of its own, in the order of the record: each named signal of
+            the policies, the learning rate, and `FRACTIONS`.
+        lost: The steps whose loss is no number, of a group the first one.
+        lost_as: The name of what it is in the first of them; empty where there is none.
         events: What happened.
     """
 
-    curves: CurvesOfRun
+    steps: Series
+    curves: Mapping[str, DrawnCurve]
+    fractions: Mapping[str, DrawnCurve]
+    signals: tuple[str, ...]
+    lost: Series
+    lost_as: str
     events: tuple[LoggedEvent, ...]
-
-    @property
-    def steps(self) -> Series:
-        """The steps at which there are points, rising."""
-        return self.curves.steps
 
     def curve(self, name: str) -> DrawnCurve:
         """The points of one figure, NaN where it is not known."""
-        return self.curves.curves.get(name, self._unknown)
+        unknown = np.full(len(self.steps), np.nan)
+        return self.curves.get(name, DrawnCurve(unknown, unknown, unknown, np.zeros(len(self.steps))))
 
     def happened(self, kind: type[Drawn]) -> list[Drawn]:
         """The events of a kind, of the steps that are drawn."""
         first, last = self.steps[0], self.steps[-1]
         return [event for event in self.events if isinstance(event, kind) and first <= event.step <= last]
-
-    @cached_property
-    def signals(self) -> tuple[str, ...]:
-        """The names of what can be drawn in a panel of its own, in the order of the record.
-
-        That is each named signal of the policies, the learning rate, and the speeds of the peers.
-        """
-        return tuple(name for name in self.curves.names if name not in _OF_THE_JOB)
-
-    @cached_property
-    def _unknown(self) -> DrawnCurve:
-        nothing = np.full(len(self.steps), np.nan)
-        return DrawnCurve(nothing, nothing, nothing, np.zeros(len(self.steps)))
 
 
 def read_run(folder: Path) -> RecordedRun:
@@ -68,7 +91,51 @@ def read_run(folder: Path) -> RecordedRun:
     Raises:
         UsageError: There is no record, or no step in it.
     """
-    curves = read_curves(folder)
-    if not len(curves.steps):
+    run = run_of_rows(read_rows(folder), read_events(folder).events)
+    if not len(run.steps):
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so there is nothing to draw")
-    return RecordedRun(curves, read_events(folder).events)
+    return run
+
+
+def run_of_rows(
+    rows: Iterable[Row], events: Iterable[LoggedEvent] = (), *, most_groups: int = MOST_GROUPS
+) -> RecordedRun:
+    """The run of these lines, in so many groups of steps; of a step that was done again, the last line counts."""
+    figures, speeds, lost = (StepGroups(most_groups) for _ in range(3))
+    batches, signals, lost_as = WholeBatches(), dict[str, None](), ""
+    for step, row in rows_in_order(rows):
+        signals.update((name, None) for name in row if name not in signals and _is_signal(name, row[name]))
+        figures.add(step, _numbers({**row, "batch": batches.batch(row)}))
+        told = row.get(FRACTIONS)
+        speeds.add(step, _numbers(told) if isinstance(told, Mapping) else {})
+        what = not_finite(row.get("loss"))
+        lost_as = lost_as or what
+        lost.add(step, {"step": step} if what else {})
+    first_lost = (spread.low for spread in lost.spreads("step"))
+    return RecordedRun(
+        np.array([*figures.lasts()]), _curves(figures), _curves(speeds), (*signals,),
+        np.array([step for step in first_lost if not math.isnan(step)]), lost_as, (*events,),
+    )  # fmt: skip
+
+
+def curve_in(groups: StepGroups, name: str) -> DrawnCurve:
+    """A figure of these groups."""
+    low, values, high, undefined = np.array([*groups.spreads(name)]).reshape(-1, len(Spread._fields)).T
+    return DrawnCurve(low, values, high, undefined, undefined_words(groups.undefined(name)))
+
+
+def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
+    return {name: curve_in(groups, name) for name in groups.names}
+
+
+def _is_signal(name: str, value: object) -> bool:
+    if name in _OF_THE_JOB:
+        return False
+    if name == FRACTIONS:
+        return isinstance(value, Mapping)
+    return name == "learning_rate" or as_float(value) is not None
+
+
+def _numbers(row: Row) -> Figures:
+    """The numbers of a step, NaN for those that are none."""
+    return {name: number for name, value in row.items() if (number := number_or_nan(value)) is not None}

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.cli.draw.curves import FRACTIONS
 from kungfu.cli.draw.panels import draw_curve, fit_axis, line_of
-from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.values import finite_number, label
 from kungfu.errors import UsageError
@@ -100,7 +99,7 @@ def _mark(panel: Any, events: Sequence[RuleEvent], name: str, *, marker: str, co
 
 def _draw_fractions(panel: Any, run: RecordedRun) -> None:
     """A line per peer."""
-    of_peers = run.curves.fractions
+    of_peers = run.fractions
     for nth, (peer, curve) in enumerate(of_peers.items()):
         draw = partial(draw_curve, color=_PEERS[nth % len(_PEERS)], line=line_of(curve))
         draw(panel, run.steps, curve, linewidth=1.3, label=_escaped(f"peer {peer}"))

@@ -6,9 +6,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from msgspec.structs import replace
 
-from kungfu.cli.draw.curves import curves_of
 from kungfu.cli.draw.panels import _typical, draw_changes, draw_loss, draw_noise, smoothed
-from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.recorded_run import run_of_rows
 from kungfu.event_log.events import RescaleEvent
 from tests.cli.recorded import GROWN, measured
 from tests.event_log.made import made
@@ -28,7 +27,7 @@ def test_an_epochs_last_batch_does_not_break_the_line_of_the_batch() -> None:
 def test_steps_whose_loss_is_no_number_are_marked_in_its_panel() -> None:
     rows = tuple(measured(step, loss="NaN" if step > 40 else 1.0) for step in range(1, 61))
     panel = Figure().subplots()
-    draw_loss(panel, RecordedRun(curves_of(rows), ()))
+    draw_loss(panel, run_of_rows(rows))
     (marks,) = panel.collections
     assert marks.get_label() == "NaN, first at step 41"
     assert marks.get_offsets()[:, 0].tolist() == list(range(41, 61))
@@ -44,7 +43,7 @@ def test_a_line_of_few_steps_begins_and_ends_where_the_values_do() -> None:
 def test_a_run_whose_policies_watch_no_noise_scale_shows_its_batch_alone() -> None:
     rows = tuple({"step": step, "batch": 32} for step in range(1, 9))
     panel = Figure().subplots()
-    draw_noise(panel, RecordedRun(curves_of(rows), ()))
+    draw_noise(panel, run_of_rows(rows))
     assert (panel.get_ylabel(), len(panel.lines), panel.get_legend()) == ("batch (samples)", 1, None)
 
 
@@ -57,7 +56,7 @@ def test_changes_are_lines_at_their_steps_up_to_what_a_picture_can_show() -> Non
         panel.plot([1, 5000], [0.25, 0.5])
         before = panel.get_ylim(), panel.get_xlim()
         events = (*(replace(rescale, step=step) for step in steps), lost)
-        draw_changes(panel, RecordedRun(curves_of(rows), events))
+        draw_changes(panel, run_of_rows(rows, events))
         assert (panel.get_ylim(), panel.get_xlim()) == before
         rescales, losses = ([line[0][0] for line in kind.get_segments()] for kind in panel.collections)
         assert losses == [7]

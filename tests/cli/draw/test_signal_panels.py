@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from kungfu.cli.draw.curves import curves_of
-from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.recorded_run import RecordedRun, run_of_rows
 from kungfu.cli.draw.signal_panels import chosen_signals, draw_signal
 from kungfu.errors import UsageError
 from tests.cli.recorded import Events, measured
@@ -23,7 +22,7 @@ def run_of(events: Events = (), steps: int = 9, **figures: Any) -> RecordedRun:
     """A run whose signals are these functions of the step."""
     numbers = range(1, steps + 1)
     rows = [measured(step, **{name: value(step) for name, value in figures.items()}) for step in numbers]
-    return RecordedRun(curves_of(rows), tuple(events))
+    return run_of_rows(rows, events)
 
 
 def test_the_values_that_decisions_saw_are_marked_with_their_rules() -> None:

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from kungfu.cli.draw import curves
-from kungfu.cli.draw.curves import curves_of
+from kungfu.cli.draw import recorded_run
 from kungfu.cli.draw.panels import draw_loss, draw_noise, draw_speed
 from kungfu.cli.draw.picture import draw_run
-from kungfu.cli.draw.recorded_run import RecordedRun
+from kungfu.cli.draw.recorded_run import run_of_rows
 from kungfu.cli.draw.signal_panels import draw_signal
 from tests.cli.recorded import GROWN, measured, written
 
@@ -25,7 +24,7 @@ def test_each_step_is_a_point_with_its_last_values_and_what_is_not_known_is_none
         {"step": 2, "loss": 9.0},
         {"step": 2, "loss": "NaN", "gain": 1.0, "straggler_fractions": {"0": 1.0, "3": None}},
     ]
-    found = curves_of(rows)
+    found = run_of_rows(rows)
     assert found.steps.tolist() == [1.0, 2.0, 3.0]
     loss = found.curves["loss"]
     for values in (loss.low, loss.values, loss.high):
@@ -34,13 +33,13 @@ def test_each_step_is_a_point_with_its_last_values_and_what_is_not_known_is_none
     assert [*found.fractions] == ["0"]
     np.testing.assert_array_equal(found.fractions["0"].values, [np.nan, 1.0, np.nan])
     assert (found.lost.tolist(), found.lost_as) == ([2.0], "NaN")
-    assert found.names == ("step", "loss", "gain", "straggler_fractions")
+    assert found.signals == ("gain", "straggler_fractions")
 
 
 def test_a_group_has_its_extremes_and_its_median() -> None:
     losses = [5.5, 1.0, 9.0, 2.0, 8.0, 7.0, None, 6.0, 4.0]
     rows = [{"step": step, "loss": loss, "size": 2} for step, loss in enumerate(losses, start=1)]
-    found = curves_of(rows, most_groups=4)
+    found = run_of_rows(rows, most_groups=4)
     assert found.steps.tolist() == [4.0, 8.0, 9.0]
     loss = found.curves["loss"]
     assert loss.low.tolist() == [1.0, 6.0, 4.0]
@@ -51,14 +50,14 @@ def test_a_group_has_its_extremes_and_its_median() -> None:
 
 def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [measured(step, loss="NaN" if step > 500 else -9.5 if step == 300 else 1.0) for step in range(1, 601)]
-    found = curves_of(rows, most_groups=200)
+    found = run_of_rows(rows, most_groups=200)
     assert len(found.steps) == 150
     assert found.steps[-1] == 600.0
     assert np.nanmin(found.curves["loss"].low) == -9.5
     assert np.nanmin(found.curves["loss"].values) == 1.0, "a lone step is not typical"
     assert (found.lost[0], found.lost_as) == (501.0, "NaN")
     assert len(found.lost) == 25, "one of each group"
-    monkeypatch.setattr(curves, "MOST_GROUPS", 200)
+    monkeypatch.setattr(recorded_run, "MOST_GROUPS", 200)
     assert draw_run(written(tmp_path, GROWN, metrics=rows), tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -80,7 +79,7 @@ def test_a_picture_draws_what_is_typical_and_a_jump_where_it_is(steps: int) -> N
          "batch": 157 if step % 6 == 0 else 256}
         for step, one in enumerate(noise, start=1)
     )  # fmt: skip
-    run = RecordedRun(curves_of(rows), ())
+    run = run_of_rows(rows)
     speeds, batches = Figure().subplots(), Figure().subplots()
     for paint in (draw_loss, partial(draw_signal, name="mine")):
         panel = Figure().subplots()
