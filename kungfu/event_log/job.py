@@ -46,7 +46,7 @@ from kungfu.event_log.events import (
     UndefinedEvent,
     ViewEvent,
 )
-from kungfu.event_log.numbers import as_float
+from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
 __all__ = ["Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold"]
@@ -154,13 +154,11 @@ class Job(Struct, frozen=True):
         replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
         stopped_s: Seconds for which rescales and losses stopped the training.
         unrecorded: Events that could not be written down.
-        first_at: The time of the first event, in seconds since 1970; None if not known.
-        trained_at: Likewise of the first view.
-        finished_at: Likewise of the last peer that finished this phase.
+        trained_at: The time of the first view, in seconds since 1970; None if not known.
         last_at: Likewise of the newest event.
         newest: The figures of the newest step.
+        known: The newest number of each figure that any step knew, by name; NaN and infinities are numbers here.
         steps: Steps done: the highest number of a step.
-        samples_per_s: The newest throughput that a step knew; None before the first.
         progress: Samples, epochs, and the pace.
         speeds: The newest known speeds of peers by id, as fractions of the median peer's.
     """
@@ -190,13 +188,11 @@ class Job(Struct, frozen=True):
     replacements: int = 0
     stopped_s: float = 0.0
     unrecorded: int = 0
-    first_at: float | None = None
     trained_at: float | None = None
-    finished_at: float | None = None
     last_at: float | None = None
     newest: Mapping[str, Any] = field(default_factory=dict)
+    known: Mapping[str, float] = field(default_factory=dict)
     steps: int = 0
-    samples_per_s: Any = None
     progress: ProgressSoFar = field(default_factory=ProgressSoFar)
     speeds: Mapping[int, float] = field(default_factory=dict)
 
@@ -264,7 +260,6 @@ class Job(Struct, frozen=True):
         job = replace(
             self,
             counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1},
-            first_at=event.time if self.first_at is None else self.first_at,
             last_at=self.last_at if event.time is None else event.time,
         )
         match event:
@@ -298,8 +293,7 @@ class Job(Struct, frozen=True):
                 begun = max(event.step, job.view_steps.get(event.view, 0))
                 return replace(job, view_steps={**job.view_steps, event.view: begun})
             case PhaseEvent():
-                progress = job.progress.begun_again()
-                return replace(job, phase=event.phase, finished=(), finished_at=None, progress=progress, base=None)
+                return replace(job, phase=event.phase, finished=(), progress=job.progress.begun_again(), base=None)
             case FinishedEvent():
                 return job._finished(event)
             case LostEvent():
@@ -346,17 +340,17 @@ class Job(Struct, frozen=True):
 
     def after_step(self, figures: Mapping[str, Any]) -> Job:
         """The job once a step was measured; `figures` is its line of ``metrics.jsonl``."""
-        step, told, speed = figures.get("step"), figures.get("straggler_fractions"), figures.get("samples_per_s")
-        steps = step if isinstance(step, int) and not isinstance(step, bool) else 0
+        told = figures.get("straggler_fractions")
         # The last line of a view has no speeds: those before it stay known. Of another size they are others.
-        known = self.speeds if figures.get("size") == self.newest.get("size") else {}
+        speeds = self.speeds if figures.get("size") == self.newest.get("size") else {}
+        numbers = {name: number for name, value in figures.items() if (number := as_float(value)) is not None}
         return replace(
             self,
             newest=figures,
-            steps=max(self.steps, steps),
-            samples_per_s=self.samples_per_s if speed is None else speed,
+            known={**self.known, **numbers},
+            steps=max(self.steps, as_whole(figures.get("step")) or 0),
             progress=self.progress.after_step(figures),
-            speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or known,
+            speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or speeds,
         )
 
     def _in_trouble(self, event: LoggedEvent) -> Job:
@@ -415,8 +409,7 @@ class Job(Struct, frozen=True):
         job = replace(job, progress=job.progress.ended())
         if event.phase and event.phase < job.phase:
             return job
-        finished_at = event.time if job.finished_at is None else max(job.finished_at, event.time or 0.0)
-        return replace(job, finished=(*job.finished, event), finished_at=finished_at)
+        return replace(job, finished=(*job.finished, event))
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 

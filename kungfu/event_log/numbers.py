@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NOT_FINITE", "as_float", "as_json"]
+__all__ = ["NOT_FINITE", "as_float", "as_json", "as_whole"]
 
 NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -45,3 +45,12 @@ def as_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
+
+
+def as_whole(value: object) -> int | None:
+    """A whole number; ``None`` for anything else, a truth value too.
+
+    >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")
+    (3, None, None, None)
+    """
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kungfu.event_log.numbers import as_float
+from kungfu.event_log.numbers import as_float, as_whole
 
 __all__ = ["Pace", "ProgressSoFar", "TrainingProgress"]
 
@@ -99,8 +99,8 @@ class ProgressSoFar:
         if not isinstance(given, Mapping):
             return ProgressSoFar(is_over=self.is_over)
         names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")
-        told = TrainingProgress(**{name: _whole(given.get(name)) for name in names})
-        now, size, pace = as_float(fields.get("time")), _whole(fields.get("size")), self.pace
+        told = TrainingProgress(**{name: as_whole(given.get(name)) for name in names})
+        now, size, pace = as_float(fields.get("time")), as_whole(fields.get("size")), self.pace
         if now is not None and size is not None and told.samples is not None:
             pace = pace.after(now, told.samples, size=size)
         return ProgressSoFar(told, pace, self.is_over)
@@ -121,7 +121,3 @@ class ProgressSoFar:
         if self.is_over and left != 0:
             return TrainingProgress(samples=self.told.samples)
         return self.told if not left else replace(self.told, seconds_left=self.pace.seconds_for(left))
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -147,7 +147,7 @@ def status_words(job: Job) -> tuple[tuple[str, str], ...]:
     return (
         ("step", figure(step.get("step")) + _last_step(step.get("step"), progress)),
         *_progress_words(progress),
-        ("samples/s", figure(job.samples_per_s)),
+        ("samples/s", figure(job.known.get("samples_per_s"))),
         ("peers", figure(step.get("size"))),
         ("batch", figure(step.get("batch"))),
         ("loss", figure(step.get("loss")) + (f" since step {figure(lost.step)}" if lost else "")),

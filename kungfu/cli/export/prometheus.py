@@ -59,17 +59,16 @@ _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60
 
 
 class _Latest(Collector):
-    """The job now and the newest known values of its steps, as gauges; a lock keeps a scrape from half a step."""
+    """The job now and the newest known values of its steps, as gauges; a lock is for those who change it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.job = Job()
-        self.values: dict[str, float] = {}
-        self.signals: dict[str, float] = {}
 
     def collect(self) -> Iterator[Metric]:
-        with self.lock:
-            values, signals, job = dict(self.values), dict(self.signals), self.job
+        job = self.job
+        values = {_OF_A_STEP[name][0]: value for name, value in job.known.items() if name in _OF_A_STEP}
+        signals = {name: value for name, value in job.known.items() if name not in _OF_A_STEP}
         if job.started is not None and job.started.job:
             yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
         for name, value in {**values, **dict(_of_job(job))}.items():
@@ -145,21 +144,15 @@ class PrometheusMetrics:
 
     def status(self, fields: Mapping[str, Any]) -> None:
         """A step was measured."""
-        known = {name: number for name, value in fields.items() if (number := as_float(value)) is not None}
-        samples, speed, loss = known.get("batch", 0.0), known.get("samples_per_s", math.nan), known.get("loss", 0.0)
+        samples, speed, loss = (as_float(fields.get(name)) for name in ("batch", "samples_per_s", "loss"))
         self._steps.inc()
-        self._samples.inc(max(0.0, samples))
-        if 0 < speed < math.inf:
-            self._step_s.observe(samples / speed)
-        if not math.isfinite(loss):
+        self._samples.inc(max(0.0, samples or 0.0))
+        if speed is not None and 0 < speed < math.inf:
+            self._step_s.observe((samples or 0.0) / speed)
+        if loss is not None and not math.isfinite(loss):
             self._not_finite.inc()
         with self._latest.lock:
             self._latest.job = self._latest.job.after_step(fields)
-            for name, number in known.items():
-                if name in _OF_A_STEP:
-                    self._latest.values[_OF_A_STEP[name][0]] = number
-                else:
-                    self._latest.signals[name] = number
 
     def event(self, event: LoggedEvent) -> None:
         """Something was recorded."""

@@ -241,7 +241,8 @@ def _lasting_s(job: Job, now: float | None) -> float | None:
 
     What follows the end of training is the rest of the user's program.
     """
-    last = job.finished_at or now or job.last_at
+    finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
+    last = finished_at or now or job.last_at
     return None if job.trained_at is None or last is None else max(0.0, last - job.trained_at)
 
 

@@ -64,7 +64,7 @@ def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pyt
 def test_a_noise_scale_that_is_no_number_in_half_of_the_steps_is_named_so() -> None:
     rows = [{"step": step, "batch": 8, "noise_scale": "NaN" if step % 2 else 8.0} for step in range(1, 5_001)]
     panel = Figure().subplots()
-    draw_noise(panel, RecordedRun(curves_of(rows), ()))
+    draw_noise(panel, run_of_rows(rows))
     told = [one.get_text() for one in panel.get_legend().get_texts()]
     assert told == ["noise scale (no number in 50 % of the steps)", "batch"]
 
