@@ -43,7 +43,7 @@ from kungfu.event_log.events import (
     SupersededEvent,
     ViewEvent,
 )
-from kungfu.event_log.numbers import as_float
+from kungfu.event_log.numbers import as_float, as_whole
 
 __all__ = ["SummaryMaker", "is_kept"]
 
@@ -101,9 +101,9 @@ class SummaryMaker:
             yield from self._of_event(event)
 
     def _of_row(self, row: Mapping[str, Any]) -> Event | None:
-        step, time = row.get("step"), as_float(row.get("time"))
+        step, time = as_whole(row.get("step")), as_float(row.get("time"))
         # A line that a damaged disk has left without what every line has.
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 62 or time is None:
+        if step is None or not 0 <= step < 1 << 62 or time is None:
             return None
         self._step = step
         return _event(time, step, _scalars(_numbers(row))) if is_kept(step) else None

@@ -76,7 +76,7 @@ class JobControl:
         return {**asdict(progress), "points": []}
 
     def _checkpoint_lines(self) -> list[str]:
-        newest = self._feed.newest_checkpoint()
+        newest = self._feed.job.checkpoint
         if newest is None:
             return [
                 "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
@@ -84,21 +84,24 @@ class JobControl:
                 "was told another one with --checkpoints)",
                 "this job has written no checkpoint yet, so how long it stops the training is not known",
             ]
-        before = self._feed.newest_step() - (newest["step"] or 0)
+        before = self._newest_step() - newest.step
         return [
             "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
-            f"where: beside the newest one, {newest['path']}",
-            f"that one is of step {figure(newest['step'])}, {counted(before, 'step')} before this one; it stopped the "
-            f"training for {duration(newest['stop_s'])}",
+            f"where: beside the newest one, {newest.path}",
+            f"that one is of step {figure(newest.step)}, {counted(before, 'step')} before this one; it stopped the "
+            f"training for {duration(newest.stop_s)}",
         ]
 
+    def _newest_step(self) -> int:
+        return int(self._feed.job.known.get("step", 0))
+
     def _stop_lines(self, plan: RequestPlan) -> list[str]:
-        newest, now = self._feed.newest_checkpoint(), self._feed.newest_step()
+        newest, now = self._feed.job.checkpoint, self._newest_step()
         kept = (
             "this job has written no checkpoint: what is not saved by the program itself is lost"
             if newest is None
-            else f"the newest checkpoint is of step {figure(newest['step'])}, "
-            f"{counted(now - (newest['step'] or 0), 'step')} before this one: {newest['path']}"
+            else f"the newest checkpoint is of step {figure(newest.step)}, {counted(now - newest.step, 'step')} before "
+            f"this one: {newest.path}"
         )
         return [
             f"training ends on {counted(plan.before, 'peer')} after the step under way; now it is step {figure(now)}",

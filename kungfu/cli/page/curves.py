@@ -8,6 +8,7 @@ from typing import Any
 
 from kungfu.cli.report.step_groups import StepGroups, WholeBatches
 from kungfu.cli.report.values import finite_number, number_or_nan, undefined_words
+from kungfu.event_log.numbers import as_whole
 
 __all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
 
@@ -34,9 +35,9 @@ class Curves:
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds a step. One that was done before is done again: what came of it and of those after it is undone."""
-        step = row.get("step")
+        step = as_whole(row.get("step"))
         # A line that a damaged disk has left without what every line has.
-        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < _LARGEST_STEP:
+        if step is None or not 0 <= step < _LARGEST_STEP:
             return
         # What came of a step that is done again is known once it is done.
         if step <= self._step:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from kungfu.cli.page.run_model import RunModel, as_text
 from kungfu.cli.page.update_log import UpdateLog
 from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError, UsageError
+from kungfu.event_log.job import Job
 from kungfu.record import read_plan
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
@@ -88,15 +89,10 @@ class PageFeed:
         with self._lock:
             return self._model.measured()
 
-    def newest_step(self) -> int:
-        """The newest step of the record."""
-        with self._lock:
-            return self._model.newest_step
-
-    def newest_checkpoint(self) -> Mapping[str, Any] | None:
-        """The newest checkpoint's item of the story."""
-        with self._lock:
-            return self._model.newest_checkpoint()
+    @property
+    def job(self) -> Job:
+        """The job as its record tells it so far."""
+        return self._model.job
 
     def _whole(self) -> str:
         with self._lock:

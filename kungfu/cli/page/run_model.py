@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,10 +11,9 @@ from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
 from kungfu.cli.page.story import Story
-from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.values import finite_number, rough_duration
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_float, as_json
+from kungfu.event_log.numbers import as_json
 
 __all__ = ["RunModel", "as_text"]
 
@@ -33,12 +31,14 @@ class RunModel:
 
     Args:
         name: Of the run.
+
+    Attributes:
+        job: The job of the run.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._curves, self._story, self._job, self._since = Curves(), Story(), Job(), LiveSince()
-        self._newest: Document = {}
+        self.job, self._curves, self._story, self._since = Job(), Curves(), Story(), LiveSince()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._sent_object: Document = {}
@@ -49,11 +49,10 @@ class RunModel:
         for row in new.rows:
             self._curves.add(row)
             self._speeds.add(row)
-            self._job = self._job.after_step(row)
-        self._note_newest(new.rows)
+            self.job = self.job.after_step(row)
         for event in new.events:
-            self._job = self._job.after(event)
-            self._story.add(event, self._job)
+            self.job = self.job.after(event)
+            self._story.add(event, self.job)
 
     def put(self, **parts: Any) -> None:
         """Sets parts of the document, each under its key; ``live`` is the job's own status, in the place of peers."""
@@ -72,35 +71,26 @@ class RunModel:
             changed["items"] = items
         return changed
 
-    def newest_checkpoint(self) -> Mapping[str, Any] | None:
-        """The newest checkpoint's item."""
-        return self._story.newest("checkpoint")
-
     def measured(self) -> MeasuredRun:
         """What a forecast is made from."""
-        rate = finite_number(self._newest.get("learning_rate"))
-        return MeasuredRun(self._job.rescales, self._speeds.measured(), rate, base=self._job.base)
-
-    @property
-    def newest_step(self) -> int:
-        """The newest step that was measured; 0 before the first."""
-        return int(self._newest.get("step") or 0)
+        rate = finite_number(self.job.known.get("learning_rate"))
+        return MeasuredRun(self.job.rescales, self._speeds.measured(), rate, base=self.job.base)
 
     def _parts(self) -> Document:
         """The parts that are sent whole whenever they change."""
         given = dict(self._given)
         live, now = given.pop("live", None), given.pop("now", 0.0)
-        rows = peer_rows(self._job, None if live is None else [(one, self._since.of(one, now)) for one in live])
-        run = {"name": self._name, **job_facts(self._job), "newest": self._newest,
+        rows = peer_rows(self.job, None if live is None else [(one, self._since.of(one, now)) for one in live])
+        run = {"name": self._name, **job_facts(self.job), "newest": self._newest(),
                "progress": self._told_progress(),
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
         return {"run": run, "peers": rows, **given}
 
     def _told_progress(self) -> Document:
         """How far the job is; about how long it goes on in words, as long as it does."""
-        told = asdict(self._job.progress.progress)
+        told = asdict(self.job.progress.progress)
         seconds = told.pop("seconds_left")
-        return {**told, "time_left": "" if seconds is None or self._job.ending else rough_duration(seconds)}
+        return {**told, "time_left": "" if seconds is None or self.job.ending else rough_duration(seconds)}
 
     def _is_new(self, key: str, value: Any) -> bool:
         # The plan is large, and set once.
@@ -111,15 +101,13 @@ class RunModel:
         changed, self._sent[key] = self._sent.get(key) != text, text
         return changed
 
-    def _note_newest(self, rows: Sequence[Row]) -> None:
-        for name in _NEWEST:
-            # What a step does not know stays what was known.
-            told = (number for row in reversed(rows) if (number := as_float(row.get(name))) is not None)
-            if (newest := next(told, None)) is not None:
-                self._newest[name] = newest
+    def _newest(self) -> Document:
+        """The newest figures; what a step does not know stays what was known."""
+        newest: Document = {name: self.job.known[name] for name in _NEWEST if name in self.job.known}
         # The smaller last step of an epoch is no batch.
         if known := self._curves.newest.get("batch"):
-            self._newest["batch"] = known[1]
+            newest["batch"] = known[1]
+        return newest
 
 
 def as_text(value: Any) -> str:

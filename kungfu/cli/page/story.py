@@ -98,10 +98,6 @@ class Story:
         found = {number: item for kept in self._kept.values() for number, item in kept.items()}
         return [found[number] for number in sorted(found)]
 
-    def newest(self, kind: str) -> Item | None:
-        """The newest item of a kind."""
-        return next(reversed([*self._kept.get(kind, {}).values()]), None)
-
     def _put(self, number: int, item: Item) -> None:
         kept = self._kept.setdefault(item["kind"], {})
         kept[number] = self._changed[number] = {"id": number, **item}

@@ -253,8 +253,8 @@ def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -
         assert "has written no checkpoint yet" in plan["lines"][-1]
         checkpoint = made(event="checkpoint", step=30, path="/runs/c/30", bytes=9, seconds=1, stop_s=0.25)
         appended(job, "events.jsonl", event_to_line(checkpoint))
-        look = page.server.feed.newest_checkpoint
-        awaited(lambda: look() is not None, what="the checkpoint in the record", deadline_s=30.0)
+        feed = page.server.feed
+        awaited(lambda: feed.job.checkpoint is not None, what="the checkpoint in the record", deadline_s=30.0)
         _, plan = page.post("/plan", {"action": "checkpoint"}, **secret)
         assert (
             plan["lines"][-1] == "that one is of step 30, 10 steps before this one; it stopped the training for 250 ms"
