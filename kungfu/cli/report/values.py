@@ -33,13 +33,8 @@ def finite_number(value: object) -> float | None:
     # Nearly always, in records of millions of steps.
     if type(value) is float:
         return value if math.isfinite(value) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        given = float(value)
-    except OverflowError:
-        return None
-    return given if math.isfinite(given) else None
+    given = as_float(value)
+    return given if given is not None and math.isfinite(given) else None
 
 
 def number_or_nan(value: object) -> float | None:
