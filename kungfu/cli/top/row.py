@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
 from kungfu.event_log.codec import line_to_event
 from kungfu.event_log.events import LoggedEvent
-from kungfu.event_log.growing_file import open_regular
+from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import fold
 from kungfu.runtime.job_api.status import JobStatus
 
@@ -148,15 +149,8 @@ def last_decision(folder: Path) -> str:
 
 
 def _newest_events(folder: Path) -> Iterator[LoggedEvent]:
-    try:
-        with open_regular(folder / "events.jsonl") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            yield line_to_event(line)
-        # The first one is cut, and the last one may be half written.
-        except ValueError:
-            continue
+    with suppress(OSError):
+        for line in GrowingFile(folder / "events.jsonl", at_first_bytes=_TAIL_BYTES).read_all():
+            # It is damaged, or of a later version.
+            with suppress(ValueError):
+                yield line_to_event(line)
