@@ -12,20 +12,18 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 from kungfu.cli.broken_pipe import open_closed_streams
 from kungfu.cli.export import exports
-from kungfu.cli.export.exports import Exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.cli.run_folder import RUNS
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
 from kungfu.runtime.core.cluster import Budgets
 from kungfu.runtime.core.failure import EXIT_CODES
-from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
 __all__ = ["main", "make_parser"]
@@ -35,35 +33,6 @@ _MOST_DESCRIPTORS = 1 << 16
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])
 
 
-@dataclass(frozen=True)
-class _CommandLine:
-    """A checked command line.
-
-    Attributes:
-        size: Peers that the job starts with.
-        hosting: The hosts of the job, and which of them this one is.
-        settings: What every peer is told.
-        folder: The folder of the run's record.
-        command: The program.
-        trace_limit_bytes: The most that the trace may grow to; 0 for no trace.
-        budgets: How many peers are replaced.
-        scaling: Whether commands may change the peers.
-        exports: What other programs see of the job.
-        standby: Processes on standby.
-    """
-
-    size: int
-    hosting: Hosting
-    settings: Settings
-    folder: Path
-    command: tuple[str, ...]
-    trace_limit_bytes: int
-    budgets: Budgets
-    scaling: Scaling
-    exports: Exports
-    standby: int
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job of a command line; the exit code is the job's."""
     if "stdout" in open_closed_streams():
@@ -71,8 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         parser = make_parser()
         words = exports.completed(sys.argv[1:] if arguments is None else arguments, parser=parser)
-        line = _checked(parser.parse_args(words))
-        return _run(line)
+        return _run(parser.parse_args(words))
     except KungfuError as error:
         print(f"kungfu-run: {error}", file=sys.stderr)
         return 2
@@ -175,8 +143,8 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _checked(given: argparse.Namespace) -> _CommandLine:
-    maximum = given.peers if given.max is None else given.max
+def _check_numbers(given: argparse.Namespace, *, maximum: int) -> None:
+    """Refuses numbers that are out of their range, or contradict each other."""
     if not 1 <= given.min <= given.peers <= maximum:
         raise UsageError(
             f"-np {given.peers} --min {given.min} --max {maximum}: must be 1 <= min <= np <= max; "
@@ -193,31 +161,6 @@ def _checked(given: argparse.Namespace) -> _CommandLine:
         raise UsageError(f"--report-every {given.report_every:g}: must be from 0.05 to 3600 seconds")
     if not 1 <= given.compare_every <= 1_000_000:
         raise UsageError(f"--compare-every {given.compare_every}: must be from 1 to 1000000 steps")
-    _check_policies(given.policy)
-    hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
-    watched = exports.read_exports(given, hosting=hosting)
-    command, checkpoints, deadlines = _command(given.command), _checkpoint_settings(given), _deadlines(given)
-    _check_standby(given.standby, command)
-    folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
-    settings = Settings(
-        job=hosting.job,
-        peer=-1,
-        agent=hosting.own.name,
-        secret=hosting.secret,
-        attachment=given.attachment,
-        limits=Limits(given.min, maximum),
-        deadlines=deadlines,
-        policies=tuple(given.policy),
-        recording="steps" if given.trace_limit else "nothing",
-        checkpoints=replace(checkpoints, folder=str((given.checkpoints or folder / "checkpoints").absolute())),
-        report_s=given.report_every,
-        compare_every=given.compare_every,
-    )
-    budgets = Budgets(given.failures, given.preemptions)
-    limit_bytes = round(given.trace_limit * 1e6)
-    return _CommandLine(
-        given.peers, hosting, settings, folder, command, limit_bytes, budgets, given.scaling, watched, given.standby
-    )
 
 
 def _new_folder(hosting: Hosting, stamp: str) -> Path:
@@ -232,6 +175,24 @@ def _new_folder(hosting: Hosting, stamp: str) -> Path:
             raise UsageError(f"{folder}: {error.strerror}; give --logdir, a folder that can be written") from error
         return folder
     raise AssertionError("unreachable")
+
+
+def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> Settings:
+    """What every peer is told, but for the folder of checkpoints."""
+    return Settings(
+        job=hosting.job,
+        peer=-1,
+        agent=hosting.own.name,
+        secret=hosting.secret,
+        attachment=given.attachment,
+        limits=Limits(given.min, maximum),
+        checkpoints=_checkpoint_settings(given),
+        deadlines=_deadlines(given),
+        policies=tuple(given.policy),
+        recording="steps" if given.trace_limit else "nothing",
+        report_s=given.report_every,
+        compare_every=given.compare_every,
+    )
 
 
 def _deadlines(given: argparse.Namespace) -> Deadlines:
@@ -310,20 +271,31 @@ def _raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _run(line: _CommandLine) -> int:
+def _run(given: argparse.Namespace) -> int:
+    """Runs the job of a command line, which is checked before anything is made or started; returns the exit code."""
+    maximum = given.peers if given.max is None else given.max
+    _check_numbers(given, maximum=maximum)
+    _check_policies(given.policy)
+    hosting = read_hosting(given, maximum=maximum, attachment=given.attachment, environment=os.environ)
+    watched = exports.read_exports(given, hosting=hosting)
+    command, settings = _command(given.command), _settings(given, hosting, maximum=maximum)
+    _check_standby(given.standby, command)
+    folder = given.logdir or _new_folder(hosting, time.strftime("%Y%m%d-%H%M%S"))
+    kept = (given.checkpoints or folder / "checkpoints").absolute()
+    settings = replace(settings, checkpoints=replace(settings.checkpoints, folder=str(kept)))
     _raise_descriptor_limit()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.console import make_console
     from kungfu.runtime.agent.agent import Agent, JobSpec
     from kungfu.runtime.agent.record.journal import Journal
 
-    journal = Journal(line.folder, trace_limit_bytes=line.trace_limit_bytes)
+    journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
     job = JobSpec(
-        line.command, line.size, line.settings, dict(os.environ), line.budgets, line.scaling,
-        line.hosting.hosts, line.hosting.place, line.standby,
+        command, given.peers, settings, dict(os.environ), Budgets(given.failures, given.preemptions), given.scaling,
+        hosting.hosts, hosting.place, given.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
-        with exports.exporting(line.exports, journal.folder, tell=console.remark) as listeners:
+        with exports.exporting(watched, journal.folder, tell=console.remark) as listeners:
             ending = Agent(job, journal=journal, console=console, listeners=listeners).run()
             journal.close()
         console.ended(ending)

@@ -12,14 +12,20 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.hosting import Hosting
-from kungfu.cli.run import _checked, _new_folder, _raise_descriptor_limit, main, make_parser
+from kungfu.cli.run import _new_folder, _raise_descriptor_limit, _settings, main, make_parser
 from kungfu.runtime.checkpoints import CheckpointFolder
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.settings import Settings
 from tests.runtime.checkpoints.test_folder import writing
 from tests.runtime.checkpoints.test_folder_lock import held_elsewhere
 
 SCREEN_LINES = 40
 HERE = (Host("127.0.0.1", 2, 0), Host("127.0.0.2", 2, 0))
+
+
+def settings_of(words: Sequence[str]) -> Settings:
+    """What peers are told where the command line has these words."""
+    return _settings(make_parser().parse_args(words), Hosting(HERE, 0, "job", "ab"), maximum=1)
 
 
 def made(places: Sequence[int]) -> list[str]:
@@ -57,8 +63,7 @@ def test_a_line_that_is_refused_leaves_no_folder_behind(
 def test_every_policy_of_the_line_is_one_of_the_job(tmp_path: Path) -> None:
     specs = ("schedule({10: 2})", "linear_scaling(over_steps=5)")
     words = ["--logdir", str(tmp_path / "log"), *(word for spec in specs for word in ("--policy", spec))]
-    line = _checked(make_parser().parse_args(["-np", "1", *words, sys.executable, "-m", "train"]))
-    assert line.settings.policies == specs
+    assert settings_of(["-np", "1", *words, sys.executable, "-m", "train"]).policies == specs
 
 
 _IN_NO_ROOM = """
@@ -87,11 +92,11 @@ def test_one_line_of_a_supervisor_begins_anew_and_then_goes_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["-np", "1", "--logdir", "log", "--checkpoints", "kept", "--resume-if-any", "kept", "bash", "run.sh"]
-    first = _checked(make_parser().parse_args(words)).settings.checkpoints
+    first = settings_of(words).checkpoints
     assert (first.resume, first.resume_option) == ("", f"--resume-if-any {tmp_path}/kept")
     assert "--resume-if-any kept: no checkpoint is there yet; training begins anew\n" in capsys.readouterr().err
     made = CheckpointFolder(tmp_path / "kept").publish(7, writing(7))
-    assert _checked(make_parser().parse_args(words)).settings.checkpoints.resume == str(made)
+    assert settings_of(words).checkpoints.resume == str(made)
     assert capsys.readouterr().err == ""
     (made / "kungfu.json").write_text("{")
     assert main(words) == 2, "a damaged one is none that is not there"
