@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.cli.report.values import counted, duration, figure, label, peers_named
@@ -12,14 +10,12 @@ from kungfu.event_log.job import Job
 
 __all__ = [
     "MembershipChange",
-    "StopTiming",
     "changes",
     "joined_and_left",
     "phase_of",
     "recovered",
     "rescaled",
     "stood_still",
-    "timing_of",
 ]
 
 _BESIDE = ("spawn_s", "ready_s")
@@ -29,32 +25,10 @@ _AFTER = "first_step_s"
 MembershipChange = RescaleEvent | RecoveredEvent
 
 
-@dataclass(frozen=True)
-class StopTiming:
-    """The parts of a change in words: ``beside`` training, while it ``stopped``, and the first step ``after``.
-
-    ``inside`` are those of the stop, in brackets; empty where none are told.
-    """
-
-    beside: str
-    stopped: str
-    after: str
-    inside: str = ""
-
-
-def timing_of(event: MembershipChange) -> StopTiming:
-    """The parts that an event tells, each in its phase; parts that are not known by name count as stopped."""
-    parts = event.parts
-    # A record of a later version may name parts that are not known here: a stop's parts must add up to it.
-    others = tuple(name for name in parts if name not in (*_BESIDE, *_STOPPED, _AFTER))
-    listed = _listed(parts, (*_STOPPED, *others))
-    inside = f" ({listed})" if listed else ""
-    after = duration(parts.get(_AFTER))
-    return StopTiming(_listed(parts, _BESIDE), duration(event.stop_s) + inside, after, inside)
-
-
 def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
     """When a part of a change took place: ``beside`` training, while it ``stopped``, or ``after`` the stop.
+
+    A record of a later version may name parts that are not known here: a stop's parts must add up to it.
 
     >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
     ['beside', 'stopped', 'after', 'stopped']
@@ -62,8 +36,17 @@ def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
     return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"
 
 
-def _listed(parts: Mapping[str, float], names: tuple[str, ...]) -> str:
-    return ", ".join(f"{label(name.removesuffix('_s'))} {duration(parts[name])}" for name in names if name in parts)
+def _parts(event: MembershipChange, phase: Literal["beside", "stopped"]) -> str:
+    """The parts of a change in one phase, each with its time, first those that are known by name; empty for none."""
+    names = dict.fromkeys((*_BESIDE, *_STOPPED, *event.parts))
+    parts = {name: event.parts[name] for name in names if name in event.parts and phase_of(name) == phase}
+    return ", ".join(f"{label(name.removesuffix('_s'))} {duration(took)}" for name, took in parts.items())
+
+
+def _stopped(event: MembershipChange) -> str:
+    """The parts of the stop, in brackets."""
+    parts = _parts(event, "stopped")
+    return f" ({parts})" if parts else ""
 
 
 def joined_and_left(event: RescaleEvent) -> str:
@@ -75,16 +58,16 @@ def joined_and_left(event: RescaleEvent) -> str:
 
 def rescaled(event: RescaleEvent) -> tuple[str, list[str]]:
     """A rescale as a headline with its details: what decided it, who came and went, and how long it took."""
-    timing, peers = timing_of(event), joined_and_left(event)
+    peers, made_ready = joined_and_left(event), _parts(event, "beside")
     sizes = f"{figure(event.before)} -> {counted(event.after, 'peer')}"
     decided = [] if event.decided_at is None else [_decided(event.rule, event.decided_at, event.step)]
-    beside = [f"made ready while training went on: {timing.beside}"] if timing.beside else []
+    beside = [f"made ready while training went on: {made_ready}"] if made_ready else []
     batch = counted(event.global_batch_size, "sample")
     return f"step {figure(event.step)}: {sizes}{f'; {peers}' if peers else ''}", [
         *decided,
         *beside,
-        f"training stood still for {timing.stopped}",
-        f"the first step after it took {timing.after}; the batch is now {batch}",
+        f"training stood still for {duration(event.stop_s)}{_stopped(event)}",
+        f"the first step after it took {duration(event.parts.get(_AFTER))}; the batch is now {batch}",
     ]
 
 
@@ -123,12 +106,12 @@ def recovered(event: RecoveredEvent) -> tuple[str, list[str]]:
 
 
 def _stood_still(event: RecoveredEvent) -> list[str]:
-    timing = timing_of(event)
+    after, before = duration(event.parts.get(_AFTER)), duration(event.step_s)
     noticed, regrouped = duration(event.noticed_s), duration(event.regrouped_s)
     return [
         f"training stood still for {duration(event.stop_s)}, from step to step, less a step",
-        f"noticed {noticed} after the last step, then regrouped in {regrouped}{timing.inside}",
-        f"the first step after it took {timing.after}; one of those before, {duration(event.step_s)}",
+        f"noticed {noticed} after the last step, then regrouped in {regrouped}{_stopped(event)}",
+        f"the first step after it took {after}; one of those before, {before}",
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kungfu.cli.report import one_line
-from kungfu.cli.report.changes import StopTiming, changes, timing_of
+from kungfu.cli.report.changes import changes, rescaled
 from kungfu.cli.report.one_line import SILENT
 from kungfu.event_log.job import fold
 from tests.event_log.made import KINDS, made
@@ -114,9 +114,13 @@ def test_a_peer_at_its_end_is_one_line(fields: dict[str, object], text: str) -> 
 
 
 def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
-    parts = {"spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
-    timing = timing_of(made(event="rescale", stop_s=0.5, parts=parts))
-    assert timing == StopTiming("spawn 4.6 s", "500 ms (barrier 30 ms)", "200 ms", " (barrier 30 ms)")
+    parts = {"later_s": 0.1, "spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
+    _, details = rescaled(made(event="rescale", stop_s=0.5, global_batch_size=8, parts=parts))
+    assert details == [
+        "made ready while training went on: spawn 4.6 s",
+        "training stood still for 500 ms (barrier 30 ms, later 100 ms)",
+        "the first step after it took 200 ms; the batch is now 8 samples",
+    ]
 
 
 def test_changes_of_the_membership_are_counted_by_what_they_followed_from() -> None:
