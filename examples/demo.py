@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from kungfu.cli.draw.picture import draw_run
+from kungfu.cli.draw.picture import draw_command
 from kungfu.cli.report import decisions_table, read_events
 
 DEVICE_MS, THREE_FROM = 40.0, 900
@@ -92,7 +92,8 @@ def main() -> None:
             f"training was over before {summary['too_late']} more could join, so slowly do peers start here now: "
             f"--epochs {4 * epochs} trains for longer"
         )
-    console.print(f"picture  {draw_run(folder, folder / 'run.png')}")
+    console.print("picture  ", end="")
+    draw_command(folder, None, signals=None)
     console.print(f"summary  {folder / 'summary.json'}")
     console.print(f"report   kungfu why {folder}")
 

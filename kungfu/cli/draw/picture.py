@@ -15,7 +15,7 @@ from kungfu.cli.report.changes import changes, stood_still
 from kungfu.cli.report.values import counted
 from kungfu.event_log.job import fold
 
-__all__ = ["draw_command", "draw_run"]
+__all__ = ["draw_command"]
 
 Paint = Callable[[Any, RecordedRun], None]
 
@@ -24,7 +24,22 @@ _WIDTH, _HEIGHT, _SIGNAL_HEIGHT = 9.0, 9.5, 1.9
 
 
 def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | None) -> int:
-    """Draws a run, and prints where the picture is and what is not in it; returns the exit code."""
+    """Draws the run that a folder records, and prints where the picture is and what is not in it.
+
+    The panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
+    loss, samples/s, and one for each signal.
+
+    Args:
+        folder: The folder that kungfu-run wrote to.
+        target: The PNG to write; without it ``run.png`` in the folder.
+        signals: The names of the signals that are drawn; without it those that change, up to a few.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        UsageError: There is no record, no step or no such signal in it, or `target` cannot be written.
+    """
     run = read_run(folder)
     chosen = chosen_signals(run, signals)
     print(_draw(run, chosen, folder, target or folder / "run.png"))
@@ -34,24 +49,6 @@ def draw_command(folder: Path, target: Path | None, *, signals: Sequence[str] | 
     elif signals is None and left_out:
         print(f"note: not drawn: {', '.join(left_out)} (--signals NAME,NAME draws up to {MOST_SIGNALS})")
     return 0
-
-
-def draw_run(folder: Path, target: Path, *, signals: Sequence[str] | None = None) -> Path:
-    """Draws the run that `folder` records as a PNG, and gives its path.
-
-    The panels share the axis of steps: the size with its decisions, the noise scale in samples beside the batch, the
-    loss, samples/s, and one for each signal.
-
-    Args:
-        folder: The folder that kungfu-run wrote to.
-        target: The file to write.
-        signals: The names of the signals that are drawn; without it those that change, up to a few.
-
-    Raises:
-        UsageError: There is no record, no step or no such signal in it, or `target` cannot be written.
-    """
-    run = read_run(folder)
-    return _draw(run, chosen_signals(run, signals), folder, target)
 
 
 def _draw(run: RecordedRun, signals: Sequence[str], folder: Path, target: Path) -> Path:

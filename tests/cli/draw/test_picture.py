@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.draw.picture import _title, draw_run
+from kungfu.cli.draw.picture import _title, draw_command
 from kungfu.cli.draw.recorded_run import read_run
 from kungfu.cli.main import main
 from kungfu.errors import UsageError
@@ -19,7 +19,8 @@ from tests.event_log.made import made
 
 def drawn(folder: Path, metrics: Sequence[Mapping[str, Any]], *, events: Events = GROWN) -> tuple[int, int]:
     """Width and height of the picture of a run with these metrics, in pixels, from the PNG itself."""
-    image = draw_run(written(folder, events, metrics=metrics), folder / "a.png").read_bytes()
+    assert draw_command(written(folder, events, metrics=metrics), folder / "a.png", signals=None) == 0
+    image = (folder / "a.png").read_bytes()
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     width, height = struct.unpack(">II", image[16:24])
     return width, height
@@ -58,13 +59,13 @@ def test_events_with_empty_fields_leave_a_picture(tmp_path: Path) -> None:
 
 def test_a_run_without_a_step_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no step of the run was measured"):
-        draw_run(written(tmp_path, GROWN, metrics=[{"loss": 1.0}]), tmp_path / "a.png")
+        drawn(tmp_path, [{"loss": 1.0}])
 
 
 def test_a_picture_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
     run = written(tmp_path, GROWN, metrics=[measured(1)])
     with pytest.raises(UsageError, match=r"none/a\.png: No such file"):
-        draw_run(run, tmp_path / "none" / "a.png")
+        draw_command(run, tmp_path / "none" / "a.png", signals=None)
 
 
 def test_the_title_counts_the_losses_of_peers_and_what_they_stopped(tmp_path: Path) -> None:
