@@ -14,7 +14,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["check_version", "event_of", "event_to_json", "event_to_line", "events_schema", "fields_of", "line_to_event"]
+__all__ = ["check_version", "event_in", "event_of", "event_to_json", "event_to_line", "events_schema", "fields_of"]
 
 _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
 
@@ -34,12 +34,12 @@ def event_to_json(event: LoggedEvent) -> dict[str, Any]:
     return cast(dict[str, Any], as_json(fields_of(event)))
 
 
-def line_to_event(line: str | bytes) -> AnyEvent:
-    """The event of a line that ``event_to_line`` made. Raises ``ValueError`` for anything else."""
+def event_in(line: str | bytes) -> AnyEvent | None:
+    """The event of a line that ``event_to_line`` made; ``None`` for one that is cut, damaged, or of a later version."""
     try:
         return cast(AnyEvent, _decoder.decode(line))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(f"not an event of this record: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def fields_of(event: LoggedEvent) -> dict[str, Any]:

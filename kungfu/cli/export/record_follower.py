@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kungfu.cli.report.metrics import Row, row_of_line
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import check_version, line_to_event
+from kungfu.event_log.codec import check_version, event_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
 from kungfu.event_log.growing_file import GrowingFile
 
@@ -58,10 +58,7 @@ class RecordFollower:
     def _parsed(self, lines: list[bytes]) -> list[AnyEvent]:
         found: list[AnyEvent] = []
         for line in lines:
-            try:
-                event = line_to_event(line)
-            except ValueError:
-                event = None
+            event = event_in(line)
             # The first line says the version, and without it the others mean nothing.
             if not self._is_checked:
                 check_version(event, where=str(self._folder / "events.jsonl"))

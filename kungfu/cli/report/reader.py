@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import check_version, line_to_event
+from kungfu.event_log.codec import check_version, event_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
 
 __all__ = ["EventRecord", "nothing_in", "open_record", "read_events"]
@@ -31,7 +31,7 @@ def read_events(folder: Path) -> EventRecord:
     first: AnyEvent | None = None
     with open_record(folder, "events.jsonl") as lines:
         for place, line in enumerate(lines, start=1):
-            event = _event(line)
+            event = event_in(line)
             first = event if place == 1 else first
             if event is not None:
                 events.append(event)
@@ -63,13 +63,6 @@ def open_record(folder: Path, name: str) -> BinaryIO:
 def nothing_in(path: Path) -> UsageError:
     """The error of a file that holds no line of a record."""
     return UsageError(f"{path}: no line of it is a record; did the run start, and is this its folder?")
-
-
-def _event(line: bytes) -> AnyEvent | None:
-    try:
-        return line_to_event(line)
-    except ValueError:
-        return None
 
 
 def _remark(place: int, *, is_last: bool, name: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import psutil
 from kungfu.cli.console.screen_state import decision_words
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.errors import KungfuError
-from kungfu.event_log.codec import line_to_event
-from kungfu.event_log.events import LoggedEvent
+from kungfu.event_log.codec import event_in
 from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import fold
 from kungfu.runtime.job_api.status import JobStatus
@@ -145,12 +143,8 @@ def _state(status: JobStatus) -> str:
 
 def last_decision(folder: Path) -> str:
     """The newest decision, rescale or recovery near the end of a record, in words; empty where there is none."""
-    return decision_words(fold(_newest_events(folder)))
-
-
-def _newest_events(folder: Path) -> Iterator[LoggedEvent]:
-    with suppress(OSError):
-        for line in GrowingFile(folder / "events.jsonl", at_first_bytes=_TAIL_BYTES).read_all():
-            # It is damaged, or of a later version.
-            with suppress(ValueError):
-                yield line_to_event(line)
+    lines = GrowingFile(folder / "events.jsonl", at_first_bytes=_TAIL_BYTES).read_all()
+    try:
+        return decision_words(fold(filter(None, map(event_in, lines))))
+    except OSError:
+        return ""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kungfu.event_log.codec import line_to_event
+from kungfu.event_log.codec import event_in
 from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import Job
 
@@ -40,9 +39,8 @@ class JobWatcher:
     def look(self) -> Job:
         """The job by now."""
         for line in self._events.read_all():
-            # A disk that was full has cut it short, or it is of a later version.
-            with suppress(ValueError):
-                self.job = self.job.after(line_to_event(line))
+            if (event := event_in(line)) is not None:
+                self.job = self.job.after(event)
         for row in _objects(self._metrics.read_all()):
             self.job = self.job.after_step(row)
         return self.job
