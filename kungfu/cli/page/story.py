@@ -20,7 +20,7 @@ from typing import Any
 
 from kungfu.cli.report.changes import MembershipChange, phase_of
 from kungfu.cli.report.decisions import SettingRun, asked, contest, passed_over, requested_by_hook
-from kungfu.cli.report.narrative import is_told, paragraph, root_causes
+from kungfu.cli.report.narrative import is_told, paragraph
 from kungfu.cli.report.values import counted, duration, figure, label
 from kungfu.event_log.events import (
     CalledEvent,
@@ -168,9 +168,6 @@ def _items(event: LoggedEvent) -> Iterator[Item]:
             yield from _decision(event)
         case RescaleEvent() | RecoveredEvent():
             yield {**_told("change", event), **_change(event)}
-        case FailedEvent():
-            for cause in root_causes([event]):
-                yield {**_told("failure", event), "headline": cause.headline, "details": [*cause.details]}
         case RequestEvent():
             more: Item = {"request_id": event.id, "state": event.state, "reason": event.reason}
             yield {**_told("request", event), **more}

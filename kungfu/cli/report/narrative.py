@@ -51,7 +51,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job, fold
 
-__all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph", "root_causes"]
+__all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph"]
 
 HeadlineAndDetails = tuple[str, list[str]]
 
@@ -81,7 +81,8 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
     began = next((event.time for event in events if event.time is not None), None)
     expected = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     told = merged_runs([event for event in events if is_told(event, expected=expected)])
-    return [*root_causes(events), *(paragraph(one, began) for one in told), *_conclusion(fold(events), now)]
+    causes = [paragraph(event, None) for event in events if isinstance(event, FailedEvent)]
+    return [*causes, *(paragraph(one, began) for one in told), *_conclusion(fold(events), now)]
 
 
 def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
@@ -166,6 +167,13 @@ def _peer_ended(event: PeerEndedEvent) -> HeadlineAndDetails:
     return f"peer {figure(event.peer)} ended: {event.how}", []
 
 
+def _failed(event: FailedEvent) -> HeadlineAndDetails:
+    # The cause may be that of the job, and of no one peer.
+    log = f"peers/peer-{event.peer}.log" if event.peer >= 0 else "peers/"
+    details = [f"what it printed is in {log}", f"the job's exit code is {figure(event.code)}"]
+    return f"this run failed: {event.error}", details
+
+
 def _checkpoint(event: CheckpointEvent) -> HeadlineAndDetails:
     if event.error:
         return one_line(event), ["training went on without it; what was there before is as it was"]
@@ -185,20 +193,11 @@ _TELLERS: Mapping[type, Callable[[Any], HeadlineAndDetails]] = {
     LostEvent: _lost,
     RecoveredEvent: recovered,
     PeerEndedEvent: _peer_ended,
+    FailedEvent: _failed,
 }
 
 
 # ---- the whole run ---------------------------------------------------------------------------------------------------
-
-
-def root_causes(events: Sequence[LoggedEvent]) -> Iterator[Paragraph]:
-    """What was at the root of a failure of the job, for each event that tells of one."""
-    for event in events:
-        if isinstance(event, FailedEvent):
-            # The cause may be that of the job, and of no one peer.
-            log = f"peers/peer-{event.peer}.log" if event.peer >= 0 else "peers/"
-            details = (f"what it printed is in {log}", f"the job's exit code is {figure(event.code)}")
-            yield Paragraph(None, f"this run failed: {event.error}", details)
 
 
 def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
