@@ -102,11 +102,9 @@ def read_hosting(
     place = own_place(hosts, given.own_name, local_addresses=local_addresses())
     secret = _secret(given.secret_file, environment)
     # Hosts that were given no secret cannot agree on one; a single host makes its own.
-    if secret is None:
-        if len(hosts) > 1:
-            raise UsageError(f"several hosts need a secret that they share; {_HOW}")
-        return Hosting(hosts, place, secrets.token_hex(4), secrets.token_hex(32))
-    return Hosting(hosts, place, secrets.token_hex(4), secret)
+    if secret is None and len(hosts) > 1:
+        raise UsageError(f"several hosts need a secret that they share; {_HOW}")
+    return Hosting(hosts, place, secrets.token_hex(4), secret or secrets.token_hex(32))
 
 
 def _refuse_without_hosts(given: argparse.Namespace) -> None:

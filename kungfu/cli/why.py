@@ -21,10 +21,9 @@ from kungfu.cli.report import (
     read_rows,
     span_trees,
 )
-from kungfu.cli.report.missing_steps import is_gap
 from kungfu.cli.report.values import duration
 from kungfu.errors import UsageError
-from kungfu.event_log.events import RecoveredEvent
+from kungfu.event_log.events import GapEvent, RecoveredEvent
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 __all__ = ["why_command"]
@@ -74,7 +73,10 @@ def _print(console: Console, lines: Iterator[Text]) -> None:
 
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
     """Remarks on missing metrics, where peers were lost or a disk was full; else they are whole, and long to read."""
-    lost = any(isinstance(event, RecoveredEvent) or is_gap(event, "metrics.jsonl") for event in record.events)
+    lost = any(
+        isinstance(event, RecoveredEvent) or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
+        for event in record.events
+    )
     metrics = folder / "metrics.jsonl"
     if not lost or not metrics.exists() or not metrics.stat().st_size:
         return []

@@ -51,7 +51,7 @@ class RunConsole:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
-        self._events = EventLines(self._tell)
+        self._events = EventLines(self.remark)
         self._gaps: dict[str, str] = {}  # by file; told once more at the end, where nobody overlooks it
         self._closing = threading.Event()
         self._painter = threading.Thread(target=self._paint_on, name="kungfu-painter", daemon=True)
@@ -83,11 +83,8 @@ class RunConsole:
         self._state.step(fields)
 
     def remark(self, text: str) -> None:
-        """Something about the command itself that a person should know, while the job goes on."""
-        self._tell(text)
-
-    def _tell(self, line: str) -> None:
-        self._state.add_line(OutputLine(KUNGFU, sanitize(line, encoding=self._encoding)))
+        """Something that a person should know, while the job goes on."""
+        self._state.add_line(OutputLine(KUNGFU, sanitize(text, encoding=self._encoding)))
 
     def ended(self, ending: Ending) -> None:
         """Prints how the job ended, below everything else: the root cause first if it failed."""

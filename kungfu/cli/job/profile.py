@@ -51,10 +51,7 @@ def run_profile(
         _print(progress, measures)
     if measures:
         _write(stem.with_name(f"{stem.name}.json"), f"{text}\n".encode())
-        _write(
-            stem.with_name(f"{stem.name}.png"),
-            _draw([(one.size, one.samples_per_s, one.efficiency) for one in measures]),
-        )
+        _write(stem.with_name(f"{stem.name}.png"), _draw(measures))
         if form == "text":
             print(f"written: {stem}.json, {stem}.png")
     return exit_code(progress, timeout_s=timeout_s)
@@ -99,16 +96,16 @@ def _write(path: Path, content: bytes) -> None:
         raise UsageError(f"{path}: {error.strerror}; give a file that can be written with --to") from error
 
 
-def _draw(measures: Sequence[tuple[int, float, float]]) -> bytes:
-    """A PNG of (peers, samples/s, efficiency); the dotted line is where all peers train as much as at the best size."""
+def _draw(measures: Sequence[Measure]) -> bytes:
+    """A PNG of throughput and efficiency; the dotted line is where all peers train as much as at the best size."""
     canvas = blank_figure(7.0, 4.2)
     left: Any = canvas.subplots()
     right = left.twinx()
-    sizes, speeds, shares = zip(*measures, strict=True)
+    sizes, speeds = [one.size for one in measures], [one.samples_per_s for one in measures]
     best = max(speed / size for size, speed in zip(sizes, speeds, strict=True))
     left.plot([0, *sizes], [0, *(best * size for size in sizes)], color=GREY, linestyle=":", label="all at their best")
     left.plot(sizes, speeds, color=BLUE, marker="o", label="throughput")
-    right.plot(sizes, shares, color=GREEN, marker="s", linestyle="--", label="efficiency")
+    right.plot(sizes, [one.efficiency for one in measures], color=GREEN, marker="s", linestyle="--", label="efficiency")
     left.set_xlabel("size (peers)")
     left.set_ylabel("throughput (samples/s)", color=BLUE)
     right.set_ylabel("efficiency", color=GREEN)

@@ -9,7 +9,7 @@ from kungfu.cli.report.metrics import Row, rows_in_order
 from kungfu.cli.report.values import finite_number
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RecoveredEvent
 
-__all__ = ["is_gap", "missing_steps"]
+__all__ = ["missing_steps"]
 
 # Between the end of a step on a peer and the moment in which it would have been written, for a machine that is busy.
 _REPORT_S = 5.0
@@ -33,11 +33,6 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
         f"{_why(gap, recovered) or _unwritten(events, gap.before, gap.after)}"
         for gap in _gaps(events, metrics, recovered)
     ]
-
-
-def is_gap(event: LoggedEvent, file: str) -> bool:
-    """Whether an event says that a file of the record lacks something that could not be written."""
-    return isinstance(event, GapEvent) and event.file == file
 
 
 @dataclass(frozen=True)
