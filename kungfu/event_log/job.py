@@ -49,7 +49,10 @@ from kungfu.event_log.events import (
 from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
-__all__ = ["Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold"]
+__all__ = ["FIGURES_OF_JOB", "Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold"]
+
+# The figures of a step that every job has, but for the learning rate; every other number is a named signal of a policy.
+FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 # The newest ones of what happens again and again; the record has all of it.
 _MOST_KEPT, _MOST_ENDED, _MOST_TROUBLES = 200, 64, 8

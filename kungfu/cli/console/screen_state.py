@@ -13,7 +13,7 @@ from typing import Any
 
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, rough_duration
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RefusedEvent, RescaleEvent
-from kungfu.event_log.job import Job
+from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
 
 __all__ = [
@@ -100,10 +100,6 @@ class ScreenState:
             return update
 
 
-# Fields of a step that are shown in a fixed place, or not at all; every other one is a monitor of the policy.
-_OWN = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s", "straggler_fractions")
-
-
 def activity_words(job: Job) -> str:
     """The activity of a job besides its steps."""
     # The programs go on after it, and may train again: that is another phase.
@@ -142,7 +138,9 @@ def status_words(job: Job) -> tuple[tuple[str, str], ...]:
     (('step', '7'), ('samples/s', '690'))
     """
     step, progress = job.newest, job.progress.progress
-    named = {name: value for name, value in step.items() if name not in _OWN and not isinstance(value, Mapping)}
+    named = {
+        name: value for name, value in step.items() if name not in FIGURES_OF_JOB and not isinstance(value, Mapping)
+    }
     monitors, lost = {"noise_scale": None, **named}, job.not_finite.get("loss")
     return (
         ("step", figure(step.get("step")) + _last_step(step.get("step"), progress)),

@@ -17,6 +17,7 @@ from kungfu.cli.report.step_groups import Figures, Spread, StepGroups, WholeBatc
 from kungfu.cli.report.values import not_finite, number_or_nan, undefined_words
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
+from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
 
 __all__ = ["FRACTIONS", "MOST_GROUPS", "DrawnCurve", "RecordedRun", "Series", "curve_in", "read_run", "run_of_rows"]
@@ -28,8 +29,6 @@ Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent | S
 FRACTIONS = "straggler_fractions"
 # A picture is some 1,000 pixels wide.
 MOST_GROUPS = 2048
-# The fields of a step that are the job's own; every other number is a named signal of a policy.
-_OF_THE_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
 
 
 def _is_signal(name: str, value: object) -> bool:
-    if name in _OF_THE_JOB:
+    if name in FIGURES_OF_JOB:
         return False
     if name == FRACTIONS:
         return isinstance(value, Mapping)

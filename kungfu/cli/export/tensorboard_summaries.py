@@ -43,15 +43,13 @@ from kungfu.event_log.events import (
     SupersededEvent,
     ViewEvent,
 )
+from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float, as_whole
 
 __all__ = ["SummaryMaker", "is_kept"]
 
 Scalars = dict[str, float]
 
-# The fields of a step that are the job's own; every other number is a named signal of a policy.
-_OF_THE_JOB = ("epoch", "size", "batch", "loss", "learning_rate", "samples_per_s")
-_NO_NUMBERS = ("time", "step", "straggler_fractions")
 # Every step up to here, then every 10th, from ten times as many on every 100th, and so on.
 _ALL_STEPS = 10_000
 # The texts of these kinds stand apart; those of all other events are of the job.
@@ -124,9 +122,10 @@ def _numbers(row: Mapping[str, Any]) -> Scalars:
     """The numbers of a step by tag; what is not known has none, NaN and infinities are numbers here."""
     numbers: Scalars = {}
     for name, value in row.items():
-        number = None if name in _NO_NUMBERS else as_float(value)
+        number = None if name in ("time", "step") else as_float(value)
         if number is not None:
-            numbers[f"{'job' if name in _OF_THE_JOB else 'signals'}/{name}"] = number
+            group = "job" if name in FIGURES_OF_JOB or name == "learning_rate" else "signals"
+            numbers[f"{group}/{name}"] = number
     samples, speed = as_float(row.get("batch")), as_float(row.get("samples_per_s"))
     # How long the step took, where that was measured.
     if samples is not None and speed is not None and 0 < speed < math.inf:

@@ -14,7 +14,6 @@ __all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
 
 MOST_GROUPS = 1024
 MOST_CURVES = 40
-_NO_CURVES = ("time", "step", "straggler_fractions")
 _LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact
 
 
@@ -46,7 +45,7 @@ class Curves:
         self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks are set
         figures, batch = {"time": self._time}, self._batches.batch(row)
         for name, value in row.items():
-            number = None if name in _NO_CURVES else batch if name == "batch" else number_or_nan(value)
+            number = None if name in ("time", "step") else batch if name == "batch" else number_or_nan(value)
             if number is None or (math.isnan(number) and name not in self._names):
                 continue
             if name in self._names or self._has_room(name):
