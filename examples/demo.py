@@ -1,6 +1,6 @@
 """The main job, end to end: a policy grows a real training run from 2 peers to 4, and lets one go near the end.
 
-Ends with a table of decisions, a picture, and a summary as JSON, in ``runs/demo``.
+Ends with the decisions and changes, a picture, and a summary as JSON, in ``runs/demo``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import numpy as np
 from rich.console import Console
 
 from kungfu.cli.draw.picture import draw_command
-from kungfu.cli.report import decisions_table, read_events
+from kungfu.cli.report import read_events
+from kungfu.cli.report.narrative import paragraph
+from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RefusedEvent, RescaleEvent
 
 DEVICE_MS, THREE_FROM = 40.0, 900
 
@@ -82,7 +84,10 @@ def main() -> None:
     summary = summarise(folder, attachment=attachment, epochs=epochs, seconds=seconds)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     console = Console()
-    console.print(decisions_table(read_events(folder).events))
+    for event in read_events(folder).events:
+        if isinstance(event, DecisionEvent | RescaleEvent | RecoveredEvent | RefusedEvent):
+            told = paragraph(event, None)
+            console.print("\n  - ".join([told.headline, *told.details]), markup=False, soft_wrap=True)
     console.print(
         f"accuracy {summary['accuracy']:.4f} on the held-out fifth, sizes {summary['sizes']}, "
         f"{summary['traces']} trace, every sample once an epoch: {summary['epochs_exact']}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
 from rich.text import Text
+from rich.tree import Tree
 
 from kungfu.cli.report import (
     EventRecord,
@@ -19,14 +20,13 @@ from kungfu.cli.report import (
     narrative,
     read_events,
     read_rows,
-    span_trees,
 )
-from kungfu.cli.report.values import duration
+from kungfu.cli.report.values import duration, figure
 from kungfu.errors import UsageError
-from kungfu.event_log.events import GapEvent, RecoveredEvent
+from kungfu.event_log.events import GapEvent, LoggedEvent, RecoveredEvent, SpanEvent, SpanPart
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
-__all__ = ["why_command"]
+__all__ = ["span_trees", "why_command"]
 
 Form = Literal["narrative", "spans"]
 
@@ -50,6 +50,31 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
     for remark in (*record.remarks, *_unmeasured(folder, record)):
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
+
+
+def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
+    """A tree for each view of a run: its peers, the slowest first, and what took each of them how long.
+
+    >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
+    ['view 2, after step 9']
+    """
+    spans = [event for event in events if isinstance(event, SpanEvent)]
+    for view in dict.fromkeys(span.view for span in spans):
+        those = sorted((span for span in spans if span.view == view), key=_slowest_first)
+        tree = Tree(f"view {figure(view)}, after step {figure(those[0].step)}")
+        for span in those:
+            _grow(tree.add(f"peer {figure(span.peer)}, {span.what}: {duration(span.s)}"), span.parts)
+        yield tree
+
+
+def _slowest_first(span: SpanEvent) -> tuple[bool, float]:
+    """A joiner waits for long before it is admitted, and keeps nobody waiting."""
+    return span.what == "join", -span.s
+
+
+def _grow(tree: Tree, parts: Sequence[SpanPart]) -> None:
+    for part in parts:
+        _grow(tree.add(f"{part.name} {duration(part.s)}"), part.parts)
 
 
 def _now(folder: Path) -> float | None:

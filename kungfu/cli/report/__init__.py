@@ -5,12 +5,10 @@ from kungfu.cli.report.missing_steps import missing_steps
 from kungfu.cli.report.narrative import Paragraph, narrative, paces
 from kungfu.cli.report.one_line import one_line
 from kungfu.cli.report.reader import EventRecord, read_events
-from kungfu.cli.report.tables import decisions_table, span_trees
 
 __all__ = [
     "EventRecord",
     "Paragraph",
-    "decisions_table",
     "missing_steps",
     "narrative",
     "one_line",
@@ -19,5 +17,4 @@ __all__ = [
     "read_rows",
     "rows_between",
     "rows_in_order",
-    "span_trees",
 ]

@@ -32,7 +32,6 @@ __all__ = [
     "set_repeatedly",
     "set_to",
     "superseded",
-    "winners",
     "would_have",
 ]
 
@@ -94,12 +93,8 @@ def contest(event: DecisionEvent) -> list[str]:
     if not names:
         return []
     wishes = ", ".join(f"{name} wanted {figure(event.saw[name])}" for name in names)
-    return [f"{wishes}: {winners(event)} won"]
-
-
-def winners(event: DecisionEvent) -> str:
-    """The policies whose target was taken; "none" where what was taken is that of a policy without a target yet."""
-    return " and ".join(event.won) or "none"
+    # What was taken may be that of a policy without a target yet.
+    return [f"{wishes}: {' and '.join(event.won) or 'none'} won"]
 
 
 def superseded(event: SupersededEvent) -> str:

@@ -1,4 +1,4 @@
-"""The table of decisions, and trees of what took each peer how long."""
+"""What ``kungfu why --spans`` shows: trees of what took each peer how long."""
 
 from __future__ import annotations
 
@@ -6,44 +6,10 @@ import io
 
 from rich.console import Console
 
-from kungfu.cli.report import decisions_table, span_trees
+from kungfu.cli.why import span_trees
 from kungfu.event_log.events import AnyEvent
-from tests.cli.recorded import FAILED, GROWN, Events
+from tests.cli.recorded import Events
 from tests.event_log.made import made
-
-
-def printed(events: Events, *, width: int = 160) -> str:
-    out = io.StringIO()
-    Console(file=out, width=width).print(decisions_table(events))
-    return out.getvalue()
-
-
-def test_each_decision_and_rescale_has_a_row_and_nothing_else_has() -> None:
-    table = decisions_table(GROWN)
-    assert table.row_count == 4
-    assert "gns_batch" in printed(GROWN)
-    assert "noise scale 50.7" in printed(GROWN)
-    assert "135 ms" in printed(GROWN)
-
-
-def test_a_combined_rule_says_who_won() -> None:
-    assert "at_most(gns_batch, schedule): schedule won" in printed(GROWN, width=200)
-
-
-def test_a_refusal_has_a_row_with_its_reason() -> None:
-    assert "refused: peer 2: waited 300 s" in printed(FAILED)
-
-
-def test_no_events_and_values_that_are_not_known_leave_a_table() -> None:
-    assert decisions_table([]).row_count == 0
-    assert "-" in printed([made(event="decision", saw={"loss": None}), made(event="rescale", decided_at=None)])
-
-
-def test_a_narrow_terminal_holds_it() -> None:
-    assert max(len(line) for line in printed(GROWN, width=40).splitlines()) <= 40
-
-
-# ---- spans -----------------------------------------------------------------------------------------------------------
 
 PARTS = [{"name": "barrier", "s": 0.02, "parts": [{"name": "digest", "s": 0.015}]}, {"name": "attach", "s": 0.01}]
 
