@@ -19,7 +19,7 @@ from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
-__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_plan", "read_trace"]
+__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_plan", "read_trace", "rows_without_gap"]
 
 # The header comes from rank 0 of the first view; other peers may have written some steps by then.
 _HEADER_WITHIN_LINES = 10_000
@@ -219,15 +219,27 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
 
 def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
     """A remark on each row of steps that lack the same: a peer that is killed takes some with it."""
-    rows: list[tuple[int, int, str]] = []
-    for step, missing in lacking:
-        goes_on = bool(rows) and rows[-1][1:] == (step - 1, missing)
-        rows = [*rows[:-1], (rows[-1][0], step, missing)] if goes_on else [*rows, (step, step, missing)]
-    for first, last, missing in rows:
-        if first == last:
-            yield f"step {first} lacks {missing} tells of it; it was left out"
+    for missing, those in itertools.groupby(lacking, key=lambda one: one[1]):
+        for first, last in rows_without_gap(step for step, _ in those):
+            if first == last:
+                yield f"step {first} lacks {missing} tells of it; it was left out"
+            else:
+                yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
+
+
+def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and the last of each row of steps that follow each other.
+
+    >>> rows_without_gap([3, 4, 5, 9])
+    [(3, 5), (9, 9)]
+    """
+    rows: list[tuple[int, int]] = []
+    for step in steps:
+        if rows and rows[-1][1] == step - 1:
+            rows[-1] = rows[-1][0], step
         else:
-            yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
+            rows.append((step, step))
+    return rows
 
 
 def _missing(shares: Mapping[int, LineFields]) -> str:

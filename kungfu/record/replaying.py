@@ -18,7 +18,7 @@ from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.fired import FiredRule, fired_rules
 from kungfu.compiler.replay import Replay
 from kungfu.errors import UsageError
-from kungfu.record.reader import RecordedStep, Snapshot, Trace
+from kungfu.record.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 from kungfu.signal import NEST
 
 __all__ = ["Replayed", "replay"]
@@ -203,9 +203,7 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
 
 def _unreplayed(steps: Sequence[int]) -> Iterator[str]:
     """A remark on each row of steps without a gap."""
-    known = set(steps)
-    starts = [step for step in steps if step - 1 not in known]
-    for first, last in zip(starts, [step for step in steps if step + 1 not in known], strict=True):
+    for first, last in rows_without_gap(steps):
         which = f"step {first} was" if first == last else f"steps {first} to {last} were"
         yield (
             f"{which} not replayed: steps before are not in the record, and what the folds held then is known from the "
