@@ -10,19 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.barrier_requests import ExternalRequestKind, When
-from kungfu.runtime.core.exit import ExitKind
 from kungfu.runtime.core.program_identity import installed_version
-from kungfu.runtime.core.terms import Keep, RampUnit
+from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = [
-    "EXIT_KINDS",
-    "EXTERNAL_REQUEST_KINDS",
     "HOST_EVENT_KINDS",
     "KEEPS",
-    "LEAVE_TIMES",
-    "RAMP_UNITS",
     "EnumTable",
     "HostEventKind",
 ]
@@ -40,8 +34,10 @@ class EnumTable(Generic[Word, Value]):
         enum: The generated enum; its zero value ends in ``_UNSPECIFIED``.
         words: All words, one for each other value.
 
-    >>> EXIT_KINDS.to_value("loss") == pb.EXIT_KIND_LOSS, EXIT_KINDS.to_word(pb.EXIT_KIND_LOSS)
-    (True, 'loss')
+    >>> HOST_EVENT_KINDS.to_value("ended") == pb.HOST_EVENT_KIND_ENDED
+    True
+    >>> HOST_EVENT_KINDS.to_word(pb.HOST_EVENT_KIND_ENDED)
+    'ended'
     """
 
     def __init__(self, enum: type[Value], words: Sequence[Word]) -> None:
@@ -95,10 +91,4 @@ class EnumTable(Generic[Word, Value]):
 HostEventKind = Literal["spawned", "ended", "signalled"]
 
 KEEPS: EnumTable[Keep, pb.Keep] = EnumTable(pb.Keep, get_args(Keep))
-RAMP_UNITS: EnumTable[RampUnit, pb.RampUnit] = EnumTable(pb.RampUnit, get_args(RampUnit))
-LEAVE_TIMES: EnumTable[When, pb.LeaveTime] = EnumTable(pb.LeaveTime, get_args(When))
-EXIT_KINDS: EnumTable[ExitKind, pb.ExitKind] = EnumTable(pb.ExitKind, get_args(ExitKind))
-EXTERNAL_REQUEST_KINDS: EnumTable[ExternalRequestKind, pb.ExternalRequestKind] = EnumTable(
-    pb.ExternalRequestKind, get_args(ExternalRequestKind)
-)
 HOST_EVENT_KINDS: EnumTable[HostEventKind, pb.HostEventKind] = EnumTable(pb.HostEventKind, get_args(HostEventKind))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from dataclasses import fields as fields_of
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
-from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests import (
     Action,
     JobRequest,
     Migrate,
-    Point,
     Profile,
     Resize,
     SaveCheckpoint,
@@ -22,22 +19,12 @@ from kungfu.runtime.core.requests import (
     StopTraining,
     in_words,
 )
-from kungfu.runtime.core.requests.admission import Scaling
-from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import optional_field
+from kungfu.runtime.ipc.codec import converters, optional_field
 from kungfu.runtime.ipc.enums import KEEPS, EnumTable
-from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
-from kungfu.runtime.job_api.status import (
-    JobMetrics,
-    JobStatus,
-    MembershipStatus,
-    PeerState,
-    PeerStatus,
-    RequestProgress,
-    Trouble,
-)
+from kungfu.runtime.job_api.plan import RequestPlan
+from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 __all__ = [
     "from_plan",
@@ -50,13 +37,9 @@ __all__ = [
     "to_status",
 ]
 
-Known = TypeVar("Known", JobMetrics, TrainingProgress)
 JobRequestKind = Literal["resize", "scale-out", "scale-in", "migrate", "checkpoint", "profile", "stop"]
 
 _REQUEST_KINDS: EnumTable[JobRequestKind, pb.JobRequestKind] = EnumTable(pb.JobRequestKind, get_args(JobRequestKind))
-_REQUEST_STATES: EnumTable[RequestState, pb.RequestState] = EnumTable(pb.RequestState, get_args(RequestState))
-_SCALINGS: EnumTable[Scaling, pb.Scaling] = EnumTable(pb.Scaling, get_args(Scaling))
-_PEER_STATES: EnumTable[PeerState, pb.PeerState] = EnumTable(pb.PeerState, get_args(PeerState))
 
 
 # ---- requests ----------------------------------------------------------------------------------------------------
@@ -137,114 +120,8 @@ def to_request(message: pb.JobRequest) -> JobRequest:
     return JobRequest(message.id, action, optional_field(message, "if_view"))
 
 
-# ---- progress and status -----------------------------------------------------------------------------------------
+# ---- progress, plans and status --------------------------------------------------------------------------------------
 
-
-def from_progress(progress: RequestProgress) -> pb.RequestProgress:
-    return pb.RequestProgress(
-        id=progress.id,
-        words=progress.words,
-        state=_REQUEST_STATES.to_value(progress.state),
-        reason=progress.reason,
-        view=progress.view,
-        seconds=progress.seconds,
-        points=[pb.Point(**asdict(one)) for one in progress.points],
-    )
-
-
-def to_progress(message: pb.RequestProgress) -> RequestProgress:
-    return RequestProgress(
-        message.id,
-        message.words,
-        _REQUEST_STATES.to_word(message.state),
-        message.reason,
-        message.view,
-        message.seconds,
-        tuple(Point(one.size, one.steps, one.samples, one.seconds) for one in message.points),
-    )
-
-
-def from_plan(plan: RequestPlan) -> pb.RequestPlan:
-    fields = {
-        **asdict(plan),
-        "joins": [pb.PlannedPeer(id=one.id, host=one.host) for one in plan.joins],
-        "leaves": [pb.PlannedPeer(id=one.id, host=one.host) for one in plan.leaves],
-        "refused_sizes": [
-            pb.RefusedSizes(first=one.first, last=one.last, reason=one.reason) for one in plan.refused_sizes
-        ],
-    }
-    return pb.RequestPlan(**fields)
-
-
-def to_plan(message: pb.RequestPlan) -> RequestPlan:
-    return RequestPlan(
-        message.words,
-        message.refusal,
-        message.view,
-        message.before,
-        message.after,
-        tuple(PlannedPeer(one.id, one.host) for one in message.joins),
-        tuple(PlannedPeer(one.id, one.host) for one in message.leaves),
-        message.missing,
-        optional_field(message, "batch_before"),
-        optional_field(message, "batch_after"),
-        tuple(RefusedSizes(one.first, optional_field(one, "last"), one.reason) for one in message.refused_sizes),
-    )
-
-
-def from_status(status: JobStatus) -> pb.JobStatus:
-    return pb.JobStatus(
-        job=status.job,
-        scaling=_SCALINGS.to_value(status.scaling),
-        membership=pb.MembershipStatus(**asdict(status.membership)),
-        peers=[_from_peer(peer) for peer in status.peers],
-        figures=pb.JobMetrics(**asdict(status.figures)),
-        request=None if status.request is None else from_progress(status.request),
-        troubles=[pb.Trouble(time=one.time, text=one.text) for one in status.troubles],
-        progress=pb.TrainingProgress(**asdict(status.progress)),
-    )
-
-
-def _from_peer(peer: PeerStatus) -> pb.PeerStatus:
-    state = _PEER_STATES.to_value(peer.state)
-    message = pb.PeerStatus(
-        id=peer.id,
-        rank=peer.rank,
-        host=peer.host,
-        pid=peer.pid,
-        state=state,
-        for_s=peer.for_s,
-        speed=peer.speed,
-        address=peer.address,
-    )
-    # A truth value that is not known is not set.
-    if peer.is_straggler is not None:
-        message.is_straggler = peer.is_straggler
-    return message
-
-
-def to_status(message: pb.JobStatus) -> JobStatus:
-    where = message.membership
-    return JobStatus(
-        message.job,
-        _SCALINGS.to_word(message.scaling),
-        MembershipStatus(where.version, where.size, where.target, where.minimum, where.maximum),
-        tuple(_to_peer(peer) for peer in message.peers),
-        _known(JobMetrics, message.figures),
-        to_progress(message.request) if message.HasField("request") else None,
-        tuple(Trouble(one.time, one.text) for one in message.troubles),
-        _known(TrainingProgress, message.progress),
-    )
-
-
-def _to_peer(message: pb.PeerStatus) -> PeerStatus:
-    rank, speed, is_straggler = (optional_field(message, name) for name in ("rank", "speed", "is_straggler"))
-    state = _PEER_STATES.to_word(message.state)
-    return PeerStatus(
-        message.id, rank, message.host, message.pid, state, message.for_s, speed, is_straggler, message.address
-    )
-
-
-def _known(kind: type[Known], message: pb.JobMetrics | pb.TrainingProgress) -> Known:
-    """Figures of which any may be unknown."""
-    return kind(**{field.name: optional_field(message, field.name) for field in fields_of(kind)})
+from_progress, to_progress = converters(RequestProgress, pb.RequestProgress)
+from_plan, to_plan = converters(RequestPlan, pb.RequestPlan)
+from_status, to_status = converters(JobStatus, pb.JobStatus)
