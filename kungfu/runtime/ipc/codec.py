@@ -64,7 +64,7 @@ def _field(hint: Any, wire: Any, unspecified: str | None) -> tuple[_Convert, _Co
 
 def _part(hint: Any, wire: Any, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
     """The functions that encode and decode a value of this type."""
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return converters(hint, getattr(pb, wire.message_type.name))
     if get_origin(hint) is Literal:
         table: EnumTable[Any, Any] = EnumTable(getattr(pb, wire.enum_type.name), get_args(hint))

@@ -22,6 +22,7 @@ from kungfu.runtime.core.barrier_requests import (
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.program_identity import Description, ProgramPart
+from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
@@ -35,57 +36,7 @@ keeps = st.sampled_from(get_args(Keep))
 names = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 peers = st.builds(Peer, counts, st.text(max_size=20))
 seconds = st.floats(0, 1e6)
-
-
-@given(st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)))
-def test_a_view(view: View) -> None:
-    message = pb.ViewInfo.FromString(convert.from_view(view).SerializeToString())
-    assert convert.to_view(message) == view
-
-
 ramps = st.builds(Ramp, seconds, seconds, counts, seconds, st.sampled_from(get_args(RampUnit)))
-
-
-@given(
-    st.builds(
-        Terms,
-        counts,
-        seconds,
-        counts,
-        counts,
-        keeps,
-        st.none() | ramps,
-        st.booleans(),
-        leaving=ids,
-        departing=ids,
-        max_global_batch=counts,
-        replaced_peers=counts,
-        replacement_refused=st.booleans(),
-        by_command=st.booleans(),
-        policy_share=seconds,
-        base_batch=counts,
-        base_size=counts,
-    )
-)
-def test_terms_to_the_last_bit(terms: Terms) -> None:
-    message = pb.Terms.FromString(convert.from_terms(terms).SerializeToString())
-    assert convert.to_terms(message) == terms
-
-
-@given(
-    st.builds(
-        Prepared,
-        st.lists(peers, max_size=4).map(tuple),
-        st.lists(counts, max_size=4).map(tuple),
-        st.text(max_size=20),
-        st.dictionaries(st.text(max_size=5), seconds, max_size=3),
-    )
-)
-def test_an_offer(prepared: Prepared) -> None:
-    message = pb.PreparedPeers.FromString(convert.from_prepared(prepared).SerializeToString())
-    assert convert.to_prepared(message) == prepared
-
-
 rescale_requests = st.builds(
     RescaleRequest,
     counts,
@@ -97,29 +48,60 @@ rescale_requests = st.builds(
     names,
     st.none() | st.builds(Leave, ids, st.sampled_from(get_args(When)), st.none() | counts),
 )
-
-
-@given(rescale_requests)
-def test_a_rescale_request(request: RescaleRequest) -> None:
-    message = pb.RescaleRequest.FromString(convert.from_rescale_request(request).SerializeToString())
-    assert convert.to_rescale_request(message) == request
-
-
-@given(
-    st.builds(
-        ExternalRequest,
-        st.sampled_from(get_args(ExternalRequestKind)),
-        st.text(max_size=9),
-        counts,
-        st.lists(counts, max_size=3).map(tuple),
-        st.text(max_size=9),
-        keeps,
-        st.none() | counts,
-    )
+terms = st.builds(
+    Terms,
+    counts,
+    seconds,
+    counts,
+    counts,
+    keeps,
+    st.none() | ramps,
+    st.booleans(),
+    leaving=ids,
+    departing=ids,
+    max_global_batch=counts,
+    replaced_peers=counts,
+    replacement_refused=st.booleans(),
+    by_command=st.booleans(),
+    policy_share=seconds,
+    base_batch=counts,
+    base_size=counts,
 )
-def test_an_external_request(request: ExternalRequest) -> None:
-    message = pb.ExternalRequest.FromString(convert.from_external_request(request).SerializeToString())
-    assert convert.to_external_request(message) == request
+prepared = st.builds(
+    Prepared,
+    st.lists(peers, max_size=4).map(tuple),
+    st.lists(counts, max_size=4).map(tuple),
+    st.text(max_size=20),
+    st.dictionaries(st.text(max_size=5), seconds, max_size=3),
+)
+external_requests = st.builds(
+    ExternalRequest,
+    st.sampled_from(get_args(ExternalRequestKind)),
+    st.text(max_size=9),
+    counts,
+    st.lists(counts, max_size=3).map(tuple),
+    st.text(max_size=9),
+    keeps,
+    st.none() | counts,
+)
+
+SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
+    Terms: (terms, convert.from_terms, convert.to_terms),
+    Prepared: (prepared, convert.from_prepared, convert.to_prepared),
+    RescaleRequest: (rescale_requests, convert.from_rescale_request, convert.to_rescale_request),
+    ExternalRequest: (external_requests, convert.from_external_request, convert.to_external_request),
+    ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
+}
+
+
+@pytest.mark.parametrize("kind", SENT)
+@given(st.data())
+def test_a_value_comes_over_the_wire_as_it_was_to_the_last_bit(kind: type, data: st.DataObject) -> None:
+    values, send, receive = SENT[kind]
+    value = data.draw(values)
+    message = send(value)
+    assert receive(type(message).FromString(message.SerializeToString())) == value
 
 
 def test_a_batch_that_no_message_can_carry_is_a_usage_error_with_the_number() -> None:

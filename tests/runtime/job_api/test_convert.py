@@ -28,13 +28,16 @@ from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api import convert
 from kungfu.runtime.job_api.convert import (
+    from_plan,
     from_progress,
     from_request,
     from_status,
+    to_plan,
     to_progress,
     to_request,
     to_status,
 )
+from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan
 from kungfu.runtime.job_api.status import (
     JobMetrics,
     JobStatus,
@@ -75,19 +78,28 @@ STATUSES = st.builds(
 )
 
 
-@given(st.builds(JobRequest, st.text(min_size=1), ACTIONS, st.none() | WHOLE))
-def test_requests(request: JobRequest) -> None:
-    assert to_request(pb.JobRequest.FromString(from_request(request).SerializeToString())) == request
+PLANNED = st.lists(st.builds(PlannedPeer, WHOLE, TEXT), max_size=2).map(tuple)
+REFUSED = st.lists(st.builds(RefusedSizes, WHOLE, st.none() | WHOLE, TEXT), max_size=2).map(tuple)
+BATCHES = (st.none() | WHOLE, st.none() | WHOLE)
+SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    JobRequest: (st.builds(JobRequest, st.text(min_size=1), ACTIONS, st.none() | WHOLE), from_request, to_request),
+    RequestProgress: (PROGRESS, from_progress, to_progress),
+    JobStatus: (STATUSES, from_status, to_status),
+    RequestPlan: (
+        st.builds(RequestPlan, TEXT, TEXT, *[WHOLE] * 3, PLANNED, PLANNED, WHOLE, *BATCHES, REFUSED),
+        from_plan,
+        to_plan,
+    ),
+}
 
 
-@given(PROGRESS)
-def test_progress(progress: RequestProgress) -> None:
-    assert to_progress(pb.RequestProgress.FromString(from_progress(progress).SerializeToString())) == progress
-
-
-@given(STATUSES)
-def test_statuses(status: JobStatus) -> None:
-    assert to_status(pb.JobStatus.FromString(from_status(status).SerializeToString())) == status
+@pytest.mark.parametrize("kind", SENT)
+@given(st.data())
+def test_a_value_comes_over_the_wire_as_it_was(kind: type, data: st.DataObject) -> None:
+    values, send, receive = SENT[kind]
+    value = data.draw(values)
+    message = send(value)
+    assert receive(type(message).FromString(message.SerializeToString())) == value
 
 
 def test_every_action_and_every_kind_has_its_form() -> None:
