@@ -73,7 +73,7 @@ class Executor:
                 self._record(PhaseEvent(phase=command.number, view=command.view.version, peers=command.view.ids))
                 self._peers.admit_phase(command)
             case decided.ComparePrograms():
-                self._peers.compare(command, differs=decided.ProgramDiffers)
+                self._peers.compare(command)
             case decided.ReportMachines(usual, others):
                 machines = {str(peer): machine for peer, machine in others.items()}
                 self._record(MachinesDifferEvent(usual=usual, others=machines), shown=True)
@@ -132,7 +132,7 @@ class Executor:
         survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}
         regrouping = RegroupingEvent(version=command.view.version, peers=survivors, lost=lost, target=command.target)
         self._record(regrouping, shown=True)
-        self._peers.admit_survivors(command, on_unreachable=decided.LeaderUnreachable)
+        self._peers.admit_survivors(command)
 
     def _announce(self, command: decided.AnnounceFailure, cluster: Cluster) -> None:
         # A view is broken, but no process is gone.

@@ -24,7 +24,9 @@ from kungfu.runtime.core.cluster import (
     Cluster,
     ComparePrograms,
     ForwardRequest,
+    LeaderUnreachable,
     OfferJoiners,
+    ProgramDiffers,
 )
 from kungfu.runtime.core.program_identity import Description, difference
 from kungfu.runtime.core.terms import Terms
@@ -129,8 +131,8 @@ class PeerClient:
 
         self._in_thread(perform)
 
-    def compare(self, command: ComparePrograms, *, differs: Callable[[int, str], Any]) -> None:
-        """Finds out in what a peer's program differs; ``differs`` makes the event that says so."""
+    def compare(self, command: ComparePrograms) -> None:
+        """Finds out in what a peer's program differs, and puts the event that says so."""
         other = command.other
 
         def perform() -> None:
@@ -140,7 +142,7 @@ class PeerClient:
             # The programs differ in any case; only what differs is not known.
             except KungfuError as error:
                 how = f"in what could not be found out ({error})"
-            self._put(differs(other.id, how))
+            self._put(ProgramDiffers(other.id, how))
 
         self._in_thread(perform)
 
@@ -157,13 +159,14 @@ class PeerClient:
     def _described(self, peer: Peer) -> Description:
         return to_description(self._ask(peer, "DescribeProgram", pb.Empty(), self._settings.deadlines.wait_s))
 
-    def admit_survivors(self, command: AdmitSurvivors, *, on_unreachable: Callable[[View], Any]) -> None:
+    def admit_survivors(self, command: AdmitSurvivors) -> None:
         """Admits the survivors to their view.
+
+        An event says if rank 0 has ended, or has not answered for twice ``--heartbeat``. If nobody else waits, it gets
+        the deadline of every wait.
 
         Args:
             command: The view, whose rank 0 forms it.
-            on_unreachable: Makes the event that says that rank 0 has ended, or has not answered for twice
-                ``--heartbeat``. If nobody else waits, it gets the deadline of every wait.
         """
         view, deadlines = command.view, self._settings.deadlines
         patience_s = deadlines.wait_s if view.size == 1 else min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
@@ -178,7 +181,7 @@ class PeerClient:
             admission = self._repeat(ask, view.peers[0], is_over)
             # Rank 0 cannot form the view: another one is to be tried.
             if admission is None:
-                self._put(on_unreachable(view))
+                self._put(LeaderUnreachable(view))
                 return
             admission.recovery.target = command.target
             admission.recovery.lost.update(command.lost)

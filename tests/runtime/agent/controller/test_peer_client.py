@@ -185,7 +185,7 @@ def test_an_announcement_is_told_until_it_is_heard_or_a_later_view_trains() -> N
 
 def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
     with job("is deaf", "hears", "is deaf") as (agent, listener):  # when asked to prepare, and when admitted
-        agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
+        agent.peers.admit_survivors(agent.regroups())
         admission = listener.admission(after=1, deadline_s=SOON_S, what="a view")
         assert (admission.view.version, list(admission.sources)) == (3, [0])
         assert admission.attachment_address == "store for 1"
@@ -195,7 +195,7 @@ def test_a_survivor_that_stood_still_is_admitted_when_it_goes_on() -> None:
 def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_time(how: str) -> None:
     with job(*["is deaf"] * 9, wait_s=SOON_S if how == "it has ended" else SHORT_S) as (agent, _):
         lead = agent.regroups()
-        agent.peers.admit_survivors(lead, on_unreachable=LeaderUnreachable)
+        agent.peers.admit_survivors(lead)
         if how == "it has ended":
             agent.ended(0)
         events = [agent.heard.get(timeout=SOON_S)]
@@ -206,7 +206,7 @@ def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_
 
 def test_a_survivor_to_be_admitted_to_a_view_that_is_over_is_not_disturbed() -> None:
     with job("hears", *["answer is lost"] * 99, heartbeat_s=SOON_S) as (agent, listener):
-        agent.peers.admit_survivors(agent.regroups(), on_unreachable=LeaderUnreachable)
+        agent.peers.admit_survivors(agent.regroups())
         assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)
         agent.cluster = replace(agent.cluster, regrouping=None)
         agent.silent()
