@@ -70,24 +70,10 @@ class NativeLibrary:
     path: Path
 
 
-@dataclass(frozen=True)
-class _Places:
-    """Where the environment says that the library is, or is to be."""
-
-    cache: Path
-    forced: Path | None
-
-
-def _places() -> _Places:
-    read = os.environ.get
-    home = Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu"
-    forced = read("KUNGFU_NATIVE_LIBRARY")
-    return _Places(cache=Path(read("KUNGFU_CACHE") or home), forced=Path(forced) if forced else None)
-
-
 def cache_folder() -> Path:
     """The folder of what is built once for this user: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
-    return _places().cache
+    read = os.environ.get
+    return Path(read("KUNGFU_CACHE") or Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu")
 
 
 def is_loaded() -> bool:
@@ -114,7 +100,8 @@ def load() -> NativeLibrary:
     """
     with _loading:
         if not _loaded:
-            _loaded.append(load_from(_places().forced or build()))
+            forced = os.environ.get("KUNGFU_NATIVE_LIBRARY")
+            _loaded.append(load_from(Path(forced) if forced else build()))
         return _loaded[0]
 
 
@@ -180,9 +167,9 @@ def build(*folders: Path) -> Path:
     return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
 
 
-def build_state(folder: Path = _STATE) -> Path:
-    """The cached library that fits the sources in ``folder``, compiled if it is not there; as ``build``."""
-    return _built("kungfu-state", [folder], list(_FLAGS), link=[])
+def build_state() -> Path:
+    """The cached library that transfers and compares states, compiled if it is not there; as ``build``."""
+    return _built("kungfu-state", [_STATE], list(_FLAGS), link=[])
 
 
 def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
