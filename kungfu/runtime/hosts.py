@@ -140,19 +140,19 @@ def own_place(
     )
 
 
-def on_one_machine(hosts: Sequence[Host], *, resolve: Callable[[str], Collection[str]] = addresses_of) -> bool:
+def on_one_machine(hosts: Sequence[Host]) -> bool:
     """Whether all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
 
     >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
     True
     """
-    return all(_is_loopback(host.name, resolve) for host in hosts)
+    return all(_is_loopback(host.name) for host in hosts)
 
 
 def _is_ours(address: str, local: Collection[str]) -> bool:
     return address in local or ipaddress.ip_address(address).is_loopback
 
 
-def _is_loopback(name: str, resolve: Callable[[str], Collection[str]]) -> bool:
-    found = resolve(name)
+def _is_loopback(name: str) -> bool:
+    found = addresses_of(name)
     return bool(found) and all(ipaddress.ip_address(one).is_loopback for one in found)

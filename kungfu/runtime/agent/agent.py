@@ -64,13 +64,7 @@ class Agent:
     """Runs one job on this host to its end; ``run`` must be called in the main thread."""
 
     def __init__(
-        self,
-        job: JobSpec,
-        *,
-        journal: Journal,
-        console: Console,
-        listeners: Sequence[RecordListener] = (),
-        clock: Callable[[], float] = time.monotonic,
+        self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
     ) -> None:
         self._journal, self._console = journal, console
         consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
@@ -79,8 +73,8 @@ class Agent:
             job.command, environment=job.environment, slots=slots, journal=journal, listener=self, standby=job.standby
         )  # fmt: skip
         self._context = AgentContext(
-            job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners), clock,
-            queue.SimpleQueue(),
+            job, job.settings, consensus, supervisor, HostRecorder(journal, console, listeners=listeners),
+            time.monotonic, queue.SimpleQueue(),
         )  # fmt: skip
         self._leader_client = LeaderClient(consensus, job.hosts_by_number, job.settings)
         self._closing = threading.Event()

@@ -53,15 +53,8 @@ _STEP_ASIDE_S = 0.1
 class Membership:
     """This peer's part in the views of its job. One thread at a time calls it: the one that trains."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        attachment: Attachment,
-        on_offer: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings, self._attachment, self._clock = settings, attachment, clock
+    def __init__(self, settings: Settings, *, attachment: Attachment, on_offer: Callable[[], None]) -> None:
+        self._settings, self._attachment = settings, attachment
         self._service = PeerService(
             deadline_s=settings.deadlines.wait_s, on_offer=on_offer, prepare_attachment=attachment.prepare
         )
@@ -69,8 +62,8 @@ class Membership:
         self._channels = rpc.ChannelPool(secret=settings.secret)
         means = settings, attachment, self._service, self._agent_client, self._channels
         position = self._service.position
-        self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings, clock=clock)
-        self._installer = ViewInstaller(*means, clock)
+        self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings)
+        self._installer = ViewInstaller(*means)
         self._regroup_protocol = RegroupProtocol(*means, self._installer)
         self._barrier_protocol = BarrierProtocol(*means, self._installer.abandon_reason)
         self._peer_state: PeerState | None = None
@@ -245,9 +238,9 @@ class Membership:
         """
         before = self._member()
         before = replace(before, terms=terms)
-        started, parts = self._clock(), dict[str, float]()
+        started, parts = time.monotonic(), dict[str, float]()
         arrival, names, digest = self._next_arrival(before, state, requests.rescale, shadows, compared)
-        parts["barrier/digest"] = self._clock() - started
+        parts["barrier/digest"] = time.monotonic() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         made: Decision | None = None
 
@@ -263,7 +256,7 @@ class Membership:
         # The leader's own requests have whole numbers with all their digits, which messages do not.
         taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
         superseded, slow = (made.superseded, made.slow) if made else ((), {})
-        parts["barrier"] = self._clock() - started
+        parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         view = to_view(verdict.view)
         after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
@@ -389,14 +382,14 @@ class Membership:
             loss: What it has to report first; ``None`` for a joiner.
         """
         # Whoever was in a view of this phase is awaited by the others; a joiner may come too late.
-        watch = PhaseWatch(self._agent_client, self._phase, clock=self._clock).look if before is None else _nothing
+        watch = PhaseWatch(self._agent_client, self._phase).look if before is None else _nothing
         while True:
-            started, parts = self._clock(), dict[str, float]()
+            started, parts = time.monotonic(), dict[str, float]()
             if loss is None:
                 admission = self._regroup_protocol.await_admission(after=self._heard, meanwhile=watch)
             else:
                 admission = self._regroup_protocol.report_and_await_admission(loss, self._last_view(), meanwhile=watch)
-                parts["regroup"] = self._clock() - started
+                parts["regroup"] = time.monotonic() - started
             entry = admitted(admission)
             try:
                 # This peer knows that training has ended, and whoever leads the survivors may not.

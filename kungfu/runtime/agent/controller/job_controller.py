@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kungfu.event_log.events import (
@@ -56,8 +57,9 @@ class JobController:
         # The last one that every follower has acknowledged, and those after it.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
-            context.settings, scaling=context.job.scaling, tell=self._tell, process_of=self._process_of,
-            hosts=context.job.hosts, request_log=elected.request_log if elected else None,
+            context.settings, scaling=context.job.scaling, tell=partial(self.record, shown=True),
+            process_of=self._process_of, hosts=context.job.hosts,
+            request_log=elected.request_log if elected else None,
         )  # fmt: skip
         self._encoder = RequestLogEncoder()
         self.replicator = Replicator(
@@ -215,9 +217,6 @@ class JobController:
 
     def _process_of(self, peer: int) -> int:
         return self.executor.pids.get(peer, 0)
-
-    def _tell(self, event: LoggedEvent) -> None:
-        self.record(event, shown=True)
 
     def record(self, event: LoggedEvent, *, shown: bool = False) -> None:
         """Adds an event to the record; ``shown``: a person shall see it."""

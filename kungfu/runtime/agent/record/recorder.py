@@ -57,22 +57,14 @@ class HostRecorder:
         journal: Writes it down.
         console: Shows it.
         listeners: Hear of it.
-        clock: Seconds since 1970.
 
     Attributes:
         replicate: Takes all records while this agent leads, for the other hosts.
         ended: The peers whose end is recorded.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        console: Console,
-        *,
-        listeners: Sequence[RecordListener] = (),
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.journal, self._console, self._listeners, self._clock = journal, console, listeners, clock
+    def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
+        self.journal, self._console, self._listeners = journal, console, listeners
         journal.tell = console.event
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
@@ -107,7 +99,7 @@ class HostRecorder:
         """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
-        now = round(self._clock(), 6)
+        now = round(time.time(), 6)
         with self._lock:
             # A peer counts its messages; those of the leader come in order, once each.
             if records.peer != _LEADER:

@@ -57,15 +57,16 @@ class PeerProcess:
     Args:
         child: The subreaper.
         control: The socket to it: signals go out, the peer's process id and exit code come in.
-        log: Takes the peer's output; of a process on standby there is none before it is a peer.
 
     Attributes:
+        log: Takes the peer's output; of a process on standby there is none before it is a peer.
         pid: The peer's own process id.
         tail: Its last lines of output.
     """
 
-    def __init__(self, child: subprocess.Popen[bytes], control: socket.socket, log: OutputLog | None = None) -> None:
-        self.child, self.log, self._control = child, log, control
+    def __init__(self, child: subprocess.Popen[bytes], control: socket.socket) -> None:
+        self.child, self._control = child, control
+        self.log: OutputLog | None = None
         self._replies, self._has_exited = control.makefile("rb"), threading.Event()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.pid = int(self._replies.readline() or child.pid)

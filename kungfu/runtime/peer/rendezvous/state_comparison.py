@@ -94,9 +94,11 @@ def turn_of(version: int, number: int) -> int:
     return version + number
 
 
-def transfer_context(settings: Settings, view: View, rank: int, what: str) -> TransferContext:
-    """The transfer in which all take values of rank 0."""
-    return TransferContext(view, rank, (0,), settings.job, settings.secret, settings.deadlines.wait_s, what)
+def transfer_context(
+    settings: Settings, view: View, rank: int, what: str = "", *, sources: Sequence[int] = (0,)
+) -> TransferContext:
+    """The transfer in which all take ``what`` of rank 0, or the state of the ``sources``."""
+    return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, what)
 
 
 def _width(gap: pb.VariableGap) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kungfu.errors import KungfuError, PeerFailure
@@ -25,7 +25,7 @@ from kungfu.runtime.peer.rendezvous.state_comparison import (
 )
 from kungfu.runtime.peer.service import PeerService, installation_key
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables, sync_state
+from kungfu.runtime.state import ReplicatedState, reconcile_variables, sync_state
 
 __all__ = ["ViewEntry", "ViewInstaller"]
 
@@ -69,7 +69,6 @@ class ViewInstaller:
     service: PeerService
     agent_client: AgentClient
     channels: rpc.ChannelPool
-    clock: Callable[[], float] = field(default=time.monotonic)
 
     def install(self, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> PeerState:
         """Enters the view.
@@ -87,25 +86,25 @@ class ViewInstaller:
             DeadlineExceeded: A member did not come; the error names it.
             InternalError: The states differ.
         """
-        rank, started = entry.peer_state.rank, self.clock()
+        rank, started = entry.peer_state.rank, time.monotonic()
         assert rank is not None
-        context = self._context(entry, rank)
+        context = transfer_context(self.settings, entry.view, rank, sources=entry.sources)
 
         def attach() -> None:
             self._open_attachment(entry, rank)
-            parts["attach"] = self.clock() - started
+            parts["attach"] = time.monotonic() - started
 
         abandoned = partial(self.abandon_reason, entry.view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
-            parts["state/take and compare"] = self.clock() - started
+            parts["state/take and compare"] = time.monotonic() - started
             message = pb.InstallationReport(version=entry.view.version, rank=rank, digests=digest.values())
             terms = self._compare(entry, message, tuple(digest))
         # The view cannot begin yet: some variables are not the same on all peers.
         if isinstance(terms, DifferingVariables):
             terms = self._reconcile_and_compare(entry, message, terms, state)
         self.channels.keep(peer.address for peer in entry.view.peers)
-        parts["state/agree"] = self.clock() - started - parts["state/take and compare"]
-        parts["state"] = self.clock() - started - parts["attach"]
+        parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
+        parts["state"] = time.monotonic() - started - parts["attach"]
         return replace(entry.peer_state, terms=terms)
 
     def _compare(
@@ -140,10 +139,6 @@ class ViewInstaller:
             return None
         text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
-
-    def _context(self, entry: ViewEntry, rank: int) -> TransferContext:
-        job, secret, deadline_s = self.settings.job, self.settings.secret, self.settings.deadlines.wait_s
-        return TransferContext(entry.view, rank, entry.sources, job, secret, deadline_s)
 
     def _open_attachment(self, entry: ViewEntry, rank: int) -> None:
         self.attachment.open(
