@@ -13,6 +13,7 @@ from kungfu.errors import InternalError, UsageError
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.codec import converters
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ROUNDING, TransferContext, VariableGap, differing_variables, first_difference
 
@@ -20,6 +21,7 @@ __all__ = ["StateReport", "from_gaps", "rounding_event", "transfer_context", "tu
 
 _MOST_NAMED = 3
 
+_from_gap, _ = converters(VariableGap, pb.VariableGap)
 
 # What a message to a rendezvous says of the sender's state: its digests, the round, and the gaps.
 StateReport = pb.BarrierArrival | pb.InstallationReport
@@ -82,11 +84,7 @@ def rounding_event(names: Sequence[str], reports: Mapping[int, StateReport], vie
 
 def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
     """Of what was looked at only what differed, as a message has it."""
-    return [
-        pb.VariableGap(index=gap.index, difference=gap.difference, largest=gap.largest, is_rounding=gap.is_rounding)
-        for gap in gaps
-        if gap.difference or not gap.is_rounding
-    ]
+    return [_from_gap(gap) for gap in gaps if gap.difference or not gap.is_rounding]
 
 
 def turn_of(version: int, number: int) -> int:
