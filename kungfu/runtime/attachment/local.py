@@ -16,7 +16,14 @@ from kungfu import native
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, UsageError
 from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
 from kungfu.runtime.attachment.norms import STANDS_FOR_NORM, NormsWanted
-from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
+from kungfu.runtime.attachment.protocol import (
+    AbandonReason,
+    LateRanks,
+    SilentRanks,
+    check_rank,
+    check_tensors,
+    no_abandon_reason,
+)
 from kungfu.runtime.ipc import memfd
 from kungfu.runtime.ipc.handshake import Credentials
 
@@ -108,7 +115,7 @@ class LocalAttachment:
             float32 for each norm without.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
-        _check(tensors)
+        check_tensors(tensors)
         scale, factor = (
             tf.cast(tf.convert_to_tensor(one, dtype_hint=tf.float64), tf.float64) for one in (prescale, wanted.factor)
         )
@@ -160,8 +167,7 @@ class LocalAttachment:
                 as this peer.
         """
         self.close()
-        if not 0 <= rank < size or not secret:
-            raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+        check_rank(rank, size, secret)
         self._view, self._size = view, size
         if size == 1:  # no group is registered: the op is the identity
             return
@@ -268,15 +274,3 @@ def _shared(me: Credentials, mesh: Mesh, memory_bytes: int, deadline: float) -> 
             memfd.send(connection, descriptor=descriptor, rank=rank)
         undo.pop_all()
     return descriptor
-
-
-_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
-
-
-def _check(tensors: Sequence[Any]) -> None:
-    if not tensors:
-        raise UsageError("all_reduce needs at least one tensor, and was given none")
-    wrong = sorted({tensor.dtype.name for tensor in tensors if tensor.dtype not in _DTYPES})
-    if wrong:
-        allowed = ", ".join(dtype.name for dtype in _DTYPES)
-        raise UsageError(f"all_reduce was given tensors of {', '.join(wrong)}; allowed are {allowed}: cast them first")

@@ -6,13 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kungfu.errors import KungfuError, PeerFailure
+from kungfu.errors import KungfuError, PeerFailure, UsageError
 
 if TYPE_CHECKING:
     # The agent knows attachments too, and never loads TensorFlow.
     from kungfu.runtime.attachment.norms import NormsWanted
 
-__all__ = ["AbandonReason", "Attachment", "LateRanks", "SilentRanks", "no_abandon_reason"]
+__all__ = [
+    "AbandonReason",
+    "Attachment",
+    "LateRanks",
+    "SilentRanks",
+    "check_rank",
+    "check_tensors",
+    "no_abandon_reason",
+]
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 # Asked while a wait goes on: the failure that makes it pointless, ``None`` as long as there is none.
 AbandonReason = Callable[[], PeerFailure | None]
@@ -21,6 +31,22 @@ AbandonReason = Callable[[], PeerFailure | None]
 def no_abandon_reason() -> PeerFailure | None:
     """Nothing speaks against waiting to the deadline."""
     return None
+
+
+def check_rank(rank: int, size: int, secret: bytes) -> None:
+    """Raises ``UsageError`` for a rank outside the size, or an empty secret."""
+    if not 0 <= rank < size or not secret:
+        raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+
+
+def check_tensors(tensors: Sequence[Any]) -> None:
+    """Raises ``UsageError`` for no tensors, or some of a dtype that no attachment sums."""
+    if not tensors:
+        raise UsageError("all_reduce needs at least one tensor, and was given none")
+    wrong = sorted({tensor.dtype.name for tensor in tensors} - {*_DTYPES})
+    if wrong:
+        allowed = ", ".join(_DTYPES)
+        raise UsageError(f"all_reduce was given tensors of {', '.join(wrong)}; allowed are {allowed}: cast them first")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
 from kungfu.runtime.attachment.norms import NormsWanted, all_reduce_with_norms
-from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, no_abandon_reason
+from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, check_rank, no_abandon_reason
 
 __all__ = ["HorovodAttachment"]
 
@@ -132,8 +132,7 @@ class HorovodAttachment:
             UsageError: A rank outside the size, an empty secret, no rendezvous, or addresses that do not fit.
         """
         self._unplug(keep=rendezvous)
-        if not 0 <= rank < size or not secret:
-            raise UsageError(f"a peer needs a rank in 0..size-1 and a secret; rank {rank}, size {size} was given")
+        check_rank(rank, size, secret)
         if size == 1:  # no engine: the op is the identity
             return
         if len(addresses) != size or not rendezvous:

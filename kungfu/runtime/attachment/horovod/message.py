@@ -16,13 +16,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod import engine
+from kungfu.runtime.attachment.protocol import check_tensors
 
 __all__ = ["EngineState", "all_reduce"]
 
 _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; as float32 the sum is only better
-_DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: Engin
 
 
 def _scaled(tensors: list[Any], *, prescale: Any) -> list[Any]:
-    _check(tensors)
+    check_tensors(tensors)
     return [_times(tensor, scale=prescale) for tensor in tensors[:-1]] + tensors[-1:]
 
 
@@ -102,12 +101,3 @@ def _shaped(flat: Any, *, like: Any) -> Any:
 
 def _copies(tensors: Sequence[Any]) -> list[Any]:
     return [tf.identity(tensor) for tensor in tensors]
-
-
-def _check(tensors: Sequence[Any]) -> None:
-    if not tensors:
-        raise UsageError("all_reduce needs at least one tensor, and was given none")
-    wrong = sorted({tensor.dtype.name for tensor in tensors if tensor.dtype not in _DTYPES})
-    if wrong:
-        allowed = ", ".join(dtype.name for dtype in _DTYPES)
-        raise UsageError(f"all_reduce was given tensors of {', '.join(wrong)}; allowed are {allowed}: cast them first")
