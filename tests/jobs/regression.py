@@ -35,12 +35,12 @@ def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epoch
 
 def undisturbed(epochs: int) -> np.ndarray:
     """The slope at the end of a run of one peer: gradient descent with momentum on the same batches."""
-    (x, y), order = data(SAMPLES), SerialSampler(SAMPLES, 3, "keep")
+    (x, y), order = data(SAMPLES), SerialSampler(SAMPLES, 3)
     slope = speed = np.zeros((FEATURES, 1))
     turn = StepSlice(Position(0, 0), 1, 1, 0, BATCH)
     while turn.position.epoch < epochs:
         rows = order.indices(turn)
         gradient = 2 * x[rows].T @ (x[rows] @ slope - y[rows]) / len(rows)
         speed = 0.5 * speed - float(np.float32(0.05)) * gradient
-        slope, turn = slope + speed, order.after(turn)
+        slope, turn = slope + speed, turn.after(SAMPLES)
     return slope.ravel()

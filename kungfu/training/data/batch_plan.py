@@ -63,7 +63,7 @@ class BatchPlan:
         """A micro-batch of a step's slice. All peers have as many of them, by the largest share among the peers."""
         most = self.max_local_batch_size
         # Rounded up, and at least one: every peer calls its step.
-        micros = 1 if most is None else max(1, -(-self.sampler.largest_share(step_slice) // most))
+        micros = 1 if most is None else max(1, -(-step_slice.largest_share(self.samples) // most))
         return MicroBatch(step_slice, micro, micros)
 
     def following(self, micro_batch: MicroBatch) -> MicroBatch | None:
@@ -71,7 +71,7 @@ class BatchPlan:
         if micro_batch.micro + 1 < micro_batch.micros:  # the share is not used up
             return replace(micro_batch, micro=micro_batch.micro + 1)
         # Another step, or another epoch, if there is one.
-        after = self.sampler.after(micro_batch.step_slice)
+        after = micro_batch.step_slice.after(self.samples, remainder=self.remainder)
         return None if after.position.epoch >= self.epochs else self.micro_batch(after)
 
     def indices(self, micro_batch: MicroBatch) -> NDArray[np.int64]:
@@ -153,7 +153,5 @@ def make_batch_plan(
     if remainder not in get_args(Remainder):
         raise UsageError(f"training.batches(remainder={remainder!r}): must be one of {', '.join(get_args(Remainder))}")
     make_sampler = getattr(source, "make_sampler", None)  # of a source that is not read in any order
-    sampler = (
-        SerialSampler(source.samples, int(seed), remainder) if make_sampler is None else make_sampler(seed, remainder)
-    )
+    sampler = SerialSampler(source.samples, int(seed)) if make_sampler is None else make_sampler(seed, remainder)
     return BatchPlan(source, sampler, int(batch_size), int(epochs), remainder, max_local_batch_size)

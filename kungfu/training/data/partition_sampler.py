@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kungfu.errors import InternalError
 from kungfu.training.data.partition_assignment import Assignment, Partitions
 from kungfu.training.data.sample_source import SampleSource
-from kungfu.training.data.sampler import Remainder, SerialSampler, StepSlice
+from kungfu.training.data.sampler import Remainder, StepSlice
 
 __all__ = ["PartitionSampler", "SequentialSource"]
 
@@ -62,7 +62,6 @@ class PartitionSampler:
 
     def __init__(self, lengths: Sequence[int], seed: int | None, remainder: Remainder = "keep") -> None:
         self._partitions = Partitions.shuffled(lengths, seed, drops=remainder == "drop")
-        self._serial = SerialSampler(self._partitions.samples, None, remainder)
         self._starts = np.concatenate([[0], np.cumsum(lengths)])
         self._base = Assignment.at_start(0, [0])
         self._after = self._base  # the step for which it is
@@ -117,14 +116,6 @@ class PartitionSampler:
         of_members, _ = self._partitions.step(base, step_slice.global_batch_size)
         runs = [np.arange(one.start, one.end) + self._starts[one.partition] for one in of_members[step_slice.rank]]
         return np.concatenate([np.zeros(0, np.int64), *runs])
-
-    def largest_share(self, step_slice: StepSlice) -> int:
-        """That of rank 0."""
-        return self._serial.largest_share(step_slice)
-
-    def after(self, step_slice: StepSlice) -> StepSlice:
-        """The samples of all peers further on, or at the start of the next epoch."""
-        return self._serial.after(step_slice)
 
     # ---- the assignment ----------------------------------------------------------------------------------------------
 

@@ -30,6 +30,25 @@ class StepSlice:
     rank: int
     global_batch_size: int
 
+    def taken(self, samples: int) -> int:
+        """What all peers together take in it, of an epoch of so many samples."""
+        return min(self.global_batch_size, samples - self.position.offset)
+
+    def largest_share(self, samples: int) -> int:
+        """That of rank 0, the same number on every peer: uneven slices differ by one sample, and low ranks have it."""
+        return spread(self.taken(samples), self.size)[0]
+
+    def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
+        """The slice after it, maybe of the next epoch, if view and batch stay: a guess, by which the loader runs ahead.
+
+        Args:
+            samples: Those of an epoch.
+            remainder: Whether a last step with fewer samples than the others is kept or dropped.
+        """
+        # The fewest samples that make a step; what is less ends the epoch.
+        least = self.global_batch_size if remainder == "drop" else 1
+        return replace(self, position=advanced(self.position, self.taken(samples), samples=samples, least=least))
+
 
 class Sampler(Protocol):
     """Which samples belong to a slice."""
@@ -43,14 +62,6 @@ class Sampler(Protocol):
         """This peer's samples of the step, maybe none."""
         ...
 
-    def largest_share(self, step_slice: StepSlice) -> int:
-        """The samples of the peer that has most of them in this step; the same number on every peer."""
-        ...
-
-    def after(self, step_slice: StepSlice) -> StepSlice:
-        """The slice after it, if view and batch stay: a guess, by which the loader runs ahead."""
-        ...
-
 
 @dataclass(frozen=True)
 class SerialSampler:
@@ -61,7 +72,6 @@ class SerialSampler:
     Args:
         samples: Those that an epoch has.
         seed: From it and the epoch's number follows the permutation; without one samples come as the data has them.
-        remainder: Whether a last step with fewer samples than the others is kept or dropped.
 
     Reference:
         Xie et al., *Elan*, 2020, section V-C.
@@ -69,7 +79,6 @@ class SerialSampler:
 
     samples: int
     seed: int | None
-    remainder: Remainder = "keep"
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
@@ -81,22 +90,6 @@ class SerialSampler:
             size=step_slice.size,
             rank=step_slice.rank,
         )
-
-    def largest_share(self, step_slice: StepSlice) -> int:
-        """That of rank 0: uneven slices differ by one sample, and the lower ranks have it."""
-        return spread(self._taken(step_slice), step_slice.size)[0]
-
-    def after(self, step_slice: StepSlice) -> StepSlice:
-        """The samples of all peers further on, or at the start of the next epoch."""
-        # The fewest samples that make a step; what is less ends the epoch.
-        least = step_slice.global_batch_size if self.remainder == "drop" else 1
-        return replace(
-            step_slice,
-            position=advanced(step_slice.position, self._taken(step_slice), samples=self.samples, least=least),
-        )
-
-    def _taken(self, step_slice: StepSlice) -> int:
-        return min(step_slice.global_batch_size, self.samples - step_slice.position.offset)
 
 
 @dataclass(frozen=True)
@@ -115,20 +108,9 @@ class PassSampler:
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
-        numbers = self._epochs().indices(step_slice) + step_slice.position.epoch * self.samples
+        numbers = SerialSampler(self.samples, None).indices(step_slice) + step_slice.position.epoch * self.samples
         passes, places = np.divmod(numbers, self.pass_samples)
         for one in np.unique(passes):  # one of them, or two where a pass ends in the step
             order, here = shuffled(self.pass_samples, seed=self.seed, epoch=int(one)), passes == one
             numbers[here] = order[places[here]]
         return numbers
-
-    def largest_share(self, step_slice: StepSlice) -> int:
-        """That of rank 0."""
-        return self._epochs().largest_share(step_slice)
-
-    def after(self, step_slice: StepSlice) -> StepSlice:
-        """The samples of all peers further on, or at the start of the next epoch."""
-        return self._epochs().after(step_slice)
-
-    def _epochs(self) -> SerialSampler:
-        return SerialSampler(self.samples, None)

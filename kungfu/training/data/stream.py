@@ -43,23 +43,12 @@ class StreamSampler:
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
-        return self._serial().indices(step_slice) + step_slice.position.epoch * self.samples
+        return SerialSampler(self.samples, None).indices(step_slice) + step_slice.position.epoch * self.samples
 
     def end_of_step(self, step_slice: StepSlice) -> int:
         """The number of the sample after the last one that all peers together take."""
-        after = self.after(step_slice).position
-        return after.epoch * self.samples + after.offset
-
-    def largest_share(self, step_slice: StepSlice) -> int:
-        """That of rank 0."""
-        return self._serial().largest_share(step_slice)
-
-    def after(self, step_slice: StepSlice) -> StepSlice:
-        """The samples of all peers further on, or at the start of the next epoch."""
-        return self._serial().after(step_slice)
-
-    def _serial(self) -> SerialSampler:
-        return SerialSampler(self.samples, None)
+        position = step_slice.position
+        return position.epoch * self.samples + position.offset + step_slice.taken(self.samples)
 
 
 class Stream:

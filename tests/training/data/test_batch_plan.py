@@ -121,12 +121,12 @@ def test_a_stamp_tells_the_piece() -> None:
 def test_an_epoch_with_dropped_remainders_ends_before_a_smaller_step() -> None:
     plan = plan_of(10, batch_size=4, remainder="drop", epochs=9)
     step_slice = StepSlice(Position(0, 0), 1, 1, 0, 4)
-    second = plan.sampler.after(step_slice)
-    assert second.position == Position(0, 4)
-    assert plan.sampler.after(second).position == Position(1, 0)
-    assert plan.sampler.after(replace(step_slice, global_batch_size=99)).position == Position(1, 0), (
-        "an epoch is one step"
-    )
+    walked = [plan.micro_batch(step_slice)]
+    for _ in range(2):
+        walked.append(plan.following(walked[-1]))
+    assert [one.step_slice.position for one in walked] == [Position(0, 0), Position(0, 4), Position(1, 0)]
+    whole = plan.micro_batch(replace(step_slice, global_batch_size=99))
+    assert plan.following(whole).step_slice.position == Position(1, 0), "an epoch is one step"
 
 
 def test_an_error_of_loading_names_its_samples() -> None:

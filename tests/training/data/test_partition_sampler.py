@@ -24,10 +24,10 @@ def step_of(peers: dict[int, PartitionSampler], position: Position, *, version: 
         slice_ = StepSlice(position, version, len(peers), rank, batch)
         one.reach(slice_, list(peers))
         share = one.indices(slice_).tolist()
-        ahead = one.after(slice_)
+        ahead = slice_.after(one.samples)
         if ahead.position.epoch < 2:
             one.indices(ahead)
-        assert len(share) <= one.largest_share(slice_)
+        assert len(share) <= slice_.largest_share(one.samples)
         taken += share
     return taken
 
@@ -51,7 +51,7 @@ def test_each_sample_comes_once_an_epoch_also_with_joiners():
         first = step_of(peers, position, version=version, batch=batch)
         assert step_of(peers, position, version=version, batch=batch) == first, "a step that is done again"
         seen += first
-        after = peers[members[0]].after(StepSlice(position, version, len(members), 0, batch)).position
+        after = StepSlice(position, version, len(members), 0, batch).after(20).position
         if after.epoch > position.epoch:
             assert sorted(seen) == list(range(20))
             seen = []
@@ -83,7 +83,7 @@ def test_all_peers_know_before_a_step_that_one_may_have_to_read_to_its_place() -
         assert len(set(found)) == 1
         told.append(found[0])
         expected.append(turn in (0, 2, 4) or takes_over)
-        position = peers[members[0]].after(StepSlice(position, version, len(members), 0, batch)).position
+        position = StepSlice(position, version, len(members), 0, batch).after(20).position
     assert position.epoch == 0
     assert told == expected
     assert {*told} == {True, False}
@@ -102,11 +102,11 @@ def test_a_resumed_run_continues_from_the_variable():
     one, other = peer(), peer()
     slice_ = StepSlice(Position(0, 0), 1, 1, 0, 6)
     one.reach(slice_, [0])
-    after = one.after(slice_)
+    after = slice_.after(one.samples)
     one.reach(after, [0])
     other.reach(slice_, [0])
     other._variable.assign(one._variable)
-    for position in (after.position, one.after(after).position):
+    for position in (after.position, after.after(one.samples).position):
         again = StepSlice(position, 1, 1, 0, 6)
         one.reach(again, [0])
         other.reach(again, [0])

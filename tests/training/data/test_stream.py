@@ -160,5 +160,5 @@ def test_the_samples_of_a_step_follow_one_another_over_peers_and_epochs():
     for rank in range(3):
         found += sampler.indices(StepSlice(step.position, 1, 3, rank, 4)).tolist()
     assert found == [24, 25, 26, 27]
-    assert sampler.largest_share(step) == 2
-    assert sampler.after(sampler.after(step)).position == Position(3, 0)
+    assert step.largest_share(10) == 2
+    assert step.after(10).after(10).position == Position(3, 0)
