@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from kungfu.errors import UsageError
 from kungfu.training.data.sample_source import SampleSource
 
-__all__ = ["IndexedSamples", "refuse_readers", "spec_of"]
+__all__ = ["IndexedSamples", "places_of", "spec_of"]
 
 
 class IndexedSamples(SampleSource):
@@ -26,10 +27,11 @@ class IndexedSamples(SampleSource):
     def samples(self) -> int:
         """How many there are."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def sample_spec(self) -> Any:
-        """One of them, as a nest of `tf.TensorSpec`."""
+        """One of them, as a nest of `tf.TensorSpec`: the first, which all are like and which is taken for this."""
+        first = self.apart().take(np.zeros(1, np.int64))
+        return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
 
     @abstractmethod
     def take(self, indices: NDArray[np.int64]) -> Any:
@@ -53,10 +55,10 @@ class IndexedSamples(SampleSource):
         return made.apply(tf.data.experimental.assert_cardinality(len(starts))).prefetch(1)
 
 
-def refuse_readers(readers: Any, *, of: str) -> None:
-    """Raises ``UsageError`` for a number of readers that is none, given to the function called ``of``."""
-    if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
-        raise UsageError(f"{of}(readers={readers!r}): must be an integer of at least 1")
+def places_of(indices: NDArray[np.int64], ends: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The number of the file of each sample, and its row there; the files end before the samples ``ends``."""
+    files = np.searchsorted(ends, indices, side="right")
+    return files, indices - np.concatenate([[0], ends])[files]
 
 
 def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:

@@ -5,15 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-from numpy.typing import NDArray
-
-from kungfu.data.indexed_samples import IndexedSamples, refuse_readers
+from kungfu.data.indexed_samples import IndexedSamples
 from kungfu.errors import UsageError
+from kungfu.training.data.refusals import refuse_readers, refuse_unnumbered
 from kungfu.training.data.sample_source import Records
 
 __all__ = ["LoadedRecords", "records"]
@@ -42,42 +39,21 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
     Cost:
         One record is loaded here, to know how samples look.
 
-    >>> import kungfu as kf
+    >>> import kungfu as kf, numpy as np
     >>> squares = kf.data.records(range(5), lambda number: (float(number), float(number**2)), readers=2)
     >>> len(squares), squares.take(np.array([3, 1]))[1].numpy().tolist()
     (5, [9.0, 1.0])
     """
     refuse_readers(readers, of="kf.data.records")
-    if not hasattr(records, "__len__") or not hasattr(records, "__getitem__") or isinstance(records, Mapping):
-        raise UsageError(
-            f"kf.data.records() was given {type(records).__name__}: it takes a sequence of records, anything with a "
-            "length whose items are numbered from 0"
-        )
+    refuse_unnumbered(records, of="kf.data.records()")
     if not len(records):
         raise UsageError("kf.data.records() was given no record")
     if not callable(load):
         raise UsageError(f"kf.data.records(load={load!r}): must be a function of a record")
-    return LoadedRecords(Records(records, load, int(readers)))
+    found = LoadedRecords(records, load, int(readers))
+    _ = found.sample_spec  # an error of load comes out here, and not in the loop
+    return found
 
 
-class LoadedRecords(IndexedSamples):
+class LoadedRecords(Records, IndexedSamples):
     """The samples that records become; see `records`."""
-
-    def __init__(self, source: Records) -> None:
-        self._source = source
-        first = source.take(np.zeros(1, np.int64))
-        self._spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
-
-    @property
-    def samples(self) -> int:
-        """How many records there are."""
-        return self._source.samples
-
-    @property
-    def sample_spec(self) -> Any:
-        """That of the first one, which all have."""
-        return self._spec
-
-    def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, stacked."""
-        return self._source.take(indices)

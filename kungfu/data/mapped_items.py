@@ -13,8 +13,9 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from kungfu.data.indexed_samples import IndexedSamples, refuse_readers, spec_of
+from kungfu.data.indexed_samples import IndexedSamples, spec_of
 from kungfu.errors import UsageError
+from kungfu.training.data.refusals import refuse_readers
 
 __all__ = ["MappedItems", "mapped"]
 
@@ -72,13 +73,14 @@ class MappedItems(IndexedSamples):
     def __init__(self, arrays: Any, function: Callable[..., Any], *, readers: int) -> None:
         self._arrays, self._samples = arrays, len(tf.nest.flatten(arrays)[0])
         first = tf.nest.map_structure(lambda one: tf.constant(one[0]), arrays)
-        self._spec = spec_of(tf.data.Dataset.from_tensors(first).map(function), of="kf.data.mapped(function)")
+        dataset = tf.data.Dataset.from_tensors(first).map(function)
+        self.sample_spec = spec = spec_of(dataset, of="kf.data.mapped(function)")
 
         def sample(item: Any) -> Any:
             return function(*item) if isinstance(item, tuple) else function(item)
 
         def stacked(chosen: Any) -> Any:
-            return tf.map_fn(sample, chosen, fn_output_signature=self._spec, parallel_iterations=readers)
+            return tf.map_fn(sample, chosen, fn_output_signature=spec, parallel_iterations=readers)
 
         signature = tf.nest.map_structure(lambda one: tf.TensorSpec([None, *one.shape], one.dtype), first)
         self._sample = tf.function(stacked, input_signature=[signature])
@@ -87,11 +89,6 @@ class MappedItems(IndexedSamples):
     def samples(self) -> int:
         """How many items there are."""
         return self._samples
-
-    @property
-    def sample_spec(self) -> Any:
-        """What the function makes of an item."""
-        return self._spec
 
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, stacked."""

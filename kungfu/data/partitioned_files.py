@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.data.file_index import Files, kept_arrays, paths_of
-from kungfu.data.indexed_samples import IndexedSamples
+from kungfu.data.indexed_samples import IndexedSamples, places_of
 from kungfu.errors import UsageError
 from kungfu.training.data.partition_sampler import PartitionSampler, SequentialSource
 from kungfu.training.data.sample_source import stacked
@@ -102,12 +101,6 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         """Those of all files."""
         return int(self._ends[-1])
 
-    @property
-    def sample_spec(self) -> Any:
-        """That of the first one, which all have and which is read for this."""
-        first = self.apart().take(np.zeros(1, np.int64))
-        return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
-
     def apart(self) -> PartitionedFiles:
         """The same ones with readings of their own: what validates reads in another thread than what trains."""
         return PartitionedFiles(self._paths, self._counts, self._read)
@@ -131,8 +124,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
 
     def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The number of the file of each, and its row there."""
-        files = np.searchsorted(self._ends, indices, side="right")
-        rows = indices - np.concatenate([[0], self._ends])[files]
+        files, rows = places_of(indices, self._ends)
         return list(zip(files.tolist(), rows.tolist(), strict=True))
 
     def _row(self, file: int, row: int) -> Any:

@@ -14,9 +14,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.data.file_index import Files, paths_of
-from kungfu.data.indexed_samples import IndexedSamples, refuse_readers, spec_of
+from kungfu.data.indexed_samples import IndexedSamples, places_of, spec_of
 from kungfu.data.record_index import FOOTER_BYTES, HEADER_BYTES, RecordIndex, record_index
 from kungfu.errors import UsageError
+from kungfu.training.data.refusals import refuse_readers
 
 __all__ = ["TFRecords", "tfrecords"]
 
@@ -89,11 +90,10 @@ class TFRecords(IndexedSamples):
         self._ends = np.cumsum([len(one) for one in indices])
         if not self.samples:
             raise UsageError(f"kf.data.tfrecords(): the {len(self._paths)} files hold no record")
-        self._spec = spec_of(
-            tf.data.Dataset.from_tensors(tf.constant(b"")).map(parse), of="kf.data.tfrecords(parse=...)"
-        )
+        parsed = tf.data.Dataset.from_tensors(tf.constant(b"")).map(parse)
+        self.sample_spec = spec = spec_of(parsed, of="kf.data.tfrecords(parse=...)")
         self._parse = tf.function(
-            lambda records: tf.map_fn(parse, records, fn_output_signature=self._spec),
+            lambda records: tf.map_fn(parse, records, fn_output_signature=spec),
             input_signature=[tf.TensorSpec([None], tf.string)],
         )
         self._open: dict[int, int] = {}  # descriptors by the number of the file
@@ -108,11 +108,6 @@ class TFRecords(IndexedSamples):
         """How many records there are."""
         return int(self._ends[-1])
 
-    @property
-    def sample_spec(self) -> Any:
-        """What ``parse`` makes of a record."""
-        return self._spec
-
     def take(self, indices: NDArray[np.int64]) -> Any:
         """The samples with these numbers, stacked."""
         with self._lock:
@@ -123,8 +118,7 @@ class TFRecords(IndexedSamples):
 
     def _read(self, indices: NDArray[np.int64]) -> list[bytes]:
         """The contents of these records; the reads are handed out in the order in which they stand in the files."""
-        files = np.searchsorted(self._ends, indices, side="right")
-        records = indices - np.concatenate([[0], self._ends])[files]
+        files, records = places_of(indices, self._ends)
         self._open_only(set(files.tolist()))
         order = np.lexsort((records, files))
         parts = np.array_split(order, min(self._readers, max(1, len(order) // _WORTH_A_THREAD)))

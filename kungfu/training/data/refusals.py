@@ -7,7 +7,7 @@ gives whole batches, has no such index.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 
-__all__ = ["refuse_leaf", "refuse_lengths", "refuse_objects", "refuse_unindexed"]
+__all__ = ["refuse_arrays", "refuse_leaf", "refuse_readers", "refuse_unindexed", "refuse_unnumbered"]
 
 _INSTEAD = (
     "give arrays, or a sequence of records with load=function, or a function of indices with samples=N, which may give "
@@ -52,6 +52,21 @@ def refuse_unindexed(data: Any) -> None:
         )
 
 
+def refuse_readers(readers: Any, *, of: str) -> None:
+    """Raises ``UsageError`` for a number of readers that is none, given to the function called ``of``."""
+    if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
+        raise UsageError(f"{of}(readers={readers!r}): must be an integer of at least 1")
+
+
+def refuse_unnumbered(records: Any, *, of: str) -> None:
+    """Raises ``UsageError`` for records that have no numbers, given to the function called ``of``."""
+    if not hasattr(records, "__len__") or not hasattr(records, "__getitem__") or isinstance(records, Mapping):
+        raise UsageError(
+            f"{of} was given {type(records).__name__}: it takes a sequence of records, anything with a length whose "
+            "items are numbered from 0"
+        )
+
+
 def refuse_leaf(leaf: Any) -> None:
     """Raises ``UsageError`` for a part of a nest of arrays that is no array with one entry a sample."""
     if isinstance(leaf, tf.RaggedTensor):
@@ -68,9 +83,11 @@ def refuse_leaf(leaf: Any) -> None:
         )
 
 
-def refuse_lengths(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
-    """Raises ``UsageError`` unless there are arrays, all with the same number of entries."""
+def refuse_arrays(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
+    """Raises ``UsageError`` unless there are arrays, all with the same number of entries, of numbers or texts."""
     if leaves and all(leaf.ndim for leaf in leaves) and len({len(leaf) for leaf in leaves}) == 1:
+        for leaf in leaves:
+            _refuse_objects(leaf)
         return
     single = sum(not leaf.ndim for leaf in leaves)
     if single and single == len(leaves):
@@ -88,7 +105,7 @@ def refuse_lengths(leaves: Sequence[np.ndarray[Any, Any]]) -> None:
     )
 
 
-def refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
+def _refuse_objects(leaf: np.ndarray[Any, Any]) -> None:
     """Raises ``UsageError`` for an array of Python objects that are no texts: rows of different lengths are such."""
     if leaf.dtype != object or not leaf.size or isinstance(leaf.flat[0], str | bytes):
         return

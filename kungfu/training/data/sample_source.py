@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.training.data.checksums import order_checksum
-from kungfu.training.data.refusals import refuse_leaf, refuse_lengths, refuse_objects, refuse_unindexed
+from kungfu.training.data.refusals import (
+    refuse_arrays,
+    refuse_leaf,
+    refuse_readers,
+    refuse_unindexed,
+    refuse_unnumbered,
+)
 
 __all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "is_source", "rows", "stacked"]
 
@@ -113,8 +119,7 @@ class ByIndex:
 
 def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | None, readers: int = 1) -> SampleSource:
     """The source that ``data`` is; ``UsageError`` for what is none."""
-    if not isinstance(readers, int | np.integer) or isinstance(readers, bool) or readers < 1:
-        raise UsageError(f"training.batches(readers={readers!r}): must be an integer of at least 1")
+    refuse_readers(readers, of="training.batches")
     if readers > 1 and (is_source(data) or (load is None and not _is_records(data))):
         raise UsageError(
             f"training.batches(readers={readers}): only for records, which are loaded one by one; kf.data's functions "
@@ -128,7 +133,9 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
     refuse_unindexed(data)
     # Records: a sequence of the user's own, or any sequence with the function that makes arrays of one.
     if load is not None or _is_records(data):
-        return _records(data, load or _as_it_is, samples, int(readers))
+        _refuse_samples(samples)
+        refuse_unnumbered(data, of="training.batches(load=...)")
+        return Records(data, load or _as_it_is, int(readers))
     # A function of indices: the one thing that does not know its length.
     if callable(data):
         if not isinstance(samples, int | np.integer) or samples < 1:
@@ -148,20 +155,8 @@ def _arrays(data: Any) -> Arrays:
         refuse_unindexed(leaf)
         refuse_leaf(leaf)
     leaves = [np.asarray(leaf) for leaf in given]
-    refuse_lengths(leaves)
-    for leaf in leaves:
-        refuse_objects(leaf)
+    refuse_arrays(leaves)
     return Arrays(tf.nest.pack_sequence_as(data, leaves), len(leaves[0]))
-
-
-def _records(data: Any, load: Callable[[Any], Any], samples: int | None, readers: int) -> Records:
-    _refuse_samples(samples)
-    if not _has_items(data) or isinstance(data, Mapping):
-        raise UsageError(
-            f"training.batches(load=...) was given {type(data).__name__}: it takes a sequence of records, anything "
-            "with a length whose items are numbered from 0"
-        )
-    return Records(data, load, readers)
 
 
 def _refuse_samples(samples: int | None) -> None:
@@ -174,11 +169,8 @@ def _refuse_samples(samples: int | None) -> None:
 def _is_records(data: Any) -> bool:
     """A user's own sequence; lists, tuples and mappings are nests of arrays, as everywhere in TensorFlow."""
     array = hasattr(data, "__array__") or hasattr(data, "shape")
-    return _has_items(data) and not array and not isinstance(data, list | tuple | Mapping | str | bytes)
-
-
-def _has_items(data: Any) -> bool:
-    return hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    has_items = hasattr(data, "__len__") and hasattr(data, "__getitem__")
+    return has_items and not array and not isinstance(data, list | tuple | Mapping | str | bytes)
 
 
 def _as_it_is(record: Any) -> Any:
