@@ -35,13 +35,9 @@ def optimizers_of(model: Any) -> list[Any]:
     return [one for key, one in found.items() if key not in inner]
 
 
-def _optimizers_in(value: Any) -> Iterator[Any]:
-    if isinstance(value, keras.optimizers.Optimizer):
-        yield value
-    elif isinstance(value, dict):
-        yield from (one for one in value.values() if isinstance(one, keras.optimizers.Optimizer))
-    elif isinstance(value, list | tuple):
-        yield from (one for one in value if isinstance(one, keras.optimizers.Optimizer))
+def _optimizers_in(value: Any) -> list[Any]:
+    held = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+    return [one for one in held if isinstance(one, keras.optimizers.Optimizer)]
 
 
 class Applications:
@@ -135,11 +131,7 @@ class Applications:
         Without one it is NaN.
         """
         given = {id(one) for one in gradients if one is not None}
-        known = [
-            (found, target)
-            for found, target in self._targets
-            if all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
-        ]
+        known = self._known_targets()
         if not known:
             return tf.constant(float("nan"))
         own = [target for found, target in known if given & {id(one) for one in found}]
@@ -151,10 +143,15 @@ class Applications:
     @property
     def knows_loss(self) -> bool:
         """Whether a tape of the step itself gave gradients."""
-        return any(
-            all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
-            for _, target in self._targets
-        )
+        return bool(self._known_targets())
+
+    def _known_targets(self) -> list[tuple[list[Any], Any]]:
+        """Of what is in the step's own graph, and not in a function inside of it."""
+        return [
+            (found, target)
+            for found, target in self._targets
+            if all(getattr(one, "graph", None) is self._graph for one in tf.nest.flatten(target))
+        ]
 
     # ---- writes past the optimizers --------------------------------------------------------------------------------
 
