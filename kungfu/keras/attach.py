@@ -29,7 +29,7 @@ from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.handle import FitHandle
-from kungfu.keras.loop import FitParts, FitRun
+from kungfu.keras.loop import FitRun
 from kungfu.keras.metrics import ModelMetrics, metrics_of
 from kungfu.keras.own_step import (
     OwnMetrics,
@@ -239,7 +239,7 @@ class _Attached:
                 missed = connection.missed()
 
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
-        model, data = self._model, call.data
+        model = self._model
         per_step = output_loss_trackers(model)
         job_metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=per_step)
         metrics = ModelMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
@@ -258,8 +258,7 @@ class _Attached:
         else:
             step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
         self.handle.prepare(training)
-        run = FitRun(FitParts(model, call.arguments, data, training, step, metrics, asks_to_stop), loop, call)
-        history = run.run()
+        history = FitRun(call, training, loop, step=step, metrics=metrics, asks_to_stop=asks_to_stop).run()
         if training.left:
             print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
             sys.exit(0)

@@ -24,12 +24,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
-from kungfu.keras.data import FitData
 from kungfu.keras.evaluation.shared_pass import Validation
 from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
 from kungfu.keras.phases import FitCall
@@ -38,7 +38,7 @@ from kungfu.training.data.stream import DataEndedError
 from kungfu.training.job_loop import JobLoop, Meeting
 from kungfu.training.training import Training
 
-__all__ = ["FitParts", "FitRun"]
+__all__ = ["FitRun"]
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
 # What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.
@@ -52,29 +52,6 @@ _NOT_SHARED = (
     "kungfu: the validation of model.fit() is not shared among the peers: on some its data come in another order, or "
     "with other inputs. Each peer does the whole, and the numbers are rank 0's"
 )
-
-
-@dataclass(frozen=True)
-class FitParts:
-    """What one ``fit`` in a job is made of.
-
-    Args:
-        model: Compiled and built.
-        arguments: Those of ``fit`` by name, all of them.
-        data: What it walks.
-        training: The run.
-        step: The marked step.
-        metrics: The totals of the epoch.
-        asks_to_stop: Tells the step that a callback of this peer wants training to stop.
-    """
-
-    model: Any
-    arguments: Mapping[str, Any]
-    data: FitData
-    training: Training
-    step: Callable[[Any], Any]
-    metrics: FitMetrics
-    asks_to_stop: tf.Variable
 
 
 @dataclass
@@ -112,9 +89,6 @@ class _Progress:
         """Whether no further epoch begins; other peers may have been lost before all knew of it."""
         return self.concluded == self.ended
 
-    def set_ended(self, ended: int) -> None:
-        self.ended = ended
-
     def told(self) -> dict[str, Any]:
         """The place of this peer, from which all go on."""
         return {name: getattr(self, name) for name in (*_KEPT, "stops", "concluded", "over")}
@@ -126,19 +100,38 @@ class _Progress:
 
 
 class FitRun:
-    """One ``fit`` on one peer of a job."""
+    """One ``fit`` on one peer of a job.
 
-    def __init__(self, parts: FitParts, loop: JobLoop, call: FitCall) -> None:
-        self._parts, self._loop, self._call, self._progress = parts, loop, call, _Progress()
+    Args:
+        call: What ``fit`` was called with.
+        training: The run.
+        loop: What is needed of it.
+        step: The marked step.
+        metrics: The totals of the epoch.
+        asks_to_stop: Tells the step that a callback of this peer wants training to stop.
+    """
+
+    def __init__(
+        self,
+        call: FitCall,
+        training: Training,
+        loop: JobLoop,
+        *,
+        step: Callable[[Any], Any],
+        metrics: FitMetrics,
+        asks_to_stop: tf.Variable,
+    ) -> None:
+        self._call, self._loop, self._progress = call, loop, _Progress()
+        self._step, self._asks_to_stop = step, asks_to_stop
         progress = self._progress
-        parts.training.register("fit/epochs_ended", lambda: progress.ended, progress.set_ended)
-        for place, total in enumerate(parts.metrics.totals):
-            parts.training.register(f"fit/totals/{place}", total)
-        self._begins, self._said = int(parts.arguments["initial_epoch"]), False
+        training.register("fit/epochs_ended", lambda: progress.ended, partial(setattr, progress, "ended"))
+        for place, total in enumerate(metrics.totals):
+            training.register(f"fit/totals/{place}", total)
+        self._begins, self._said = int(call.arguments["initial_epoch"]), False
         self._callbacks = call.callbacks
         loop.keep_in_checkpoints(_CALLBACKS, self._kept)
         loop.keep_more()
-        self._logs, self._execution = JobLogs(parts.metrics), int(parts.model.steps_per_execution)
+        self._logs, self._execution = JobLogs(metrics), int(call.model.steps_per_execution)
         self._is_unheeded = False  # a callback of this peer alone wants training to stop, and people were told
 
     def run(self) -> Any:
@@ -147,7 +140,7 @@ class FitRun:
         Returns:
             The model's ``History``; on a peer that a decision let go, what it was until then.
         """
-        model = self._parts.model
+        model = self._call.model
         model.stop_training = False
         try:
             self._train()
@@ -164,7 +157,7 @@ class FitRun:
 
     def _train(self) -> None:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
-        data = self._parts.data
+        data = self._call.data
         try:
             batches = self._loop.batches(data.plan, described=data.described, over=self._is_over, attend=self._attend)
             for batch in batches:
@@ -183,12 +176,12 @@ class FitRun:
         self._attend()
 
     def _do_step(self, batch: Any) -> None:
-        parts, progress = self._parts, self._progress
-        if parts.model.stop_training:  # by a callback, after the step before; training ends with this one
-            parts.asks_to_stop.assign(1.0)
-        stops = parts.step(batch)
+        progress = self._progress
+        if self._call.model.stop_training:  # by a callback, after the step before; training ends with this one
+            self._asks_to_stop.assign(1.0)
+        stops = self._step(batch)
         # It was cut for another view, or peers were lost over it: the loader cuts it anew.
-        if stops is parts.training.SKIPPED:
+        if stops is Training.SKIPPED:
             return
         progress.batch += 1
         progress.stops = bool(stops.numpy() > 0)
@@ -198,7 +191,7 @@ class FitRun:
 
     def _tell_if_unheeded(self, *, stops: bool) -> None:
         """Says once that a callback of this peer wants training to stop, where that of rank 0 ``stops`` nothing."""
-        if self._parts.model.stop_training and not stops and not self._is_unheeded:
+        if self._call.model.stop_training and not stops and not self._is_unheeded:
             self._is_unheeded = True
             print(_UNHEEDED, file=sys.stderr)
 
@@ -273,16 +266,16 @@ class FitRun:
 
     def _agree_on_place(self, meeting: Meeting, source: int) -> dict[str, Any]:
         """This peer goes on from the place of the source, of which its callbacks are told; gives that place."""
-        progress, parts, callbacks = self._progress, self._parts, self._callbacks
-        begins, first_batch = self._begins_with(), parts.data.first_batch_of(progress.ended)
+        progress, call, callbacks = self._progress, self._call, self._callbacks
+        begins, first_batch = self._begins_with(), call.data.first_batch_of(progress.ended)
         validation = None if progress.validation is None else progress.validation.told()
         more = {"begins": begins, "first": first_batch, "epoch": callbacks.epoch, "validation": validation}
-        more["stop_training"] = bool(parts.model.stop_training)
+        more["stop_training"] = bool(call.model.stop_training)
         own = {"place": progress.told(), **more}
         agreed = unpack(meeting.from_rank(source, pack(own) if meeting.rank == source else b""))
-        parts.data.refuse_other(progress.ended, leaders=agreed["first"])
+        call.data.refuse_other(progress.ended, leaders=agreed["first"])
         self._begins = agreed["begins"]
-        epochs, number = parts.arguments["epochs"], self._call.connection.phase
+        epochs, number = call.arguments["epochs"], call.connection.phase
         self._loop.count_epochs(done_before=self._begins, epochs=max(0, epochs - self._begins), fit=number)
         told: dict[str, Any] = agreed["place"]
         self._catch_up_in_epoch(told)
@@ -290,8 +283,8 @@ class FitRun:
         if progress.version >= 0:
             self._catch_up(told, epoch=agreed["epoch"], validation=agreed["validation"])
         progress.take(told)
-        parts.model.stop_training = agreed["stop_training"]
-        parts.asks_to_stop.assign(0.0)  # the next step is told anew
+        call.model.stop_training = agreed["stop_training"]
+        self._asks_to_stop.assign(0.0)  # the next step is told anew
         return told
 
     def _catch_up_in_epoch(self, told: Mapping[str, Any]) -> None:
@@ -376,7 +369,7 @@ class FitRun:
         if not loop.meet(self._settle):
             return
         if self._has_next():
-            self._parts.model.reset_metrics()
+            self._call.model.reset_metrics()
             self._callbacks.epoch_begins(self._epoch())
             loop.meet(lambda meeting: meeting.take(loop.agreed_variables()))
 
@@ -398,17 +391,17 @@ class FitRun:
 
     def _settle(self, meeting: Meeting) -> None:
         """What the callbacks have left is rank 0's; the epoch is concluded."""
-        progress, model = self._progress, self._parts.model
+        progress, model = self._progress, self._call.model
         first_batch = self._next_first_batch()
         own = {"stops": bool(model.stop_training), "first_batch": first_batch}
         agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
         if first_batch >= 0:
-            self._parts.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
+            self._call.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
         self._callbacks.agree(meeting, "writers")
         meeting.take(self._loop.agreed_variables())
         self._tell_if_unheeded(stops=agreed["stops"] or progress.stops or self._loop.stopped)
         model.stop_training = agreed["stops"]
-        self._parts.asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
+        self._asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None
         if agreed["stops"] or progress.stops or self._loop.stopped:
             progress.concluded = progress.ended
@@ -416,13 +409,13 @@ class FitRun:
     def _next_first_batch(self) -> int:
         """Of the epoch that has begun, if one has; the loader has its first batch already."""
         begun = self._loop.position().epoch
-        return self._parts.data.first_batch_of(begun) if begun > self._progress.ended else -1
+        return self._call.data.first_batch_of(begun) if begun > self._progress.ended else -1
 
     def _numbers(self) -> dict[str, Any] | None:
         """The metrics of the epoch and of a validation, over all peers; ``None`` where peers were lost over it."""
-        arguments = self._parts.arguments
+        arguments = self._call.arguments
         logs = dict(self._logs.so_far())  # the metrics hold them from here
-        if self._parts.data.validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
+        if self._call.data.validation is None or not _validates(self._epoch(), arguments["validation_freq"]):
             return logs
         validation = self._validation()
         found = validation.attempt(self._loop.meet)
@@ -435,29 +428,29 @@ class FitRun:
 
     def _validation(self) -> Validation:
         """Of the end of the epoch that is under way."""
-        arguments, progress = self._parts.arguments, self._progress
+        arguments, progress = self._call.arguments, self._progress
         if progress.validation is None:
-            data = zip(("x", "y", "sample_weight"), self._parts.data.validation or (), strict=True)
+            data = zip(("x", "y", "sample_weight"), self._call.data.validation or (), strict=True)
             batch_size = arguments["validation_batch_size"] or arguments["batch_size"]
             given = {**dict(data), "steps": arguments["validation_steps"], "batch_size": batch_size}
             combine = self._call.combine
-            progress.validation = Validation(self._parts.model, given, self._callbacks.running, combine)
+            progress.validation = Validation(self._call.model, given, self._callbacks.running, combine)
         return progress.validation
 
     def _begins_with(self) -> int:
         """The number of the first epoch: another one where a callback of rank 0 has restored what it had backed up."""
-        return restored_epoch(self._parts.model) or self._begins if self._callbacks.restores else self._begins
+        return restored_epoch(self._call.model) or self._begins if self._callbacks.restores else self._begins
 
     def _epoch(self) -> int:
         """The epoch after those that are concluded, as Keras counts it."""
         return self._begins + self._progress.ended
 
     def _has_next(self) -> bool:
-        return not self._progress.is_concluded and self._epoch() < self._parts.arguments["epochs"]
+        return not self._progress.is_concluded and self._epoch() < self._call.arguments["epochs"]
 
     def _conclude(self) -> None:
         """After the last epoch: averages of weights are put in place, and the callbacks told of the end."""
-        model, self._progress.over = self._parts.model, True
+        model, self._progress.over = self._call.model, True
         if model.optimizer is not None:
             model.optimizer.finalize_variable_values(model.trainable_weights)
         self._callbacks.end(self._progress.logs)

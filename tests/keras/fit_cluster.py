@@ -21,13 +21,14 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.keras.data import FitData
-from kungfu.keras.loop import FitParts, FitRun
+from kungfu.keras.loop import FitRun
 from kungfu.keras.phases import FitCall
 from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.job_loop import Meeting
 from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.training import Training
 from tests.keras.fitting import arguments
 
 __all__ = ["Cut", "Network", "NobodyHoldsError", "fit_together"]
@@ -216,7 +217,7 @@ class _Loop:
 
     # ---- the run ---------------------------------------------------------------------------------------------------
 
-    SKIPPED = object()
+    SKIPPED = Training.SKIPPED
 
     def register(self, name: str, get: Any, put: Any = None) -> None:
         self.registered[name] = (get, put)
@@ -359,10 +360,9 @@ def fit_together(
         parts = arguments(epochs=EPOCHS, verbose=0, callbacks=given[peer], validation_batch_size=1)
         call = FitCall(network, parts, cast(FitData, data), cast(Any, connection))
         loop.wants = wants = tf.Variable(0.0)
-        fit_parts = FitParts(network, parts, cast(Any, data), cast(Any, loop), loop.step, _Totals(), wants)
         call.outcome = lambda: lambda: b""  # type: ignore[method-assign]
         try:
-            fit = FitRun(fit_parts, cast(Any, loop), call)
+            fit = FitRun(call, cast(Any, loop), cast(Any, loop), step=loop.step, metrics=_Totals(), asks_to_stop=wants)
             fit._logs = SimpleNamespace(so_far=lambda: {"loss": 0.5})  # type: ignore[assignment]  # a trace is slow
             fit.run()
             cluster.end(peer)
