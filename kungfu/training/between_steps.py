@@ -16,7 +16,7 @@ from kungfu.training.program_description import describe
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
 from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
-from kungfu.training.tracing.random_streams import ExemptStates, RandomStreams
+from kungfu.training.tracing.random_streams import RandomStreams
 
 __all__ = ["BetweenSteps"]
 
@@ -72,7 +72,7 @@ class BetweenSteps:
         planted = () if goes_on else tuple(self.registry.of("own").values())
         own = self.checkpoints.state().classes.own.values()
         untouched = [*self.shared(), *(one for one in own if not any(one is other for other in planted))]
-        return RandomStreams([trained.seed, trained.peer, after], ExemptStates(untouched, planted))
+        return RandomStreams([trained.seed, trained.peer, after], untouched=untouched, planted=planted)
 
     def described(self, plan: Plan) -> Description:
         """What this peer runs, once everything is registered."""

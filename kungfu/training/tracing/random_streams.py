@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -20,7 +19,7 @@ import tensorflow as tf
 from kungfu.framework_internals import make_resource_variable, replace_capture
 from kungfu.training.tracing.handles import dtype_of, is_variable, read_handles, shape_of
 
-__all__ = ["ExemptStates", "RandomStreams", "joiner_seed"]
+__all__ = ["RandomStreams", "joiner_seed"]
 
 _LARGEST_SEED = 2**31 - 2
 
@@ -34,24 +33,19 @@ def joiner_seed(seed: int, *, job: str) -> int:
     return (zlib.crc32(job.encode()) << 64) | (seed % 2**64)
 
 
-@dataclass(frozen=True)
-class ExemptStates:
-    """States of generators that kungfu does not exchange in the graph.
+class RandomStreams:
+    """Those of one peer.
 
     Args:
-        untouched: Those that are equal on all peers, or got a state of this peer's already.
+        entropy: The job's seed, the peer's number, and the steps done before it was resumed.
+        untouched: States of generators that are equal on all peers, or got a state of this peer's already.
         planted: Those that get one in their own place, which a checkpoint writes down.
     """
 
-    untouched: Sequence[tf.Variable] = ()
-    planted: Sequence[tf.Variable] = ()
-
-
-class RandomStreams:
-    """Those of one peer. ``entropy``: the job's seed, the peer's number, and the steps done before it was resumed."""
-
-    def __init__(self, entropy: Sequence[int], owned: ExemptStates) -> None:
-        self._entropy, self._owned = list(entropy), owned
+    def __init__(
+        self, entropy: Sequence[int], *, untouched: Sequence[tf.Variable] = (), planted: Sequence[tf.Variable] = ()
+    ) -> None:
+        self._entropy, self._untouched, self._planted = list(entropy), untouched, planted
         self._states: dict[int, tf.Variable] = {}  # by the handle that they stand for
         self._seen: list[Any] = []  # handles whose states were given out; keeps them, and with them their ids
 
@@ -61,8 +55,8 @@ class RandomStreams:
 
     def exchange(self, graph: Any) -> None:
         """Tracing, at the end: generators that the graph draws from have states of this peer's there."""
-        untouched = {id(one.handle) for one in self._owned.untouched}
-        planted = {id(one.handle): one for one in self._owned.planted}
+        untouched = {id(one.handle) for one in self._untouched}
+        planted = {id(one.handle): one for one in self._planted}
         found = [(one, inside) for one, inside in graph.captures if is_variable(one) and id(one) not in untouched]
         states = _states_of_generators(one for one, _ in found)
         for handle, inside in found:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.training.graph.step import WHOLE, as_tensors
-from kungfu.training.tracing.random_streams import ExemptStates, RandomStreams
+from kungfu.training.tracing.random_streams import RandomStreams
 from kungfu.training.tracing.trace import StepTrace
 from tests.training.linear import linear_model, points
 
@@ -50,7 +50,7 @@ class Program:
         training = kf.attach(self.model, keras.optimizers.SGD(1.0))
         loop = training._runner
         seeds = [one.value for one in self.model.variables if one.name == "seed_generator_state"]
-        loop.trace = StepTrace(random_streams=RandomStreams([0, peer, after], ExemptStates(untouched=seeds)))
+        loop.trace = StepTrace(random_streams=RandomStreams([0, peer, after], untouched=seeds))
 
         def step(x):
             drawn = self.draw(x)
@@ -118,7 +118,7 @@ def test_what_is_drawn_between_steps_stays_what_it_was_and_equal_on_all_peers():
 def test_registered_generators_are_left_alone_where_shared_and_planted_where_own():
     shared, own, states = (tf.random.Generator.from_seed(4) for _ in range(3))
     before = shared.state.numpy().tolist()
-    random_streams = RandomStreams([0, 1, 0], ExemptStates(untouched=[shared.state], planted=[own.state]))
+    random_streams = RandomStreams([0, 1, 0], untouched=[shared.state], planted=[own.state])
 
     def draw():
         drawn = [one.normal([2]) for one in (shared, own, states)]
