@@ -22,7 +22,6 @@ __all__ = [
     "TrackedTree",
     "entries",
     "phase_file",
-    "tracked_by_name",
     "tracked_tree",
 ]
 
@@ -79,11 +78,6 @@ def tracked_tree(root: Any) -> TrackedTree:
     return TrackedTree(variables, children)
 
 
-def tracked_by_name(variables: Mapping[str, tf.Variable]) -> Any:
-    """Variables under their names, as an object that is tracked."""
-    return tf.train.Checkpoint(**variables)
-
-
 def _variable_of(one: Any) -> tf.Variable | None:
     if isinstance(one, tf.Variable):
         return one
@@ -116,7 +110,7 @@ class CheckpointedState:
         rest = {
             name: one for name, one in zip(stable_names(known), known.values(), strict=True) if id(one) not in reached
         }
-        root = tf.train.Checkpoint(model=model, **trained, kungfu=tracked_by_name(rest))
+        root = tf.train.Checkpoint(model=model, **trained, kungfu=tf.train.Checkpoint(**rest))
         return cls(root, classes, tracked_tree(root))
 
     @property

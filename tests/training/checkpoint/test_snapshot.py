@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from kungfu.training.checkpoint.snapshot import tracked_by_name, tracked_tree
+from kungfu.training.checkpoint.snapshot import tracked_tree
 from tests.training.linear import linear_model
 
 
@@ -14,7 +14,7 @@ def test_a_copy_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
     model, optimizer = linear_model(keras.layers.Dense(3)), keras.optimizers.Adam(0.1)
     optimizer.build(model.trainable_variables)
     counter = tf.Variable([1.0, 2.0])
-    root = tf.train.Checkpoint(model=model, optimizer=optimizer, rest=tracked_by_name({"policy/a b": counter}))
+    root = tf.train.Checkpoint(model=model, optimizer=optimizer, rest=tf.train.Checkpoint(**{"policy/a b": counter}))
     tree = tracked_tree(root)
     before = [np.asarray(one).copy() for one in model.weights]
     values = tree.values()
@@ -32,7 +32,7 @@ def test_a_copy_keeps_its_values_whatever_is_assigned_meanwhile(tmp_path):
 
 def test_a_variable_that_is_reached_twice_is_one_of_the_tree():
     shared = tf.Variable(1.0)
-    tree = tracked_tree(tf.train.Checkpoint(a=shared, b=tracked_by_name({"again": shared})))
+    tree = tracked_tree(tf.train.Checkpoint(a=shared, b=tf.train.Checkpoint(again=shared)))
     assert sum(one is not None for one in tree.variables) == 1
     copy = tree.copy_with(tree.values())
     assert copy.a is copy.b.again
