@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import attribute_of, is_made_by_keras, layers_with_statistics
-from kungfu.signal.source_location import location_in_frames
+from kungfu.training.graph.own_sources import line_of
 from kungfu.training.tracing.sample_flow import SampleFlow
 from kungfu.training.tracing.trace import StepTrace
 
@@ -173,7 +173,7 @@ class LayerMemory:
         self._refuse_late(flow, trace.ended_at)
         for one in strange:
             if id(one) in flow.written:
-                raise UsageError(_STRANGE.format(where=_line_of(flow.written[id(one)])))
+                raise UsageError(_STRANGE.format(where=line_of(flow.written[id(one)])))
         wrong = [one for one in unsaid if id(one.value.handle) in flow.written]
         if wrong:
             raise UsageError(_unsaid(wrong, flow))
@@ -228,7 +228,7 @@ def _refuse_word(one: _Remembered) -> None:
 def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
     """The message, with the line to write."""
     first = unsaid[0]
-    where = _line_of(flow.written[id(first.value.handle)])
+    where = line_of(flow.written[id(first.value.handle)])
     names = ", ".join(f'"{_short(one)}": "sum"' for one in unsaid)
     attribute = attribute_of(first.layer, first.variable) or "variable"
     return (
@@ -240,11 +240,6 @@ def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
         f"    attach(..., combine={{{names}}})\n"
         '"sum" adds up what the peers add, "mean" is the mean of their values, "only_first_replica" is rank 0\'s value'
     )
-
-
-def _line_of(operation: Any) -> str:
-    """The user's line that made an operation; "" if none did."""
-    return location_in_frames((frame.filename, frame.lineno) for frame in operation.traceback)
 
 
 def _short(one: _Remembered) -> str:

@@ -30,7 +30,7 @@ from kungfu.signal.source_location import location_in_frames, location_of_caller
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["FedValues", "PublishedValues", "make_published_values", "publish"]
+__all__ = ["FedValues", "PublishedValues", "line_of", "make_published_values", "publish"]
 
 _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": False}
 _LARGEST = float(np.finfo(np.float32).max)
@@ -164,7 +164,7 @@ def publish(published: PublishedValues, trace: StepTrace, name: str, value: Any)
 def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) -> None:
     # In a graph the traceback of an op tells the user's line: AutoGraph runs a copy of the code.
     is_graph = not tf.executing_eagerly()
-    where = _line_of(tf.no_op()) if is_graph else location_of_caller()
+    where = line_of(tf.no_op()) if is_graph else location_of_caller()
     # XLA makes one op of the whole function: no variable of ours can be written in it.
     if is_graph and is_in_xla_context(tf.compat.v1.get_default_graph()):
         published.refuse(
@@ -179,8 +179,8 @@ def _write(published: PublishedValues, trace: StepTrace, name: str, value: Any) 
     published.publish(name, value, where=where)
 
 
-def _line_of(operation: tf.Operation) -> str:
-    """``file:line`` of the user's that made an operation, as it is written: AutoGraph runs a copy of the code."""
+def line_of(operation: tf.Operation) -> str:
+    """``file:line`` of the user's that made an operation, "" if none did, as written: AutoGraph runs a copy of it."""
     return location_in_frames((one.filename, one.lineno) for one in operation.traceback)
 
 
