@@ -8,7 +8,6 @@ two fits is the same there. It takes part in the fit that the others are in, who
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -24,7 +23,7 @@ from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_connection import JobConnection
 
-__all__ = ["Evaluations", "FitCall", "FitOutcome"]
+__all__ = ["Evaluations", "FitCall"]
 
 
 class Evaluations:
@@ -127,7 +126,7 @@ class FitCall:
                 one.append = True
 
     def outcome(self) -> Callable[[], bytes]:
-        """What the fit has come to on this peer, to be packed when it is asked for.
+        """What the fit has come to on this peer, to be packed when it is asked for; later training does not change it.
 
         Cost:
             On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
@@ -135,9 +134,22 @@ class FitCall:
         with tf.device("/CPU:0"):
             values = [tf.identity(one) for one in _variables(self.model)]
         # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
-        kept = unpack(pack(self.callbacks.kept()))
-        stops, run = bool(self.model.stop_training), self.connection.run
-        return FitOutcome(self.told, kept, stops, values, self.evaluations, run).packed
+        outcome = {
+            "told": self.told,
+            "callbacks": unpack(pack(self.callbacks.kept())),
+            "stops": bool(self.model.stop_training),
+            "run": self.connection.run,
+        }
+        evaluations = self.evaluations  # apart from this call, whose model and data are not held
+
+        def packed() -> bytes:
+            # Of evaluations there are more as long as the next fit has not begun; any thread may ask.
+            told = {**outcome, "evaluations": evaluations.told()}
+            # Bytes, since NumPy has no name for some types (bfloat16).
+            arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
+            return pack({**told, "variables": arrays})
+
+        return packed
 
 
 def _in_order(weights: Mapping[int, float]) -> str:
@@ -148,42 +160,6 @@ def _in_order(weights: Mapping[int, float]) -> str:
 def _verbose(given: Any) -> int:
     """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
     return 2 if given == "auto" else int(given)
-
-
-@dataclass(frozen=True)
-class FitOutcome:
-    """What a fit came to, as it was at its end: what is trained later does not change it.
-
-    Args:
-        told: The call of ``fit`` in words, which is the same on all peers.
-        kept: What the callbacks keep, the History among them.
-        stops: ``stop_training`` of the model.
-        variables: The weights, and the counters and rates of the optimizer.
-        evaluations: Those after the fit; there are more of them as long as the next one has not begun.
-        run: The name of the job that has begun the run.
-    """
-
-    told: Sequence[str]
-    kept: Mapping[str, Any]
-    stops: bool
-    variables: Sequence[tf.Tensor]
-    evaluations: Evaluations
-    run: str = ""
-
-    def packed(self) -> bytes:
-        """As bytes; any thread may ask for them."""
-        arrays = [one.numpy() for one in self.variables]
-        return pack(
-            {
-                "told": list(self.told),
-                "callbacks": dict(self.kept),
-                "stops": self.stops,
-                "evaluations": self.evaluations.told(),
-                "run": self.run,
-                # Bytes, since NumPy has no name for some types (bfloat16).
-                "variables": [np.frombuffer(np.ascontiguousarray(one).tobytes(), np.uint8) for one in arrays],
-            }
-        )
 
 
 def _take_outcome(content: bytes, call: FitCall) -> int:
