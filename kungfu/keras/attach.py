@@ -47,7 +47,7 @@ from kungfu.keras.step import job_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training
-from kungfu.training.attach import attach_built, attach_run, policies_in_job
+from kungfu.training.attach import attach_built, build, policies_in_job
 from kungfu.training.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.graph.layer_memory import LayerWord, is_named
@@ -192,10 +192,11 @@ class _Attached:
         """For Keras' own step, or one of the program's ``own``."""
         more: dict[str, Any] = {"policies": self._policies, "seed": self._seed, "budget": self._budget}
         more["combine"] = self._combine_of("layers")
+        optimizers = [self._model.optimizer] if own is None else own.each_optimizer
         if own is None:
-            return attach_run(connection, self._model, self._model.optimizer, **more)
-        training = attach_built(connection, self._model, own.each_optimizer, **more)
-        if training.peer == 0:
+            build(self._model, optimizers)
+        training = attach_built(connection, self._model, optimizers, **more)
+        if own is not None and training.peer == 0:
             print(own.told(self._model), file=sys.stderr)
         return training
 

@@ -41,7 +41,7 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attach_built", "attach_run", "attached_models", "deciding_rules", "policies_in_job"]
+__all__ = ["attach", "attach_built", "attached_models", "build", "deciding_rules", "policies_in_job"]
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
@@ -87,26 +87,11 @@ def attach(
     """
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     connection = connect()
-    _build(model, optimizers)
+    build(model, optimizers)
     training = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
     if connection.settings is not None:  # else one peer sees all samples
         training._runner.share_memory()
     return training
-
-
-def attach_run(
-    connection: JobConnection,
-    model: Any,
-    optimizer: Any,
-    *,
-    policies: Sequence[Policy],
-    seed: int,
-    budget: Budget | None,
-    combine: Mapping[str, LayerWord],
-) -> Training:
-    """As `attach`, in the phase of the job that is under way on this peer."""
-    _build(model, [optimizer])
-    return attach_built(connection, model, [optimizer], policies=policies, seed=seed, budget=budget, combine=combine)
 
 
 def attach_built(
@@ -223,7 +208,8 @@ def _check_threads() -> None:
         )
 
 
-def _build(model: Any, optimizers: Sequence[Any]) -> None:
+def build(model: Any, optimizers: Sequence[Any]) -> None:
+    """Gives a single optimizer its variables; ``UsageError`` for what cannot be attached."""
     _check_model(model)
     strangers = [type(one).__name__ for one in optimizers if not hasattr(one, "built") or not hasattr(one, "build")]
     if strangers or not optimizers:
