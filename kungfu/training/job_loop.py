@@ -113,7 +113,7 @@ class JobLoop:
 
     def __init__(self, training: Training) -> None:
         self._training, self._runner = training, training._runner
-        self._conclude: Callable[[], None] | None = None  # of the step that is being traced
+        self._conclude: Callable[[], Any] | None = None  # of the step that is being traced
 
     # ---- the phase -------------------------------------------------------------------------------------------------
 

@@ -117,7 +117,7 @@ def average_and_sum(averaging: Averaging, gradients: Any, totals: Sequence[Any],
 
 def average_to_conclude(
     averaging: Averaging, gradients: Any, *, loss: Any, waited: Sequence[Any] = ()
-) -> tuple[Any, Callable[[], None]]:
+) -> tuple[Any, Callable[[], Any]]:
     """`average`, of which nothing is kept before a further message of the step has come.
 
     Args:
@@ -135,11 +135,7 @@ def average_to_conclude(
     """
     dense = _dense_leaves(gradients)
     sent = send(averaging, dense, _scalar(loss), list(averaging.graph_state.metrics.published.floats()), waited=waited)
-
-    def conclude() -> None:
-        sent.conclude()
-
-    return _packed_like(gradients, sent.means), conclude
+    return _packed_like(gradients, sent.means), sent.conclude
 
 
 def average_before_last(averaging: Averaging, gradients: Any, *, place: int) -> tuple[Any, Any]:
