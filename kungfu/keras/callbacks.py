@@ -22,7 +22,7 @@ from kungfu.errors import UsageError
 from kungfu.keras.metrics import metrics_of
 from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, unpack
 from kungfu.runtime.api import read_settings
-from kungfu.training.job_loop import Meeting
+from kungfu.training.registered.sync import PeerGroup
 
 __all__ = ["JobCallbacks", "without_writers"]
 
@@ -178,7 +178,7 @@ class JobCallbacks:
 
     # ---- what they keep --------------------------------------------------------------------------------------------
 
-    def agree(self, meeting: Meeting, group: Group, *, rank: int = 0) -> None:
+    def agree(self, meeting: PeerGroup, group: Group, *, rank: int = 0) -> None:
         """What they keep becomes what those of one rank keep.
 
         Args:

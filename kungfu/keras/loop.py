@@ -35,7 +35,8 @@ from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
 from kungfu.keras.phases import FitCall
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.data.stream import DataEndedError
-from kungfu.training.job_loop import JobLoop, Meeting
+from kungfu.training.job_loop import JobLoop
+from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
 
 __all__ = ["FitRun"]
@@ -231,7 +232,7 @@ class FitRun:
         cut_short = (progress.stops or self._loop.stopped) and here.offset > 0
         return cut_short or here.epoch > progress.ended
 
-    def _enter(self, meeting: Meeting) -> None:
+    def _enter(self, meeting: PeerGroup) -> None:
         """A new view: all go on from the place of one peer, with what its callbacks keep and have left."""
         progress, callbacks = self._progress, self._callbacks
         resumed = self._loop.resumed_file(_CALLBACKS) if progress.version < 0 else None
@@ -264,7 +265,7 @@ class FitRun:
             self._lead()
         self._loop.complete_state()
 
-    def _agree_on_place(self, meeting: Meeting, source: int) -> dict[str, Any]:
+    def _agree_on_place(self, meeting: PeerGroup, source: int) -> dict[str, Any]:
         """This peer goes on from the place of the source, of which its callbacks are told; gives that place."""
         progress, call, callbacks = self._progress, self._call, self._callbacks
         begins, first_batch = self._begins_with(), call.data.first_batch_of(progress.ended)
@@ -314,7 +315,7 @@ class FitRun:
         if validation is None:
             progress.validation = None
 
-    def _agree_on_callbacks(self, meeting: Meeting, source: int) -> None:
+    def _agree_on_callbacks(self, meeting: PeerGroup, source: int) -> None:
         """What callbacks keep is the source's; of those that write it is rank 0's where it led before."""
         (led,) = meeting.any_of([self._callbacks.leads])
         if not led or source == 0:
@@ -373,7 +374,7 @@ class FitRun:
             self._callbacks.epoch_begins(self._epoch())
             loop.meet(lambda meeting: meeting.take(loop.agreed_variables()))
 
-    def _begin_the_end(self, _: Meeting) -> None:
+    def _begin_the_end(self, _: PeerGroup) -> None:
         """Statistics are the job's from here; the numbers of the epoch are those that callbacks were told, if any."""
         progress = self._progress
         self._loop.average_statistics()
@@ -384,12 +385,12 @@ class FitRun:
         """The numbers of an epoch are rank 0's: a validation may round otherwise on another machine."""
         own = self._numbers()
 
-        def agree(meeting: Meeting) -> None:
+        def agree(meeting: PeerGroup) -> None:
             self._progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
 
         return own is not None and self._loop.meet(agree)
 
-    def _settle(self, meeting: Meeting) -> None:
+    def _settle(self, meeting: PeerGroup) -> None:
         """What the callbacks have left is rank 0's; the epoch is concluded."""
         progress, model = self._progress, self._call.model
         first_batch = self._next_first_batch()

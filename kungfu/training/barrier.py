@@ -44,7 +44,7 @@ from kungfu.training.graph.state_checksum import checksum_of
 from kungfu.training.graph.training_state import TrainingState, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.program_description import machine_in_words
-from kungfu.training.registered.sync import PeerGroup, PendingSync, take_values
+from kungfu.training.registered.sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 
@@ -221,7 +221,7 @@ class Barrier:
     def peer_group(self, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
         """The peers of the view, of which this one is one; ``tag`` names their messages."""
         assert self.rank is not None, "this peer was let go"
-        return PeerGroup(self.rank, self.size, partial(self._total, tag=tag))
+        return PeerGroup(self.rank, self.size, partial(self._total, tag=tag), self.source)
 
     def _total(self, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = BETWEEN_STEPS) -> list[Any]:
         prescale, last, order = (
@@ -283,7 +283,7 @@ class Barrier:
         classes = self.context.state.classes
         if self.size == 1:
             return
-        take_values(list(classes.of_rank_0.values()), self.peer_group(tag="values of rank 0"))
+        self.peer_group(tag="values of rank 0").take(list(classes.of_rank_0.values()))
         variables = list(classes.averaged.values())
         if not variables:
             return

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import StandaloneMembership
@@ -21,87 +20,10 @@ from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.totals import add_up
 from kungfu.training.job_connection import JobConnection
-from kungfu.training.registered.sync import PeerGroup, take_values
+from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
 
-__all__ = ["JobLoop", "Meeting"]
-
-
-# What travels in one message together with its length.
-_SHORT_BYTES = 1016
-
-
-class Meeting:
-    """The peers of a view between two steps, all at the same position.
-
-    Args:
-        peers: Those of the view.
-        source: The rank from whose state all have gone on in this view.
-    """
-
-    def __init__(self, peers: PeerGroup, *, source: int = 0) -> None:
-        self._peers, self.source = peers, source
-
-    @property
-    def leads(self) -> bool:
-        """Whether this peer is rank 0, whose word counts."""
-        return self._peers.rank == 0
-
-    @property
-    def rank(self) -> int:
-        """Of this peer."""
-        return self._peers.rank
-
-    @property
-    def size(self) -> int:
-        """The peers of the view."""
-        return self._peers.size
-
-    def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
-        """The sums of arrays over the peers, which all bring arrays of the same shapes and types.
-
-        Cost:
-            A message; none for one peer.
-        """
-        if self.size == 1 or not values:
-            return list(values)
-        return [one.numpy() for one in self._peers.total([tf.convert_to_tensor(value) for value in values])]
-
-    def from_leader(self, content: bytes) -> bytes:
-        """As `from_rank`, of rank 0."""
-        return self.from_rank(0, content)
-
-    def from_rank(self, rank: int, content: bytes) -> bytes:
-        """The bytes that this rank was called with; those of the others are passed over.
-
-        Cost:
-            A message of a kilobyte, and a second one for what is longer; none for one peer.
-        """
-        if self.size == 1:
-            return content
-        own = content if self.rank == rank else b""
-        first = self._added(len(own).to_bytes(8, "little") + own[:_SHORT_BYTES], of=8 + _SHORT_BYTES)
-        length = int.from_bytes(first[:8], "little")
-        rest = self._added(own[_SHORT_BYTES:], of=length - _SHORT_BYTES) if length > _SHORT_BYTES else b""
-        return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
-
-    def _added(self, own: bytes, *, of: int) -> bytes:
-        """The sum of so many bytes of each peer, of which all but one peer's are zeros."""
-        # Of whole numbers: every bit arrives as it was.
-        (total,) = self._peers.total([tf.constant(np.frombuffer(own.ljust(-(-of // 4) * 4, b"\0"), np.int32))])
-        return bytes(total.numpy().tobytes()[:of])
-
-    def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """Of each of these, whether it is true on any peer; all peers bring as many."""
-        peers = self._peers
-        if peers.size == 1 or not flags:
-            return list(flags)
-        (total,) = peers.total([tf.constant(np.array(flags, np.int32))])
-        return [bool(one) for one in total.numpy() > 0]
-
-    def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
-        """Variables that are not the same on all peers become rank 0's, or those of another ``rank``."""
-        take_values(variables, self._peers, rank=rank)
+__all__ = ["JobLoop"]
 
 
 class JobLoop:
@@ -275,11 +197,11 @@ class JobLoop:
         """How the program counts its epochs, for the record: before this run, in it, and which fit it is."""
         self._runner.count_epochs(done_before=done_before, epochs=epochs, fit=fit)
 
-    def meet(self, together: Callable[[Meeting], None]) -> bool:
+    def meet(self, together: Callable[[PeerGroup], None]) -> bool:
         """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
-        return self._runner.meet(lambda peers: together(Meeting(peers, source=self._runner.barrier.source)))
+        return self._runner.meet(together)
 
-    def meet_after_training(self, together: Callable[[Meeting], None], *, what: str) -> str:
+    def meet_after_training(self, together: Callable[[PeerGroup], None], *, what: str) -> str:
         """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
 
         Args:
@@ -292,7 +214,7 @@ class JobLoop:
         barrier = self._runner.barrier
         attachment = barrier.context.attachment
         try:
-            together(Meeting(barrier.peer_group(tag=what)))
+            together(barrier.peer_group(tag=what))
         except tf.errors.OpError as error:
             failure = attachment.failure_of(error)
             # An op of the program's own failed, not a message.

@@ -26,7 +26,6 @@ from kungfu.keras.phases import FitCall
 from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
-from kungfu.training.job_loop import Meeting
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
 from tests.keras.fitting import arguments
@@ -249,7 +248,7 @@ class _Loop:
         self.cluster.recover(self.peer, self)
         self.views = self.cluster.version
 
-    def meet(self, together: Callable[[Meeting], None]) -> bool:
+    def meet(self, together: Callable[[PeerGroup], None]) -> bool:
         self.stage += 1
         try:
             if self.given is not None:
@@ -257,7 +256,7 @@ class _Loop:
                 for name, (_, put) in self.registered.items():
                     put(self.given[name])
                 self.given = None
-            together(Meeting(PeerGroup(self.rank, len(self.cluster.ids), self.total), source=self.source))
+            together(PeerGroup(self.rank, len(self.cluster.ids), self.total, self.source))
         except LostError:
             self.recovered()
             return False

@@ -14,19 +14,18 @@ from kungfu.cli.report import narrative
 from kungfu.event_log.events import LateEvent
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.barrier import BETWEEN_STEPS, Barrier
-from kungfu.training.job_loop import Meeting
 from kungfu.training.registered.sync import PeerGroup
 from tests.training.peers import attached_peers
 
 
-def meeting(rank: int, attachment: LocalAttachment, *, size: int) -> Meeting:
+def meeting(rank: int, attachment: LocalAttachment, *, size: int) -> PeerGroup:
     order = tf.Variable(0, dtype=tf.int64)
 
     def total(tensors: Any, *, scale: float = 1.0) -> Any:
         prescale, last = tf.constant(scale, tf.float64), tf.zeros([0])
         return attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag="meeting")[:-1]
 
-    return Meeting(PeerGroup(rank, size, partial(total)))
+    return PeerGroup(rank, size, partial(total))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_variables_that_differ_become_those_of_rank_0_and_others_are_not_touched
 
 
 def test_alone_there_is_nobody_to_ask():
-    one = Meeting(PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody")))
+    one = PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody"))
     assert one.leads
     assert one.from_leader(b"own") == b"own"
     one.take([tf.Variable(1.0)])

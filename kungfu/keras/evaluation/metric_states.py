@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.training.combined_metrics import Combination, adds_up, call_combination
-from kungfu.training.job_loop import Meeting
+from kungfu.training.registered.sync import PeerGroup
 
 __all__ = ["MetricStates"]
 
@@ -43,7 +43,7 @@ class MetricStates:
         for one in self._metrics:
             one.take_part()
 
-    def join(self, meeting: Meeting) -> None:
+    def join(self, meeting: PeerGroup) -> None:
         """The metrics hold what the parts of all peers come to; every peer has done one.
 
         Cost:
@@ -87,7 +87,7 @@ class _MetricState:
             variable.assign(state)
 
 
-def _in_row(state: NDArray[Any], meeting: Meeting) -> NDArray[Any]:
+def _in_row(state: NDArray[Any], meeting: PeerGroup) -> NDArray[Any]:
     """A row for each peer, of zeros but for that of this one: the sum over the peers holds all."""
     rows = np.zeros((meeting.size, *state.shape), state.dtype)
     rows[meeting.rank] = state

@@ -26,11 +26,11 @@ from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
 from kungfu.training.combined_metrics import Combination
-from kungfu.training.job_loop import Meeting
+from kungfu.training.registered.sync import PeerGroup
 
 __all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction", "Validation"]
 
-Meet = Callable[[Callable[[Meeting], None]], bool]
+Meet = Callable[[Callable[[PeerGroup], None]], bool]
 _PIECE_BYTES = 1 << 24
 
 
@@ -47,7 +47,7 @@ class Work(Protocol):
         """Does the whole on this peer, as Keras does it."""
         ...
 
-    def join(self, meeting: Meeting, *, count: int) -> Any | None:
+    def join(self, meeting: PeerGroup, *, count: int) -> Any | None:
         """Puts the parts of all peers together; ``None``, on all, where they do not fit."""
         ...
 
@@ -81,7 +81,7 @@ class SharedPass:
             return True
         mine: list[int] | None = None
 
-        def agree(meeting: Meeting) -> None:
+        def agree(meeting: PeerGroup) -> None:
             nonlocal mine
             mine = self._split(meeting)
 
@@ -101,7 +101,7 @@ class SharedPass:
             self.result = self._work.do_all()
         return True
 
-    def _split(self, meeting: Meeting) -> list[int] | None:
+    def _split(self, meeting: PeerGroup) -> list[int] | None:
         """The batches that this peer does now; ``None`` where each does the whole."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
@@ -116,7 +116,7 @@ class SharedPass:
         start = sum(counts[: meeting.rank])
         return missing[start : start + counts[meeting.rank]]
 
-    def _join(self, meeting: Meeting) -> None:
+    def _join(self, meeting: PeerGroup) -> None:
         # One that came by a recovery may have no part at all.
         (unfit,) = meeting.any_of([not self._fits or not self._done])
         count = 0 if self._batches is None else self._batches.count
@@ -209,7 +209,7 @@ class SharedEvaluation:
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
-    def join(self, meeting: Meeting, *, count: int) -> dict[str, Any]:
+    def join(self, meeting: PeerGroup, *, count: int) -> dict[str, Any]:
         """See `Work`."""
         self._states.join(meeting)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
@@ -298,7 +298,7 @@ class SharedPrediction:
             self._callbacks.on_predict_end()  # of what does not count
         return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
 
-    def join(self, meeting: Meeting, *, count: int) -> Any | None:
+    def join(self, meeting: PeerGroup, *, count: int) -> Any | None:
         """See `Work`."""
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
@@ -328,7 +328,7 @@ def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Seq
         at += rows
 
 
-def _united(meeting: Meeting, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _united(meeting: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array of which each peer has some rows, and zeros for the others."""
     # As whole numbers, of which a sum with zeros leaves every bit as it is.
     content = whole.tobytes()

@@ -27,7 +27,8 @@ from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, Sh
 from kungfu.keras.phases import Evaluations
 from kungfu.keras.refusals import refuse_samples
 from kungfu.training.combined_metrics import Combination
-from kungfu.training.job_loop import JobLoop, Meeting
+from kungfu.training.job_loop import JobLoop
+from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
 
 __all__ = ["share_calls"]
@@ -124,7 +125,7 @@ class _Sharing:
         """The result, in a tuple of one; ``None`` where this peer has to do the whole."""
         reason = ""
 
-        def meet(together: Callable[[Meeting], None]) -> bool:
+        def meet(together: Callable[[PeerGroup], None]) -> bool:
             nonlocal reason
             reason = loop.meet_after_training(together, what=what)
             return not reason

@@ -20,7 +20,10 @@ from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled
 
-__all__ = ["PeerGroup", "PendingSync", "sync_registered", "take_values"]
+__all__ = ["PeerGroup", "PendingSync", "sync_registered"]
+
+# What travels in one message together with its length.
+_SHORT_BYTES = 1016
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,81 @@ class PendingSync:
 
 @dataclass(frozen=True)
 class PeerGroup:
-    """The peers that meet: ``total`` gives the sums over them of tensors."""
+    """The peers of a view between two steps, all at the same position.
+
+    Args:
+        rank: Of this peer.
+        size: The peers.
+        total: Gives the sums over them of tensors.
+        source: The rank from whose state all in this view have gone on; after a loss it need not be rank 0.
+    """
 
     rank: int
     size: int
     total: Callable[[Sequence[Any]], Sequence[Any]]
+    source: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this peer is rank 0, whose word counts."""
+        return self.rank == 0
+
+    def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The sums of arrays over the peers, which all bring arrays of the same shapes and types.
+
+        Cost:
+            One message.
+        """
+        if self.size == 1 or not values:
+            return list(values)
+        return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
+
+    def from_leader(self, content: bytes) -> bytes:
+        """As `from_rank`, of rank 0."""
+        return self.from_rank(0, content)
+
+    def from_rank(self, rank: int, content: bytes) -> bytes:
+        """The bytes that this rank was called with; those of the others are passed over.
+
+        Cost:
+            One message, and a second one where they are many.
+        """
+        if self.size == 1:
+            return content
+        own = content if self.rank == rank else b""
+        first = self.added(len(own).to_bytes(8, "little") + own[:_SHORT_BYTES], of=8 + _SHORT_BYTES)
+        length = int.from_bytes(first[:8], "little")
+        rest = self.added(own[_SHORT_BYTES:], of=length - _SHORT_BYTES) if length > _SHORT_BYTES else b""
+        return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
+
+    def added(self, own: bytes, *, of: int) -> bytes:
+        """The sum of so many bytes of each peer, of which all but one peer's are zeros."""
+        # Of whole numbers: every bit arrives as it was.
+        (total,) = self.total([tf.constant(np.frombuffer(own.ljust(-(-of // 4) * 4, b"\0"), np.int32))])
+        return bytes(total.numpy().tobytes()[:of])
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Of each of these, whether it is true on any peer; all peers bring as many."""
+        if self.size == 1 or not flags:
+            return list(flags)
+        (total,) = self.total([tf.constant(np.array(flags, np.int32))])
+        return [bool(one) for one in total.numpy() > 0]
+
+    def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
+        """Variables that are not the same on all peers become those of a rank.
+
+        Args:
+            variables: The same ones, in the same order, on all peers.
+            rank: The one whose values count.
+
+        Cost:
+            A pass over their memory and a message of 64 bytes for each; those that differ are sent.
+        """
+        if self.size == 1 or not variables:
+            return
+        places = differing_variables(variables, size=self.size, total=self.total)
+        if differing := {str(place): variables[place] for place in places}:
+            _taken(differing, _sent(differing, PendingSync(), source=rank, peers=self)[0], {})
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
@@ -85,24 +158,6 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
             _average(averaged, pending, peers)
     registry.restore()
     return rounded
-
-
-def take_values(variables: Sequence[tf.Variable], peers: PeerGroup, *, rank: int = 0) -> None:
-    """Variables that are not the same on all peers become those of a rank.
-
-    Args:
-        variables: The same ones, in the same order, on all peers.
-        peers: The peers of the view, which all do this now.
-        rank: The one whose values count.
-
-    Cost:
-        A pass over their memory and a message of 64 bytes for each; those that differ are sent.
-    """
-    if peers.size == 1 or not variables:
-        return
-    places = differing_variables(variables, size=peers.size, total=peers.total)
-    if differing := {str(place): variables[place] for place in places}:
-        _taken(differing, _sent(differing, PendingSync(), source=rank, peers=peers)[0], {})
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
@@ -146,12 +201,10 @@ def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
     """The values of rank ``source``, and the names that its hooks set: a sum to which nobody else adds anything."""
-    # The bytes of all values, as whole numbers of 32 bits: a sum with zeros leaves every bit as it is.
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
-    words = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
-    (total,) = peers.total([tf.constant(words if peers.rank == source else np.zeros_like(words))])
-    agreed, values, start = total.numpy().tobytes(), {}, len(shared)
+    agreed = peers.added(content if peers.rank == source else b"", of=len(content))
+    values, start = {}, len(shared)
     were_set = {name for name, mark in zip(shared, agreed[:start], strict=True) if mark}
     for name, one in shared.items():
         dtype = np.dtype(one.dtype.as_numpy_dtype)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.registered.registry import Registry
-from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered, take_values
+from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
 
 
 class Program:
@@ -247,7 +247,7 @@ def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
             sent[rank] += sum(int(tf.size(one)) * one.dtype.size for one in tensors)
             return totals.of(rank, tensors)
 
-        take_values(held, PeerGroup(rank, 3, total), rank=1)
+        PeerGroup(rank, 3, total).take(held, rank=1)
         return [one.numpy().tobytes() for one in held]
 
     with ThreadPoolExecutor(3) as pool:
