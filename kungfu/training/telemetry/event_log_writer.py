@@ -378,16 +378,9 @@ def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[s
 
 def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
     """A rule that fired and changes nothing, as an event tells it."""
-    asked = None if math.isnan(fired.value) else fired.value
-    action = type(fired.action).__name__
-    if fired.mode == "held":
-        return HeldEvent(
-            step=fired.step, rule=fired.rule, saw=fired.inputs, action=action, asked=asked, ranks=fired.ranks,
-            budget=fired.held_by,
-        )  # fmt: skip
-    return ShadowEvent(
-        step=fired.step, rule=fired.rule, saw=fired.inputs, action=action, asked=asked, ranks=fired.ranks
-    )
+    told: dict[str, Any] = {"step": fired.step, "rule": fired.rule, "saw": fired.inputs, "ranks": fired.ranks}
+    told |= {"action": type(fired.action).__name__, "asked": None if math.isnan(fired.value) else fired.value}
+    return HeldEvent(**told, budget=fired.held_by) if fired.mode == "held" else ShadowEvent(**told)
 
 
 def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:
