@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kungfu.keras.applications import optimizers_of
+from kungfu.keras.phases import Evaluations
 from kungfu.training import Training
+from kungfu.training.combined_metrics import Combination
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
 
@@ -15,12 +17,14 @@ __all__ = ["FitHandle", "Fitted"]
 
 
 class Fitted(Protocol):
-    """The model's side of a handle."""
+    """What is known of an attached model."""
 
     is_fitting: bool
     training: Training | None  # of the fit under way, or of the last one
     first_epoch: int  # of that fit
     passes: bool  # whether this peer passes through fits that are over
+    combine: Mapping[str, Combination]
+    evaluations: Evaluations  # after the last fit
 
     @property
     def model(self) -> Any:

@@ -15,7 +15,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -24,9 +24,8 @@ from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import without_writers
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
-from kungfu.keras.phases import Evaluations
+from kungfu.keras.handle import Fitted
 from kungfu.keras.refusals import refuse_samples
-from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_loop import JobLoop
 from kungfu.training.registered.sync import PeerGroup
 from kungfu.training.training import Training
@@ -34,17 +33,7 @@ from kungfu.training.training import Training
 __all__ = ["share_calls"]
 
 
-class Attached(Protocol):
-    """What is known of an attached model."""
-
-    is_fitting: bool
-    passes: bool  # through a fit that the others have done
-    training: Training | None
-    combine: Mapping[str, Combination]
-    evaluations: Evaluations
-
-
-def share_calls(model: Any, attached: Attached) -> None:
+def share_calls(model: Any, attached: Fitted) -> None:
     """The calls of ``evaluate`` and ``predict`` of a model are shared among the peers where they can be."""
     sharing = _Sharing(model, attached)
     for name in ("evaluate", "predict"):
@@ -56,7 +45,7 @@ def share_calls(model: Any, attached: Attached) -> None:
 class _Sharing:
     """The calls of one model."""
 
-    def __init__(self, model: Any, attached: Attached) -> None:
+    def __init__(self, model: Any, attached: Fitted) -> None:
         self._model, self._attached = model, attached
         self._broken: Training | None = None  # after whose end a peer did not come
 
