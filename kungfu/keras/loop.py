@@ -122,7 +122,7 @@ class FitRun:
         metrics: FitMetrics,
         asks_to_stop: tf.Variable,
     ) -> None:
-        self._call, self._loop, self._progress = call, loop, _Progress()
+        self._call, self._training, self._loop, self._progress = call, training, loop, _Progress()
         self._step, self._asks_to_stop = step, asks_to_stop
         progress = self._progress
         training.register("fit/epochs_ended", lambda: progress.ended, partial(setattr, progress, "ended"))
@@ -145,7 +145,7 @@ class FitRun:
         model.stop_training = False
         try:
             self._train()
-            if not self._loop.left and not self._progress.over:
+            if not self._training.left and not self._progress.over:
                 self._conclude()
             self._loop.finish(self._part)
         except BaseException:
@@ -154,7 +154,7 @@ class FitRun:
         return model.history
 
     def _is_over(self) -> bool:
-        return self._loop.left or self._loop.stopped or self._progress.stops or not self._has_next()
+        return self._training.left or self._training.stopped or self._progress.stops or not self._has_next()
 
     def _train(self) -> None:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
@@ -214,7 +214,7 @@ class FitRun:
     def _attend(self) -> None:
         """Does, with all peers of the view, what the position asks for before the next step."""
         progress = self._progress
-        while not self._loop.left:
+        while not self._training.left:
             here = self._loop.position()
             if here.version != progress.version:  # also after peers were lost
                 if self._loop.meet(self._enter):
@@ -229,7 +229,7 @@ class FitRun:
         progress, here = self._progress, self._loop.position()
         if progress.is_concluded:
             return False
-        cut_short = (progress.stops or self._loop.stopped) and here.offset > 0
+        cut_short = (progress.stops or self._training.stopped) and here.offset > 0
         return cut_short or here.epoch > progress.ended
 
     def _enter(self, meeting: PeerGroup) -> None:
@@ -400,11 +400,11 @@ class FitRun:
             self._call.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
         self._callbacks.agree(meeting, "writers")
         meeting.take(self._loop.agreed_variables())
-        self._tell_if_unheeded(stops=agreed["stops"] or progress.stops or self._loop.stopped)
+        self._tell_if_unheeded(stops=agreed["stops"] or progress.stops or self._training.stopped)
         model.stop_training = agreed["stops"]
         self._asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         progress.ended, progress.batch, progress.validation = progress.ended + 1, 0, None
-        if agreed["stops"] or progress.stops or self._loop.stopped:
+        if agreed["stops"] or progress.stops or self._training.stopped:
             progress.concluded = progress.ended
 
     def _next_first_batch(self) -> int:
@@ -422,7 +422,7 @@ class FitRun:
         found = validation.attempt(self._loop.meet)
         if found is None:
             return None
-        if validation.differs and self._loop.rank == 0 and not self._said:
+        if validation.differs and self._training.rank == 0 and not self._said:
             self._said = True
             print(_NOT_SHARED, file=sys.stderr)
         return {**logs, **{f"val_{name}": plain_number(value) for name, value in found.items()}}
@@ -459,7 +459,7 @@ class FitRun:
     def _part(self) -> None:
         """Before the last barrier, in each view that comes to it: what the callbacks have left is rank 0's."""
         progress, loop = self._progress, self._loop
-        while not loop.left and progress.parted != (version := loop.position().version):
+        while not self._training.left and progress.parted != (version := loop.position().version):
             if version != progress.version:  # peers were lost over it
                 progress.version = version if loop.meet(self._enter) else progress.version
                 continue

@@ -159,16 +159,6 @@ class JobLoop:
     # ---- the loop --------------------------------------------------------------------------------------------------
 
     @property
-    def left(self) -> bool:
-        """Whether a decision let this peer go."""
-        return self._runner.left
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a policy has ended training."""
-        return self._runner.stopped
-
-    @property
     def rank(self) -> int | None:
         """This peer's rank; ``None`` once a decision let it go."""
         return self._training.rank
@@ -226,7 +216,7 @@ class JobLoop:
     @property
     def is_after_training(self) -> bool:
         """Whether this peer has trained to the end, in a view that no other one has followed."""
-        return self._runner.is_over and not self.left and self.has_view and self._runner.is_newest()
+        return self._runner.is_over and not self._runner.left and self.has_view and self._runner.is_newest()
 
     def finish(self, attend: Callable[[], None]) -> None:
         """The last barrier; ``attend`` holds the last meetings in each view that comes to it."""
