@@ -95,7 +95,7 @@ def test_a_loss_that_is_no_number_in_most_steps_of_a_part_is_a_gap_and_noted(tmp
     assert figures_of(compared, goal=None).note == "loss: no number in 38 % of the steps"
     line = compare._drawn([compared], None, over="steps").axes[0].lines[-1]
     assert line.get_label() == "a (no number in 38 % of the steps)"
-    drawn, half = line.get_ydata(), int(np.searchsorted(compared.steps, 2_500))
+    drawn, half = line.get_ydata(), int(np.searchsorted(compared.over["steps"], 2_500))
     assert not np.isnan(drawn[: half + 1]).any()
     assert np.isnan(drawn[half + 1 :]).all()
 

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from kungfu.cli.export.prometheus import PrometheusMetrics
 from kungfu.cli.report.changes import changes
+from kungfu.event_log.job import fold
 from kungfu.runtime.core.requests import Migrate, Profile, Resize, ScaleIn, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
@@ -136,10 +137,10 @@ def test_rescales_and_recoveries_are_counted_as_why_counts_them():
         made(**rescale, step=40, rule="kungfu resize 3", decided_at=39),
     ]
     value, _ = told(events=events)
-    assert changes(events) == "2 rescales and 1 recovery"
+    assert changes(fold(events)) == "2 rescales and 1 recovery"
     assert (value("kungfu_rescales_total"), value("kungfu_recoveries_total")) == (2, 1)
     value, _ = told(events=GROWN)
-    assert changes(GROWN) == "2 rescales"
+    assert changes(fold(GROWN)) == "2 rescales"
     assert (value("kungfu_rescales_total"), value("kungfu_recoveries_total")) == (2, 0)
 
 
