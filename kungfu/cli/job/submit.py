@@ -7,13 +7,17 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from kungfu.cli.report import read_events
 from kungfu.cli.report.values import counted, duration
+from kungfu.errors import UsageError
+from kungfu.event_log.job import fold
 from kungfu.runtime.core.requests import JobRequest, StopTraining
+from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
@@ -47,7 +51,11 @@ def submit_and_wait(
 ) -> RequestProgress:
     """Submits a request, and polls until it is no longer under way or ``timeout_s`` seconds have passed.
 
-    On a terminal it shows meanwhile how many peers train. A job that ends after a request to stop has carried it out.
+    On a terminal it shows meanwhile how many peers train. Where the job ends first, its record says what came of the
+    request; a job that ends after a request to stop has carried it out.
+
+    Raises:
+        JobOver: The job has ended, and has carried out nothing of the request.
     """
     deadline = clock() + timeout_s
     with connected(folder) as job, Console(stderr=True).status("") as live:
@@ -58,11 +66,26 @@ def submit_and_wait(
                 pause(_LOOK_EVERY_S)
                 progress = job.progress(request.id)
         except JobOver as over:
+            progress = _recorded(folder, progress)
+            if progress.state != "accepted":
+                return progress
             if not isinstance(request.action, StopTraining):
                 raise
             how = "without a word" if over.code is None else f"with exit code {over.code}"
             progress = replace(progress, state="carried out", reason=f"the job has ended {how}")
         return progress
+
+
+def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
+    """The progress of a request by the record of a job that answers no more; as it was known, if that tells none."""
+    try:
+        told = fold(read_events(folder).events).requests.get(progress.id)
+    except UsageError:
+        return progress
+    if told is None:
+        return progress
+    state = cast(RequestState, told.state)
+    return replace(progress, state=state, reason=told.reason, view=told.view, seconds=told.seconds)
 
 
 def _meanwhile(progress: RequestProgress, job: JobClient) -> str:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kungfu.cli.job.submit import submit_and_wait
 from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Starting
+from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu.runtime.job_api.request_handler import ReportedRecords
+from tests.cli.recorded import written
+from tests.event_log.made import made
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
 
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
@@ -111,6 +117,21 @@ def test_a_job_that_ends_when_it_is_told_to_stop_has_done_so(
         end_job_file(tmp_path, code=0, now=5.0)
         assert main(["status", str(tmp_path)]) == 2
     assert "the job is over; it ended with exit code 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state", ["carried out", "accepted"])
+def test_the_record_says_what_came_of_a_request_as_the_job_ended(tmp_path: Path, state: str) -> None:
+    job = ExitStack()
+    job.enter_context(serve_job(tmp_path))
+
+    def end(seconds: float) -> None:
+        written(tmp_path, [made(event="request", id="r", request="resize 3", state=state, view=4, seconds=1.5)])
+        end_job_file(tmp_path, code=0, now=5.0)
+        job.close()
+
+    with job if state == "carried out" else pytest.raises(JobOver, match="it ended with exit code 0"):
+        progress = submit_and_wait(tmp_path, JobRequest("r", Resize(3)), timeout_s=60.0, pause=end)
+        assert (progress.state, progress.view, progress.seconds) == ("carried out", 4, 1.5)
 
 
 def test_the_status_tells_how_far_the_job_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
