@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def standing_still(training):
     def stop(control) -> None:
         if PEER == 0:
             os.kill(os.getpid(), 19)
+            threading.Event().wait()  # another thread may take the signal, and this one would go on for a moment
 
     return kf.control.every(6).call(stop)
 
