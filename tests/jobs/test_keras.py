@@ -125,7 +125,9 @@ def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int 
     assert found["traces"] == 1
 
 
-@pytest.mark.parametrize(("kind", "devices"), [("arrays", 1), ("arrays", 2), pytest.param("dataset", 1, marks=SOAK)])
+@pytest.mark.parametrize(
+    ("kind", "devices"), [("arrays", 1), pytest.param("arrays", 2, marks=SOAK), pytest.param("dataset", 1, marks=SOAK)]
+)
 def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp_path, kind, devices):
     ended, found = fitted(
         tmp_path, "-np", 2, "--max", 3, schedule={"0": 2, "10": 3, "19": 1}, wait={"11": "offered"}, epochs=EPOCHS,

@@ -9,21 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.soak import SOAK
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-# Barriers, loops of steps, batches without samples, registered variables, slots, XLA. Micro-batches, and what layers
-# keep, are in the jobs on two devices.
-FILES = [
+# Loops of steps, batches without samples, registered variables, slots. Micro-batches, and what layers keep, are in the
+# jobs on two devices.
+STEPS = ["tests/training/graph/test_step.py"]
+# Barriers, steps that are done again, XLA.
+BARRIERS = [
     "tests/training/tracing/test_handles.py",
     "tests/training/tracing/test_rollback.py",
-    "tests/training/graph/test_step.py",
     "tests/training/graph/test_accelerated.py",
 ]
 
 
-def test_the_tests_of_steps_pass_too_where_variables_are_on_two_devices() -> None:
-    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.two_devices", *FILES]
+@pytest.mark.parametrize("files", [BARRIERS, pytest.param(STEPS, marks=SOAK)], ids=["barriers", "steps"])
+def test_the_tests_of_steps_pass_too_where_variables_are_on_two_devices(files: list[str]) -> None:
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.two_devices", *files]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-1000:]
