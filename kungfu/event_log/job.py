@@ -275,35 +275,10 @@ class Job(Struct, frozen=True):
                 return replace(job._without_waiting(), ending=event)
             case LeaderEvent():
                 return replace(job, leader=event)
-            case HostJoinedEvent():
-                return replace(job, hosts={**job.hosts, event.host: JobHost(event.name, event.pid, event.time)})
-            case HostLeftEvent():
-                return job._without_host(event, "its host left the job")
-            case HostLostEvent():
-                return job._without_host(event, "its host was lost")._in_trouble(event)
-            case SpawnedEvent():
-                return job._with_peer(JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time))
-            case OfferedEvent():
-                return job._with_peers(event, event.peers, "ready")
             case MissingEvent():
                 return replace(job, awaited=0)._in_trouble(event)
-            case DismissedEvent():
-                job = job._with_peers(event, (event.peer,), "leaving")
-                return job._with_peer(replace(job.peer(event.peer), is_dismissed=True))
-            case ViewEvent():
-                return job._in_view(event)
-            case SpanEvent():
-                begun = max(event.step, job.view_steps.get(event.view, 0))
-                return replace(job, view_steps={**job.view_steps, event.view: begun})
             case PhaseEvent():
                 return replace(job, phase=event.phase, finished=(), progress=job.progress.begun_again(), base=None)
-            case FinishedEvent():
-                return job._finished(event)
-            case LostEvent():
-                return job._ended(event.peer, event, event.how)
-            case PeerEndedEvent():
-                is_trouble = event.how != "exit code 0" and not job.peer(event.peer).is_dismissed
-                return (job._in_trouble(event) if is_trouble else job)._ended(event.peer, event, event.how)
             case RegroupingEvent():
                 return replace(job, awaited=event.target)
             case RecoveredEvent():
@@ -339,7 +314,37 @@ class Job(Struct, frozen=True):
                 return job._in_trouble(event)
             case GapEvent(file="events.jsonl"):
                 return replace(job, unrecorded=job.unrecorded + event.lines)
-        return job
+        return job._after_arrival_or_end(event)
+
+    def _after_arrival_or_end(self, event: LoggedEvent) -> Job:
+        """The job once a host or a peer has come, has got further, or is gone; the same job after any other event."""
+        match event:
+            case HostJoinedEvent():
+                return replace(self, hosts={**self.hosts, event.host: JobHost(event.name, event.pid, event.time)})
+            case HostLeftEvent():
+                return self._without_host(event, "its host left the job")
+            case HostLostEvent():
+                return self._without_host(event, "its host was lost")._in_trouble(event)
+            case SpawnedEvent():
+                return self._with_peer(JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time))
+            case OfferedEvent():
+                return self._with_peers(event, event.peers, "ready")
+            case DismissedEvent():
+                job = self._with_peers(event, (event.peer,), "leaving")
+                return job._with_peer(replace(job.peer(event.peer), is_dismissed=True))
+            case ViewEvent():
+                return self._in_view(event)
+            case SpanEvent():
+                begun = max(event.step, self.view_steps.get(event.view, 0))
+                return replace(self, view_steps={**self.view_steps, event.view: begun})
+            case FinishedEvent():
+                return self._finished(event)
+            case LostEvent():
+                return self._ended(event.peer, event, event.how)
+            case PeerEndedEvent():
+                is_trouble = event.how != "exit code 0" and not self.peer(event.peer).is_dismissed
+                return (self._in_trouble(event) if is_trouble else self)._ended(event.peer, event, event.how)
+        return self
 
     def after_step(self, figures: Mapping[str, Any]) -> Job:
         """The job once a step was measured; `figures` is its line of ``metrics.jsonl``."""
