@@ -25,8 +25,8 @@ Rows = dict[str, tuple[str, ...]]
 
 CALCULUS = ("policy_definition", "monitor", "control", "ops", "signal")
 PACKAGES: Rows = {
-    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
-    "testing": ("compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
+    "cli": ("testing", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "slowness", "errors"),
+    "testing": ("rule_requests", "compiler", "record", "runtime", "event_log", *CALCULUS, "errors"),
     "keras": (
         "data",
         "training",
@@ -38,19 +38,31 @@ PACKAGES: Rows = {
         "errors",
     ),
     "data": ("training", "errors"),
-    "training": ("framework_internals", "compiler", "record", "runtime", "event_log", "native", *CALCULUS, "errors"),
+    "training": (
+        "framework_internals",
+        "rule_requests",
+        "compiler",
+        "record",
+        "runtime",
+        "event_log",
+        "native",
+        *CALCULUS,
+        "errors",
+    ),
+    "rule_requests": ("compiler", "runtime", *CALCULUS, "errors"),
     "record": ("compiler", *CALCULUS, "errors"),
-    "compiler": ("runtime", "native", *CALCULUS, "errors"),
+    "compiler": ("native", *CALCULUS, "slowness", "errors"),
     "policy_definition": ("monitor", "control", "ops", "signal", "errors"),
     "monitor": ("ops", "signal", "errors"),
     "control": ("ops", "signal", "errors"),
     "worth": ("ops", "signal", "errors"),
     "ops": ("signal", "errors"),
     "signal": ("errors",),
-    "runtime": ("event_log", "native", "errors"),
+    "runtime": ("event_log", "native", "slowness", "errors"),
     "event_log": ("errors",),
     "native": ("errors",),
     "framework_internals": (),
+    "slowness": (),
     "errors": (),
 }
 

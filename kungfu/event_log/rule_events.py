@@ -71,11 +71,13 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     """Nothing came of what a rule asked for, since ``by`` came before it, or after it in the step ``later``.
 
-    Other fields as in a decision.
+    ``what`` is a setting that it asked for, in words; empty for a size (``asked``) and for ``peers``. Other fields as
+    in a decision.
     """
 
     asked: int
     by: str
+    what: str = ""
     later: int | None = None
     won: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()

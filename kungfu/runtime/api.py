@@ -20,11 +20,23 @@ from kungfu.runtime.checkpoints import (
 )
 from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
 from kungfu.runtime.core.barrier import Decision, with_settings
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, Superseded
 from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Resize,
+    SaveCheckpoint,
+    SetBatch,
+    SetRate,
+    SetValue,
+    StopTraining,
+    Superseded,
+    changes_membership,
+    merge,
+)
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffled, slice_indices
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
-from kungfu.runtime.core.terms import Ramp, RunPosition, SettingChange, Terms
+from kungfu.runtime.core.terms import Ramp, RunPosition, Terms
 from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.barrier_result import BarrierResult, DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
@@ -40,8 +52,8 @@ __all__ = [
     "KNOWN_STEPS",
     "REMEMBERED",
     "WINDOW_STEPS",
+    "Asked",
     "Attachment",
-    "BarrierRequests",
     "BarrierResult",
     "Buffers",
     "CheckpointFolder",
@@ -65,19 +77,24 @@ __all__ = [
     "ProgramPart",
     "Ramp",
     "RecordEntry",
-    "RescaleRequest",
+    "Resize",
     "RunPosition",
-    "SettingChange",
+    "SaveCheckpoint",
+    "SetBatch",
+    "SetRate",
+    "SetValue",
     "Settings",
     "ShadowAsk",
     "Stamp",
     "StandaloneMembership",
+    "StopTraining",
     "Superseded",
     "Terms",
     "VariableEntry",
     "VariableGap",
     "View",
     "advanced",
+    "changes_membership",
     "digests",
     "find",
     "gap_of",
@@ -85,6 +102,7 @@ __all__ = [
     "installed_version",
     "make_attachment",
     "memory_of",
+    "merge",
     "mismatches",
     "norm_placeholder",
     "norm_squared",

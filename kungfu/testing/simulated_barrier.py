@@ -1,6 +1,6 @@
 """The barriers of a modelled job: what its rules ask for is decided as in a real one, a step later.
 
-Requests are made and decided by the code that real peers run (``compiler.rule_requests``, ``runtime.core.barrier``);
+Requests are made and decided by the code that real peers run (``kungfu.rule_requests``, ``runtime.core.barrier``);
 only the peers, their readiness and the clock are modelled.
 """
 
@@ -12,21 +12,21 @@ from dataclasses import dataclass, field
 from kungfu.compiler import FiredRule, Plan
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
-from kungfu.compiler.rule_requests import (
-    HookAnswer,
-    call_hook,
-    call_last_hook,
-    requests_of,
-    setting_change_of,
-    within_replacements,
-)
 from kungfu.control import Call
 from kungfu.control.action import changes_membership
 from kungfu.control.hook import HookRequest
+from kungfu.rule_requests import (
+    HookAnswer,
+    asked_by,
+    call_hook,
+    call_last_hook,
+    requests_of,
+    within_replacements,
+)
 from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
-from kungfu.runtime.core.barrier_requests import BarrierRequests
 from kungfu.runtime.core.cluster.placement import NO_SLOT
-from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms
+from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.terms import RunPosition, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 from kungfu.testing.simulated_job import SimulatedJob, moved
@@ -120,18 +120,17 @@ class SimulatedBarrier:
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
         due = [within_replacements(one, view, lambda: speeds) for one in due]
         self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
-        requests = requests_of(due, view, call=self._call)
         decision = decide(
             view,
             job.terms,
             Limits(start.min_size, start.max_size),
-            requests=requests,
+            requests=tuple(requests_of(due, view, call=self._call)),
             prepared=prepared,
-            adjust=lambda before, decided: self._adjusted(before, decided, requests),
+            adjust=self._adjusted,
             speeds=speeds,
         )
         for one in decision.superseded:
-            self.unmet[one.request.rule, one.request.step] = f"{one.by} came before it"
+            self.unmet[one.request.by, one.request.step] = f"{one.by} came before it"
         self._enter(view, decision)
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
@@ -149,7 +148,7 @@ class SimulatedBarrier:
             return None
         return Prepared(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
-    def _adjusted(self, before: View, decision: Decision, requests: BarrierRequests) -> Terms:
+    def _adjusted(self, before: View, decision: Decision) -> Terms:
         """The terms of a decision, with what rules on a rescale and other rules set."""
         job = self.job
         return with_settings(
@@ -157,10 +156,9 @@ class SimulatedBarrier:
             before=(before, job.terms),
             position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
-            settings=requests.settings,
         )
 
-    def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
+    def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose, from what the barrier knows."""
         job, start, ramp = self.job, self.job.model.start, decision.terms.ramp
         base_batch, base_size = job.terms.base(previous_size)
@@ -178,7 +176,7 @@ class SimulatedBarrier:
             "epoch_samples": start.epoch_samples,
         }
         self.brought = fired_on_rescale(self.plan, sources, step=job.step - 1)
-        return [setting_change_of(one) for one in self.brought]
+        return [asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
         """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""
@@ -195,7 +193,7 @@ class SimulatedBarrier:
             self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
         if decision.prepare is not None or changed:
             count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
-            self._prepare(count, tuple((one.rule, one.step) for one in decision.requests))
+            self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
         """So many peers are on their way: those who are so already, and others that start where a host has a slot."""

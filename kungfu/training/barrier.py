@@ -15,25 +15,31 @@ import tensorflow as tf
 
 from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
-from kungfu.compiler.rule_requests import HookAnswer, call_hook, call_last_hook, requests_of, setting_change_of
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import HookRequest
 from kungfu.errors import UsageError
+from kungfu.rule_requests import HookAnswer, asked_by, call_hook, call_last_hook, requests_of
 from kungfu.runtime.api import (
     REMEMBERED,
+    Asked,
     Attachment,
-    BarrierRequests,
     BarrierResult,
     Decision,
     Limits,
     Manifest,
     Membership,
     RunPosition,
-    SettingChange,
+    SaveCheckpoint,
+    SetRate,
+    SetValue,
     ShadowAsk,
     StandaloneMembership,
+    StopTraining,
+    Superseded,
     Terms,
     View,
+    changes_membership,
+    merge,
     with_settings,
 )
 from kungfu.training.between_steps import BetweenSteps
@@ -88,7 +94,7 @@ class Barrier:
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
     source: int = 0  # the rank from whose state all in this view have gone on
-    unanswered: BarrierRequests | None = None  # of a barrier that has not come to its end
+    unanswered: tuple[Asked, ...] = ()  # of a barrier that has not come to its end
     shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
     phase: int = 0  # of the job; 0 where it has one training
     terms_before: Terms | None = None  # at the end of the phase before
@@ -160,12 +166,12 @@ class Barrier:
             self.terms,
             requests=requests,
             shadows=(*self.shadows,),
-            adjust=lambda before, decision: self.adjusted_terms(before, decision, requests.settings),
+            adjust=self.adjusted_terms,
             speeds=self._speeds() if self.rank == 0 else {},
             compared="all" if graph_state.posts.checksum.is_unlike() else "part",
         )
         self.shadows.clear()
-        self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
+        self.unanswered, result = (), replace(result, parts={**prepared, **result.parts})
         # A new view: this peer takes its place in it, or leaves. Else only settings may have changed.
         changed = result.before is not None and result.after.view.version != result.before.view.version
         if changed:
@@ -175,8 +181,7 @@ class Barrier:
             self._put_in_force(result.after.terms)
         step = self.steps()
         self.between_steps.entered(result, step=step)
-        for asked_by in requests.checkpoints:
-            self.between_steps.checkpoints.request(CheckpointRequest(asked_by))
+        self._take_checkpoints(requests)
         # The seconds of the barrier are no step's: the next busy time and step time have no beginning.
         write_variable(graph_state.times.synchronised, math.nan)
         stop_s = time.monotonic() - started
@@ -193,8 +198,7 @@ class Barrier:
         """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
         # A joiner that came in at the last barrier has done by now what that barrier left.
         self.complete_pending()
-        for asked_by in self._last_checkpoints():
-            self.between_steps.checkpoints.request(CheckpointRequest(asked_by))
+        self._take_checkpoints(self._last_requests())
         self.average_statistics()
         self.between_steps.pending = PendingSync()
         self.complete_pending()
@@ -326,30 +330,43 @@ class Barrier:
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
-    def _requests(self) -> BarrierRequests:
-        """What this peer brings to the barrier: what its rules ask for, and the leader's also what others asked it."""
+    def _requests(self) -> tuple[Asked, ...]:
+        """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
         membership = self.context.membership
-        requests = requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)
-        if self.unanswered is not None:
-            requests = requests.after(self.unanswered)  # the barrier before this one broke
+        requests = [*requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)]
+        requests += self.unanswered  # the barrier before this one broke: of two requests for one thing the newer wins
         if self.stop_reason is not None and self.rank == 0:
-            stop = SettingChange("stop", math.nan, self.stop_reason, self.steps())
-            requests = replace(requests, settings=(*requests.settings, stop))
+            requests.append(Asked(StopTraining(), self.stop_reason, self.steps()))
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
         external = membership.take_external_request()
-        return requests if external is None else requests.with_external(external, step=self.steps())
+        if external is not None:
+            # Of the membership a barrier is asked for one thing from outside, the newest.
+            newer = changes_membership(external)
+            requests = [one for one in requests if not (newer and one.is_outside and changes_membership(one))]
+            requests.append(replace(external, step=self.steps()))
+        self._set_values(requests)
+        return tuple(requests)
 
-    def _last_checkpoints(self) -> list[str]:
-        """The rules that ask for a checkpoint in the last step, which no barrier follows; its hooks are called."""
-        asked_by = [] if self.unanswered is None else [*self.unanswered.checkpoints]
-        self.unanswered = None
-        for fired in self._posted():
-            if isinstance(fired.action, Checkpoint):
-                asked_by.append(fired.rule)
-            elif isinstance(fired.action, Call):
-                requests = self._take_up(fired, call_last_hook(fired, fired.action, size=self.size))
-                asked_by += [fired.rule for one in requests if one.kind == "checkpoint"]
-        return asked_by
+    def _last_requests(self) -> list[Asked]:
+        """The requests of the last step, which no barrier follows: checkpoints, and what its hooks set."""
+        fired = [one for one in self._posted() if isinstance(one.action, (Call, Checkpoint))]
+        requests, self.unanswered = [*self.unanswered], ()
+        requests += requests_of(fired, self.context.membership.view, call=self._call_last)
+        self.event_log.superseded(self._set_values(requests))
+        return requests
+
+    def _set_values(self, requests: Sequence[Asked]) -> Sequence[Superseded]:
+        """Registered values are set before the next step, or the end; gives what other requests came before."""
+        merged = merge(one for one in requests if isinstance(one.what, SetValue))
+        for one in merged.taken:
+            if isinstance(one.what, SetValue):
+                self.between_steps.set_value(one.what.name, one.what.value, by=one.by)
+        return merged.superseded
+
+    def _take_checkpoints(self, requests: Sequence[Asked]) -> None:
+        for one in requests:
+            if isinstance(one.what, SaveCheckpoint):
+                self.between_steps.checkpoints.request(CheckpointRequest(one.by))
 
     def _posted(self) -> list[FiredRule]:
         """The rules that fired since the last barrier, once: in the step that carried a post, and in the one before."""
@@ -375,22 +392,23 @@ class Barrier:
         return self.context.graph_state.progress.steps()
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        return self._take_up(fired, call_hook(fired, action, size=self.size))
+        return self._answered(fired, call_hook(fired, action, size=self.size))
 
-    def _take_up(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
-        """The requests of a hook, which has been called; values are set before the next step, or the end."""
-        for one in answer.requests:
-            if one.kind == "set_learning_rate" and self.context.rate is None:
-                raise UsageError(
-                    f"hook {fired.rule!r} called control.{one}, but several optimizers are attached: it must be clear "
-                    "whose rate that is; attach one optimizer"
-                )
-            if one.kind == "set_value":
-                self.between_steps.set_value(one.name, one.value, by=fired.rule)
+    def _call_last(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
+        return self._answered(fired, call_last_hook(fired, action, size=self.size))
+
+    def _answered(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
+        """The requests of a hook, which has been called."""
+        rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
+        if rates and self.context.rate is None:
+            raise UsageError(
+                f"hook {fired.rule!r} called control.{rates[0]}, but several optimizers are attached: it must be clear "
+                "whose rate that is; attach one optimizer"
+            )
         self.event_log.called(fired, answer)
         return answer.requests
 
-    def adjusted_terms(self, before: View, decision: Decision, settings: Sequence[SettingChange] = ()) -> Terms:
+    def adjusted_terms(self, before: View, decision: Decision) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
         graph_state, rate = self.context.graph_state, self.context.rate
         position = RunPosition(
@@ -400,18 +418,17 @@ class Barrier:
             learning_rate=math.nan if rate is None else rate.position(),
         )
 
-        def on_rescale(previous_size: int, size: int) -> list[SettingChange]:
+        def on_rescale(previous_size: int, size: int) -> list[Asked]:
             changes = self._settings_on_rescale(previous_size, size, decision)
             self.event_log.set(changes)
             return [self._on_scale(setting) for setting in changes]
 
-        asked = [self._on_scale(setting) for setting in settings]
-        standing = before, self.terms
-        terms = with_settings(decision, before=standing, position=position, on_rescale=on_rescale, settings=asked)
-        self.event_log.set(settings)
+        scaled = replace(decision, settings=tuple(map(self._on_scale, decision.settings)))
+        terms = with_settings(scaled, before=(before, self.terms), position=position, on_rescale=on_rescale)
+        self.event_log.set(decision.settings)
         return terms
 
-    def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[SettingChange]:
+    def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """What the rules on a rescale choose from the new size."""
         graph_state, rate = self.context.graph_state, self.context.rate
         step, (base_batch, base_size) = self.steps(), self.terms.base(previous_size)
@@ -430,14 +447,14 @@ class Barrier:
         }
         plan = self.context.plan
         self.event_log.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
-        return [setting_change_of(one) for one in fired_on_rescale(plan, sources, step=step)]
+        return [asked_by(one) for one in fired_on_rescale(plan, sources, step=step)]
 
-    def _on_scale(self, setting: SettingChange) -> SettingChange:
+    def _on_scale(self, asked: Asked) -> Asked:
         """A learning rate on the scale of the user's schedule, where there is one; other settings as they are."""
         rate = self.context.rate
-        if setting.kind != "learning_rate" or rate is None:
-            return setting
-        return replace(setting, value=rate.on_scale(setting.value))
+        if not isinstance(asked.what, SetRate) or rate is None:
+            return asked
+        return replace(asked, what=replace(asked.what, rate=rate.on_scale(asked.what.rate)))
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:

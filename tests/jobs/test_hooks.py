@@ -29,7 +29,13 @@ def test_a_hook_does_in_a_job_what_rules_can_and_rank_0s_word_counts(tmp_path):
         ("adapted", "global batch size", 30.0),
         ("adapted", "stop", None),
     ]
-    called = [(event["asked"], *event.get("also", ())) for event in ended.all_of("called")]
+    lost = [(event["rule"], event["what"], event["by"]) for event in ended.all_of("superseded")]
+    assert lost == [
+        ("contradicted", "a global batch size of 60", "adapted"),
+        ("contradicted", "the value 'temperature' to be 99.0", "adapted"),
+    ]
+    adapting = (event for event in ended.all_of("called") if event["rule"] == "adapted")
+    called = [(event["asked"], *event.get("also", ())) for event in adapting]
     asked = [one for one in called if one != (None,)]
     assert asked == [
         (3, "set_learning_rate(0.5)"),

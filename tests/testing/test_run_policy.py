@@ -313,6 +313,18 @@ def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
     ]
 
 
+def test_of_two_hooks_that_set_one_thing_in_one_step_the_second_is_told_as_unmet() -> None:
+    def hooked(name: str, samples: int) -> Policy:
+        def ask(control: Any) -> None:
+            control.set_global_batch_size(samples)
+
+        ask.__name__ = name
+        return Policy(name, lambda t: control.every(5).until(t.step > 5).call(ask))
+
+    decided = run_policy([hooked("first", 64), hooked("second", 128)], LAME)
+    assert [(one.rule, one.unmet) for one in decided] == [("first", ""), ("second", "first came before it")]
+
+
 def test_a_hook_has_no_more_than_the_budget_either() -> None:
     def flap(control: Any, size: float) -> None:
         control.rescale(3 if size == 2 else 2)

@@ -32,7 +32,7 @@ from kungfu.cli.report.values import counted
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
 from kungfu.event_log.job import JobHost
-from kungfu.runtime.core.requests import JobRequest, Resize, SaveCheckpoint
+from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
@@ -204,7 +204,7 @@ class _SteeredJob:
 
         action = Resize(what.size) if isinstance(what, ResizeJob) else SaveCheckpoint()
         with connected(self._answering()) as job:
-            progress = job.submit(JobRequest(id, action))
+            progress = job.submit(Asked(action, id=id))
         if progress.state == "refused":
             raise UsageError(f"the job refuses it: {progress.reason}")
 

@@ -11,18 +11,18 @@ from typing import get_args
 
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import (
-    Action,
-    JobRequest,
+from kungfu.runtime.core.request import (
+    Asked,
+    Keep,
+    Leave,
     Migrate,
     Profile,
+    Request,
     Resize,
     SaveCheckpoint,
-    ScaleIn,
     ScaleOut,
     StopTraining,
 )
-from kungfu.runtime.core.terms import Keep
 
 __all__ = ["add_arguments", "run"]
 
@@ -78,7 +78,7 @@ def run(given: argparse.Namespace) -> int:
         from kungfu.cli.job.trace import write_traces
 
         return write_traces(folder, seconds=given.seconds, peers=given.peers, target=given.to, form=given.form)
-    request = JobRequest(given.id or secrets.token_hex(4), _ACTIONS[given.name](given), given.if_view)
+    request = Asked(_REQUESTS[given.name](given), id=given.id or secrets.token_hex(4), if_view=given.if_view)
     if given.name in _PLANNED and given.plan:
         from kungfu.cli.job.plan import print_plan
 
@@ -157,10 +157,10 @@ _ADDERS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
     "profile": _add_profile,
     "stop": _no_more,
 }
-_ACTIONS: Mapping[str, Callable[[argparse.Namespace], Action]] = {
+_REQUESTS: Mapping[str, Callable[[argparse.Namespace], Request]] = {
     "resize": lambda given: Resize(given.size, given.keep),
     "scale-out": lambda given: ScaleOut(given.count, given.keep),
-    "scale-in": lambda given: ScaleIn(given.peers, given.keep),
+    "scale-in": lambda given: Leave(given.peers, keep=given.keep),
     "migrate": lambda given: Migrate(given.peer, given.host),
     "checkpoint": lambda given: SaveCheckpoint(),
     "profile": lambda given: Profile(given.minimum, given.maximum, given.steps, given.keep),

@@ -25,7 +25,7 @@ from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
 from kungfu.event_log.job import fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.record import read_plan
-from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
@@ -82,7 +82,7 @@ class PlanForecast:
     notes: tuple[str, ...]
 
 
-def print_plan(folder: Path, request: JobRequest, *, form: Literal["text", "json"]) -> int:
+def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -> int:
     """Prints what a request would come to, and submits nothing; returns 0, or 1 if it would be refused."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()

@@ -16,7 +16,8 @@ from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import JobRequest, Point
+from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.requests import Point
 from kungfu.runtime.job_api.status import RequestProgress
 
 __all__ = ["Measure", "efficiencies", "run_profile"]
@@ -33,7 +34,7 @@ class Measure:
 
 
 def run_profile(
-    folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
+    folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"], target: Path | None
 ) -> int:
     """Lets the job measure itself, prints the figures, writes STEM.json and STEM.png; returns the exit code.
 

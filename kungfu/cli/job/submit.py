@@ -16,7 +16,7 @@ from kungfu.cli.report import read_events
 from kungfu.cli.report.values import counted, duration
 from kungfu.errors import UsageError
 from kungfu.event_log.job import fold
-from kungfu.runtime.core.requests import JobRequest, StopTraining
+from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.job_api.client import JobClient, JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
@@ -26,7 +26,7 @@ __all__ = ["exit_code", "submit_and_report", "submit_and_wait"]
 _LOOK_EVERY_S = 0.2
 
 
-def submit_and_report(folder: Path, request: JobRequest, *, timeout_s: float, form: Literal["text", "json"]) -> int:
+def submit_and_report(folder: Path, request: Asked, *, timeout_s: float, form: Literal["text", "json"]) -> int:
     """Submits a request, waits up to ``timeout_s`` seconds, prints the result; returns the exit code."""
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     if form == "json":
@@ -43,7 +43,7 @@ def exit_code(progress: RequestProgress, *, timeout_s: float) -> int:
 
 def submit_and_wait(
     folder: Path,
-    request: JobRequest,
+    request: Asked,
     *,
     timeout_s: float,
     clock: Callable[[], float] = time.monotonic,
@@ -69,7 +69,7 @@ def submit_and_wait(
             progress = _recorded(folder, progress)
             if progress.state != "accepted":
                 return progress
-            if not isinstance(request.action, StopTraining):
+            if not isinstance(request.what, StopTraining):
                 raise
             how = "without a word" if over.code is None else f"with exit code {over.code}"
             progress = replace(progress, state="carried out", reason=f"the job has ended {how}")

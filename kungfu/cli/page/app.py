@@ -27,7 +27,7 @@ from kungfu.cli.page.control import JobControl, request_of
 from kungfu.cli.page.event_stream import EventStream, Waking
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
-from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import JobOver
 
 __all__ = ["SECRET_HEADER", "PageApp", "PageLimits"]
@@ -58,7 +58,7 @@ _TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 
-Answerer = Callable[[JobRequest], dict[str, Any]]
+Answerer = Callable[[Asked], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class PageApp:
             return await _answer(answer, wanted)
 
 
-async def _answer(answer: Answerer, wanted: JobRequest) -> Response:
+async def _answer(answer: Answerer, wanted: Asked) -> Response:
     try:
         return JSONResponse(await asyncio.to_thread(answer, wanted), headers={"cache-control": "no-store"})
     except JobOver as error:

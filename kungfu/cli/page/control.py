@@ -13,7 +13,7 @@ from kungfu.cli.job.plan import forecast_plan, plan_lines
 from kungfu.cli.page.feed import PageFeed
 from kungfu.cli.report.values import counted, duration, figure
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import Action, JobRequest, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.core.request import Asked, Request, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.plan import RequestPlan
@@ -41,7 +41,7 @@ class JobControl:
         # A job that is over has none: then nothing is the secret.
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
 
-    def plan(self, request: JobRequest) -> dict[str, Any]:
+    def plan(self, request: Asked) -> dict[str, Any]:
         """What a request would come to, in words and as values; nothing is changed.
 
         Raises:
@@ -49,14 +49,14 @@ class JobControl:
         """
         with connected(self._folder) as job:
             plan, status = job.plan(request), job.status()
-        if isinstance(request.action, Resize):
+        if isinstance(request.what, Resize):
             forecast = forecast_plan(self._folder, plan, status, measured=self._feed.measured())
             lines = [*plan_lines(plan, forecast)]
         elif plan.refusal:
             lines = [f"{plan.words} would be refused: {plan.refusal}"]
         else:
-            lines = self._checkpoint_lines() if isinstance(request.action, SaveCheckpoint) else self._stop_lines(plan)
-        changes_nothing = isinstance(request.action, Resize) and plan.before == plan.after
+            lines = self._checkpoint_lines() if isinstance(request.what, SaveCheckpoint) else self._stop_lines(plan)
+        changes_nothing = isinstance(request.what, Resize) and plan.before == plan.after
         return {
             "request": plan.words,
             "refusal": plan.refusal,
@@ -65,7 +65,7 @@ class JobControl:
             "lines": lines,
         }
 
-    def submit(self, request: JobRequest) -> dict[str, Any]:
+    def submit(self, request: Asked) -> dict[str, Any]:
         """Hands a request in, and gives the job's first answer to it; the record tells what comes of it.
 
         Raises:
@@ -111,7 +111,7 @@ class JobControl:
         ]
 
 
-def request_of(body: Any) -> JobRequest:
+def request_of(body: Any) -> Asked:
     """The request of a browser's object: ``action``, for `resize` its ``size``, and perhaps ``id`` and ``if_view``.
 
     Raises:
@@ -123,12 +123,11 @@ def request_of(body: Any) -> JobRequest:
     if not isinstance(name, str) or len(name) > _LONGEST_ID:
         raise UsageError(f"id: must be a text of up to {_LONGEST_ID} characters")
     if_view = body.get("if_view")
-    return JobRequest(
-        name or secrets.token_hex(4), _action(body), None if if_view is None else _whole("if_view", if_view)
-    )
+    if_view = None if if_view is None else _whole("if_view", if_view)
+    return Asked(_action(body), id=name or secrets.token_hex(4), if_view=if_view)
 
 
-def _action(body: Mapping[str, Any]) -> Action:
+def _action(body: Mapping[str, Any]) -> Request:
     match body.get("action"):
         case "resize":
             return Resize(_whole("size", body.get("size")), "global_batch_size")

@@ -7,7 +7,8 @@ from typing import Any
 
 from kungfu.event_log.events import FailedEvent
 from kungfu.event_log.job import Job, JobPeer
-from kungfu.runtime.job_api.status import STRAGGLER, PeerStatus
+from kungfu.runtime.job_api.status import PeerStatus
+from kungfu.slowness import STRAGGLER
 
 __all__ = ["LiveSince", "job_facts", "peer_rows"]
 

@@ -191,7 +191,11 @@ def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[
             more: Item = {"asked": asked(event), "size": event.asked, "contest": contest(event), "state": state,
                           "outcome": outcome}  # fmt: skip
         case SupersededEvent():
-            more = {"asked": counted(event.asked, "peer"), "state": "superseded", "outcome": passed_over(event)}
+            more = {
+                "asked": event.what or counted(event.asked, "peer"),
+                "state": "superseded",
+                "outcome": passed_over(event),
+            }
         case CalledEvent():
             # A hook is called again and again, and mostly asks for nothing.
             if event.asked is None and not event.also and not event.ignored:

@@ -103,7 +103,7 @@ def superseded(event: SupersededEvent) -> str:
     >>> superseded(SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow"))
     'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
     """
-    what = counted(event.asked, "peer")
+    what = event.what or counted(event.asked, "peer")
     # It was about single peers, by eviction or replacement.
     if event.peers:
         what = f"{peers_named(event.peers)} {'replaced' if event.when == 'replaced' else 'to leave'}"

@@ -13,9 +13,9 @@ from kungfu.compiler.explain.text import MEASURED_BY
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
-from kungfu.runtime.core.view import SLOW
 from kungfu.signal import Constant, Signal
 from kungfu.signal.sources import SourceKind
+from kungfu.slowness import SLOW
 
 __all__ = ["explain_json"]
 

@@ -17,8 +17,8 @@ from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Budget, Rule
 from kungfu.control.rule import RuleMode
 from kungfu.monitor import straggler_fractions
-from kungfu.runtime.core.view import SLOW
 from kungfu.signal import Signal, topological
+from kungfu.slowness import SLOW
 
 __all__ = ["MEASURED_BY", "explain"]
 

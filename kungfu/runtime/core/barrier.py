@@ -1,6 +1,6 @@
 """The decision of a barrier: a pure function of the view, its terms, the requests and the peers ready to join.
 
-`decide` first merges the requests (see ``core.barrier_requests``), then chooses the next view (see
+`decide` first merges the requests (see ``core.request``), then chooses the next view (see
 ``core.next_membership``), then the terms with the settings that rules ask for. Real peers and the model of
 ``kungfu.testing`` hold their barriers with it.
 
@@ -29,9 +29,9 @@ survivors of a loss.
 |                         |                   | start                 | start                 | start                 |
 
 Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is asked for again in
-the next one (`BarrierRequests.after`). One thing waits, for one step: a rule that asks for a size, a batch, a rate or a
-call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``), where it would
-judge by a size that is about to change.
+the next one (`kungfu.training.barrier`). One thing waits, for one step: a rule that asks for a size, a batch, a rate or
+a call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``), where it
+would judge by a size that is about to change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest, merge
 from kungfu.runtime.core.next_membership import (
     Decision,
     Prepared,
@@ -48,7 +47,8 @@ from kungfu.runtime.core.next_membership import (
     next_membership,
     without_joiners,
 )
-from kungfu.runtime.core.terms import RunPosition, SettingChange, Terms, apply_settings, meant_size
+from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, StopTraining, changes_membership, merge
+from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_size
 from kungfu.runtime.core.view import NO_SPEEDS, View, is_slow
 from kungfu.runtime.settings import Limits
 
@@ -68,7 +68,7 @@ def decide(
     terms: Terms,
     limits: Limits,
     *,
-    requests: BarrierRequests = NO_REQUESTS,
+    requests: Sequence[Asked] = (),
     prepared: Prepared | None = None,
     adjust: Adjust = as_decided,
     speeds: Mapping[int, float] = NO_SPEEDS,
@@ -84,29 +84,29 @@ def decide(
         adjust: Makes the terms of what was decided about the membership; see `with_settings`.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
 
+    >>> from kungfu.runtime.core.request import Resize
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
-    >>> grow = RescaleRequest(4, "local_batch_size", "gns_batch", 50)
-    >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=BarrierRequests((grow,))).prepare
+    >>> grow = Asked(Resize(4, "local_batch_size"), "gns_batch", 50)
+    >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=[grow]).prepare
     4
     """
     terms = _without_refusals(terms, requests)
-    news = tuple(one for one in requests.rescale if not is_under_way(one, terms, limits, view))
-    merged, stop = merge(news, requests.external), next((one for one in requests.settings if one.kind == "stop"), None)
-    if stop is not None:
-        # Nobody has to come to training that ends; those who leave now leave.
-        merged, prepared = merged.without_joiners(by=stop.rule), None
-    outside = requests.external if requests.external in merged.taken else None
-    decision = next_membership(Situation(view, terms, limits, merged.taken, outside, prepared, speeds))
-    if stop is not None:
+    merged = merge(one for one in requests if not is_under_way(one, terms, limits, view))
+    ends = any(isinstance(one.what, StopTraining) for one in merged.settings)
+    # Nobody has to come to training that ends.
+    prepared = None if ends else prepared
+    decision = next_membership(Situation(view, terms, limits, merged.of_membership, prepared, speeds))
+    if ends:
         decision = without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:
         # Other peers, or the same ones elsewhere: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
-    slow = _slow_leavers(view, terms, decision.view, merged.taken, speeds)
+    slow = _slow_leavers(view, terms, decision.view, merged.of_membership, speeds)
     replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
     decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
-    decision = replace(decision, requests=merged.taken, superseded=merged.superseded, slow=slow)
+    decision = replace(decision, requests=merged.of_membership, settings=merged.settings)
+    decision = replace(decision, superseded=merged.superseded, slow=slow)
     return replace(decision, terms=adjust(view, decision))
 
 
@@ -115,33 +115,32 @@ def with_settings(
     *,
     before: tuple[View, Terms],
     position: RunPosition,
-    on_rescale: Callable[[int, int], Sequence[SettingChange]],
-    settings: Sequence[SettingChange] = (),
+    on_rescale: Callable[[int, int], Sequence[Asked]],
 ) -> Terms:
     """The terms of a decision, with the settings in force that belong to it.
 
     Args:
-        decision: What was decided about the membership.
+        decision: The decision; its settings take effect after those of the rescale.
         before: The view before the barrier and its terms.
         position: How far the job is.
         on_rescale: Gives the settings that rules choose, from the size before and the size after, where these differ.
-        settings: Those that were asked for beside them; they take effect after those of the rescale.
     """
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
-    if any(one.kind == "global_batch_size" for one in on_rescale_settings):
+    if any(isinstance(one.what, SetBatch) for one in on_rescale_settings):
         # The next rescale goes by the same batch as this one, so that a growth and a return leave it as it was.
         batch, peers = before[1].base(previous)
         terms = replace(terms, base_batch=batch, base_size=peers)
-    return apply_settings(terms, settings, position, size=size)
+    return apply_settings(terms, decision.settings, position, size=size)
 
 
-def _without_refusals(terms: Terms, requests: BarrierRequests) -> Terms:
+def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
     """What was refused is forgotten where slots may be free again, and a replacement where somebody outside asks."""
-    if requests.free_slots:
+    if any(isinstance(one.what, Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
-    return replace(terms, replacement_refused=False) if requests.external is not None else terms
+    asked = any(one.is_outside and changes_membership(one) for one in requests)
+    return replace(terms, replacement_refused=False) if asked else terms
 
 
 def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
@@ -151,10 +150,10 @@ def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> in
 
 
 def _slow_leavers(
-    view: View, terms: Terms, after: View, requests: Sequence[RescaleRequest], speeds: Mapping[int, float]
+    view: View, terms: Terms, after: View, requests: Sequence[Asked], speeds: Mapping[int, float]
 ) -> dict[int, float]:
     """The slow peers that a shrink let go, in the order in which they left, with their speeds."""
-    named = {peer for one in requests if one.leave is not None for peer in one.leave.peers}
+    named = {peer for one in requests if isinstance(one.what, Leave) for peer in one.what.peers}
     # A peer whose replacement joins leaves because of that, and not because the job shrinks.
     joined = any(view.rank_of(peer) is None for peer in after.ids)
     named |= {*terms.departing, *(terms.leaving if joined else ())}

@@ -52,7 +52,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded, When
+from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, Superseded, When
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
@@ -87,7 +87,9 @@ class Decision:
         prepare: A number of processes for the agent to bring the job to, those included that leave when others have
             come; ``None`` if the agent has nothing to do.
         host: The number of the host on which new processes shall run; ``None`` for any.
-        requests: The requests that were carried out together; the first one asks for a size, if one does.
+        requests: The requests for a size or about peers that were carried out together; the first one asks for a size,
+            if one does.
+        settings: The requests for another batch or learning rate, and for the end of training.
         superseded: The requests that were passed over.
         slow: The peers that left first since they are slow, by id, in that order: their speeds as fractions of the
             median peer's. Those that a request names are not among them.
@@ -97,7 +99,8 @@ class Decision:
     terms: Terms
     prepare: int | None = None
     host: int | None = None
-    requests: tuple[RescaleRequest, ...] = ()
+    requests: tuple[Asked, ...] = ()
+    settings: tuple[Asked, ...] = ()
     superseded: tuple[Superseded, ...] = ()
     slow: Mapping[int, float] = field(default_factory=dict)
 
@@ -111,7 +114,6 @@ class Situation:
         terms: Its terms.
         limits: The least and the most peers of the job.
         requests: Those that are carried out; the first one asks for a size, if one does.
-        outside: The one of them that is somebody's outside, if one is.
         prepared: The agent's newest offer, if there is one.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
     """
@@ -119,17 +121,21 @@ class Situation:
     view: View
     terms: Terms
     limits: Limits
-    requests: Sequence[RescaleRequest]
-    outside: RescaleRequest | None
+    requests: Sequence[Asked]
     prepared: Prepared | None
     speeds: Mapping[int, float]
 
     @property
+    def outside(self) -> Asked | None:
+        """The request of somebody outside, if one is among them."""
+        return next((one for one in self.requests if one.is_outside), None)
+
+    @property
     def exchanged(self) -> tuple[int, ...]:
         """The peers whose exchange goes on whatever is requested: somebody outside ends it, but not by a notice."""
-        leave = None if self.outside is None else self.outside.leave
-        is_notice = leave is not None and leave.when == "noticed"
-        return self.terms.leaving if self.outside is None or is_notice else ()
+        what = None if self.outside is None else self.outside.what
+        is_notice = isinstance(what, Leave) and what.when == "noticed"
+        return self.terms.leaving if what is None or is_notice else ()
 
     def leave_order(self, named: Sequence[int], *, without: Collection[int] = ()) -> list[int]:
         """The order in which peers go to a smaller size: named ones, slow ones, the newest."""
@@ -146,12 +152,12 @@ def next_membership(at: Situation) -> Decision:
     if at.requests:
         # Only departing peers are left: those who were to come for them were lost, and a new request is newer.
         at = replace(at, terms=replace(at.terms, departing=()))
-    if any(one.leave is not None for one in at.requests):
+    if any(isinstance(one.what, Leave) for one in at.requests):
         # Peers leave by name, and perhaps a size is requested too.
         return _let_named_leave(at)
-    if at.requests:
+    if at.requests and isinstance(lead := at.requests[0].what, Resize):
         # Only a size is requested: of two sizes one was chosen.
-        return _resize(at, at.requests[0])
+        return _resize(at, lead)
     if at.prepared is not None and at.terms.target_size > 0:
         # The agent offers peers for the change that is under way.
         return _change_size(at, at.terms.target_size, asked=_under_way(view, at.terms), preparing=True)
@@ -159,18 +165,18 @@ def next_membership(at: Situation) -> Decision:
     return Decision(view, at.terms)
 
 
-def is_under_way(request: RescaleRequest, terms: Terms, limits: Limits, view: View) -> bool:
+def is_under_way(asked: Asked, terms: Terms, limits: Limits, view: View) -> bool:
     """True if a request of a rule or a hook changes nothing of what joiners are on their way for.
 
     It asks for that size; or for the present one, while they come because of a command: that it is content undoes
     nothing that somebody else has asked for.
     """
-    if request.leave is not None or not terms.target_size:
+    if asked.is_outside or not isinstance(asked.what, Resize) or not terms.target_size:
         return False
-    asked, target = _with_reachable_size(request, terms, limits)
+    wanted, target = _with_reachable_size(asked.what, terms, limits)
     if terms.by_command and target == view.size:
         return True
-    same_terms = (asked.keep, asked.max_global_batch) == (terms.keep, terms.max_global_batch)
+    same_terms = (wanted.keep, wanted.max_global_batch) == (terms.keep, terms.max_global_batch)
     return same_terms and target == terms.target_size
 
 
@@ -180,7 +186,7 @@ def without_joiners(decision: Decision, *, preparing: bool) -> Decision:
     return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
 
 
-def _resize(at: Situation, request: RescaleRequest) -> Decision:
+def _resize(at: Situation, request: Resize) -> Decision:
     """A size alone is requested: it takes the place of the one that is under way."""
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)
     terms = replace(at.terms, target_size=0, leaving=at.exchanged)
@@ -303,12 +309,14 @@ def _let_named_leave(at: Situation) -> Decision:
 
     A notice cannot be refused, but the last peer of a job stays until another one has come.
     """
-    view, terms, lead, named = at.view, at.terms, at.requests[0], _named(at)
+    view, terms, lead, named = at.view, at.terms, at.requests[0].what, _named(at)
+    by_command = at.requests[0].is_outside
     preparing, asked = terms.target_size > 0, _under_way(view, terms)
-    if lead.leave is None:
+    assert isinstance(lead, Resize | Leave), lead
+    if isinstance(lead, Resize):
         # A size is requested too.
         terms, wanted = _with_reachable_size(lead, terms, at.limits)
-        terms = replace(terms, by_command=lead is at.outside)
+        terms = replace(terms, by_command=by_command)
     else:
         # How many there shall be follows from who leaves.
         wanted = _size_after_named_leave(at, lead, named)
@@ -332,9 +340,9 @@ def _let_named_leave(at: Situation) -> Decision:
     pending = wanted > shrunk.size or bool(leaving)
     if gone:
         # Some leave at this barrier.
-        stays, asked_for = named.noticed_only and (pending or lead.leave is not None), terms
-        terms = replace(terms, by_command=lead is at.outside)
-        shrunk, terms = _after_leaving(view, shrunk, terms, lead, batch_stays=stays)
+        stays, asked_for = named.noticed_only and (pending or isinstance(lead, Leave)), terms
+        terms = replace(terms, by_command=by_command)
+        shrunk, terms = _after_leaving(view, shrunk, terms, lead.keep, batch_stays=stays)
         if pending and preparing:
             # Those under way come on the terms on which they were asked for.
             terms = replace(terms, keep=asked_for.keep, by_command=asked_for.by_command)
@@ -345,7 +353,7 @@ def _let_named_leave(at: Situation) -> Decision:
 
 def _named(at: Situation) -> _Named:
     """The peers that requests name, and those under exchange; one that is to leave now is not replaced."""
-    view, lead, leaves = at.view, at.requests[0], [one.leave for one in at.requests if one.leave is not None]
+    view, lead, leaves = at.view, at.requests[0].what, [one.what for one in at.requests if isinstance(one.what, Leave)]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
     given_notice = [peer for peer in view.ids if peer in of["noticed"]]
     noticed = given_notice[: view.size - 1]
@@ -356,10 +364,10 @@ def _named(at: Situation) -> _Named:
     if at.outside is None or noticed or others:
         # The exchanges that are under way go on.
         others |= {*at.exchanged} - {*now}
-    if given_notice and not noticed and lead.size > 0:
+    if given_notice and not noticed and isinstance(lead, Resize | Leave) and lead.size > 0:
         # The only peer of the job is given notice: it leaves when another one has come.
         others |= {*given_notice}
-    if lead.leave is None:
+    if isinstance(lead, Resize):
         # The size says how many there shall be: a peer that cannot leave now leaves for one that comes.
         others |= {*evicted} - {*now}
     host = next((one.host for one in leaves if one.host is not None), None)
@@ -367,7 +375,7 @@ def _named(at: Situation) -> _Named:
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 
 
-def _size_after_named_leave(at: Situation, lead: RescaleRequest, named: _Named) -> int:
+def _size_after_named_leave(at: Situation, lead: Leave, named: _Named) -> int:
     """The size that the job shall have after requests that name peers and ask for no size."""
     staying, terms = at.view.size - len(named.now), at.terms
     if named.now and named.noticed_only:
@@ -386,19 +394,17 @@ def _size_after_named_leave(at: Situation, lead: RescaleRequest, named: _Named) 
     return max(staying, min(lead.size, terms.target_size))
 
 
-def _after_leaving(
-    before: View, view: View, terms: Terms, lead: RescaleRequest, *, batch_stays: bool
-) -> tuple[View, Terms]:
+def _after_leaving(before: View, view: View, terms: Terms, keep: Keep, *, batch_stays: bool) -> tuple[View, Terms]:
     if batch_stays:
         # A peer that is taken away does not change what is trained: the batch stays until others have come.
         return view, replace(terms, target_size=0, leaving=())
-    return _with_batch_of_size(before, view, replace(terms, keep=lead.keep))
+    return _with_batch_of_size(before, view, replace(terms, keep=keep))
 
 
 # ---- sizes and batches -----------------------------------------------------------------------------------------------
 
 
-def _with_reachable_size(request: RescaleRequest, terms: Terms, limits: Limits) -> tuple[Terms, int]:
+def _with_reachable_size(request: Resize, terms: Terms, limits: Limits) -> tuple[Terms, int]:
     """The size that a request can have, and the terms that say which one was out of reach."""
     # A rule says what its limit is. A hook and somebody outside have none to give: the one in force stays.
     most = terms.max_global_batch if request.max_global_batch is None else request.max_global_batch

@@ -5,26 +5,13 @@ A barrier changes them: by what happens to the membership (``core.barrier``), an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from kungfu.runtime.core.request import Asked, Keep, RampUnit, SetBatch, SetRate, StopTraining
 from kungfu.runtime.core.view import View
 
-__all__ = [
-    "Keep",
-    "Ramp",
-    "RampUnit",
-    "RunPosition",
-    "SettingChange",
-    "SettingKind",
-    "Terms",
-    "apply_settings",
-    "meant_size",
-]
-
-Keep = Literal["local_batch_size", "global_batch_size"]
-RampUnit = Literal["steps", "samples"]
+__all__ = ["Ramp", "RunPosition", "Terms", "apply_settings", "meant_size"]
 
 
 @dataclass(frozen=True)
@@ -114,32 +101,6 @@ class Terms:
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 
-SettingKind = Literal["global_batch_size", "learning_rate", "stop"]
-
-
-@dataclass(frozen=True)
-class SettingChange:
-    """Another value of a setting, which a rule that fired or somebody outside asks for.
-
-    Args:
-        kind: The setting.
-        value: Samples for a batch size; NaN for ``"stop"``.
-        rule: The name of the rule, or the command from outside.
-        step: The step after which it was asked.
-        inputs: The values that the rule read, by name.
-        over: The length of a learning rate's ramp, in ``unit``.
-        unit: The unit of ``over``.
-    """
-
-    kind: SettingKind
-    value: float
-    rule: str
-    step: int
-    inputs: Mapping[str, float] = field(default_factory=dict)
-    over: float = 0.0
-    unit: RampUnit = "steps"
-
-
 @dataclass(frozen=True)
 class RunPosition:
     """How far the job is at a barrier.
@@ -157,7 +118,7 @@ class RunPosition:
     learning_rate: float
 
 
-def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: RunPosition, *, size: int) -> Terms:
+def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPosition, *, size: int) -> Terms:
     """The terms with these settings in force, the later ones over the earlier.
 
     Args:
@@ -168,25 +129,24 @@ def apply_settings(terms: Terms, settings: Sequence[SettingChange], position: Ru
         size: Peers.
 
     >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
-    >>> changes = [SettingChange("global_batch_size", 128.4, "rule", 39)]
-    >>> apply_settings(Terms(64, 16.0), changes, position, size=4).batch_per_peer
+    >>> apply_settings(Terms(64, 16.0), [Asked(SetBatch(128.4), "rule", 39)], position, size=4).batch_per_peer
     32.0
     """
     for setting in settings:
-        if setting.kind == "global_batch_size":
-            # A step takes at least a sample per peer, and at most an epoch.
-            most = position.epoch_samples or round(setting.value)
-            whole = max(size, min(round(setting.value), most))
-            terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
-            terms = replace(terms, base_batch=0, base_size=0)
-        elif setting.kind == "learning_rate":
-            # A ramp begins at the rate that is in force, also within another ramp.
-            since = position.steps if setting.unit == "steps" else position.samples
-            ramp = Ramp(position.learning_rate, setting.value, since, setting.over, setting.unit)
-            terms = replace(terms, ramp=ramp)
-        else:
-            # Training ends at this barrier.
-            terms = replace(terms, stopped=True)
+        match setting.what:
+            case SetBatch(samples):
+                # A step takes at least a sample per peer, and at most an epoch.
+                most = position.epoch_samples or round(samples)
+                whole = max(size, min(round(samples), most))
+                terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
+                terms = replace(terms, base_batch=0, base_size=0)
+            case SetRate(rate, over, unit):
+                # A ramp begins at the rate that is in force, also within another ramp.
+                since = position.steps if unit == "steps" else position.samples
+                terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
+            case StopTraining():
+                # Training ends at this barrier.
+                terms = replace(terms, stopped=True)
     return terms
 
 

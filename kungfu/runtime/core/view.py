@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kungfu.errors import InternalError
+from kungfu.slowness import SLOW
 
-__all__ = ["NO_SPEEDS", "SLOW", "Peer", "View", "even_slices", "is_slow", "spread"]
-
-# A peer whose speed is below this fraction of the median's is clearly slower than the others. Where each step of a peer
-# varies by 20 %, its average over some ten steps still varies by 5 %: whoever is within 10 % of the median may be as
-# fast as the others, and the order of such fractions says nothing.
-SLOW = 0.9
+__all__ = ["NO_SPEEDS", "Peer", "View", "even_slices", "is_slow", "spread"]
 
 NO_SPEEDS: Mapping[int, float] = MappingProxyType({})
 

@@ -1,7 +1,7 @@
 """Converts dataclasses to the messages whose fields have the same names, and back: by the types of the fields.
 
 A word of a ``Literal`` travels as the enum of its field, a tuple as a repeated field, a dataclass as a message of its
-own, and ``None`` as a field that is not set.
+own, one of several dataclasses as a ``oneof``, and ``None`` as a field that is not set.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from kungfu.errors import UsageError
+from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.enums import EnumTable
 
@@ -34,43 +36,75 @@ def converters(
     Args:
         kind: The dataclass.
         message: Its message; it has all fields of the dataclass, and may have others.
-        unspecified: The words for which the zero value of an enum stands, by field; in other fields it is refused with
-            a ``UsageError``, as is a value that a newer version has sent.
+        unspecified: The words for which the zero value of an enum stands, by field, within the parts too; in other
+            fields it is refused with a ``UsageError``, as is a value that a newer version has sent.
     """
-    hints, wire = get_type_hints(kind), message.DESCRIPTOR.fields_by_name  # type: ignore[attr-defined]  # no types
+    hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
     names: list[str] = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # of a class, too
-    parts = [(name, *_field(hints[name], wire[name], unspecified.get(name))) for name in names]
+    parts = [_field(hints[name], wire, name, unspecified) for name in names]
 
     def to_message(value: Value) -> Message:
-        given = ((name, encode, getattr(value, name)) for name, encode, _ in parts)
-        return message(**{name: encode(one) for name, encode, one in given if one is not None})
+        given: dict[str, Any] = {}
+        for name, (encode, _) in zip(names, parts, strict=True):
+            given |= encode(getattr(value, name))
+        return message(**given)
 
     def to_value(message: Message) -> Value:
-        return kind(*(decode(message) for _, _, decode in parts))
+        return kind(*(decode(message) for _, decode in parts))
 
     return to_message, to_value
 
 
-def _field(hint: Any, wire: Any, unspecified: str | None) -> tuple[_Convert, _Convert]:
-    """The function that encodes the value of a field, and the one that reads it from the message."""
-    name = wire.name
-    if type(None) not in get_args(hint):
-        encode, decode = _part(hint, wire, unspecified)
-        return encode, lambda message: decode(getattr(message, name))
-    (known,) = (one for one in get_args(hint) if one is not type(None))
-    encode, decode = _part(known, wire, unspecified)
-    return encode, lambda message: decode(getattr(message, name)) if message.HasField(name) else None
+def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
+    """The function that gives the fields of the message for a value, and the one that reads it from the message."""
+    if name in wire.oneofs_by_name:
+        return _one_of(hint, wire.oneofs_by_name[name], unspecified)
+    field = wire.fields_by_name[name]
+    known = [one for one in get_args(hint) if one is not type(None)]
+    is_optional = len(known) < len(get_args(hint))
+    encode, decode = _part(known[0] if is_optional else hint, field, unspecified)
+
+    def from_value(value: Any) -> dict[str, Any]:
+        return {} if value is None else {name: encode(value)}
+
+    def to_value(message: Any) -> Any:
+        return None if is_optional and not message.HasField(name) else decode(getattr(message, name))
+
+    return from_value, to_value
 
 
-def _part(hint: Any, wire: Any, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
+def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
+    """As `_field`, of a value of one of several dataclasses, each of which has a field of the message."""
+    kinds = {one.__name__: one for one in get_args(hint)}
+    rows = {field.name: (kinds[field.message_type.name], field) for field in wire.fields}
+    parts = {name: (kind, *_part(kind, field, unspecified)) for name, (kind, field) in rows.items()}
+    names = {kind: name for name, (kind, _, _) in parts.items()}
+
+    def from_value(value: Any) -> dict[str, Any]:
+        name = names[type(value)]
+        return {name: parts[name][1](value)}
+
+    def to_value(message: Any) -> Any:
+        name = message.WhichOneof(wire.name)
+        if name is None:
+            raise UsageError(
+                f"a message came without its {wire.name}, or with one that is not known to kungfu "
+                f"{installed_version()}; it is one of {', '.join(parts)}: run the same version on all hosts"
+            )
+        return parts[name][2](getattr(message, name))
+
+    return from_value, to_value
+
+
+def _part(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
     """The functions that encode and decode a value of this type."""
     if isinstance(hint, type) and is_dataclass(hint):
-        return converters(hint, getattr(pb, wire.message_type.name))
+        return converters(hint, getattr(pb, wire.message_type.name), unspecified=unspecified)
     if get_origin(hint) is Literal:
         table: EnumTable[Any, Any] = EnumTable(getattr(pb, wire.enum_type.name), get_args(hint))
-        return table.to_value, lambda value: table.to_word(value, unspecified=unspecified)
+        return table.to_value, lambda value: table.to_word(value, unspecified=unspecified.get(wire.name))
     if get_origin(hint) is tuple:
-        encode, decode = _part(get_args(hint)[0], wire)
+        encode, decode = _part(get_args(hint)[0], wire, unspecified)
         return lambda values: [encode(one) for one in values], lambda values: tuple(decode(one) for one in values)
     return (dict, dict) if get_origin(hint) is Mapping else (_same, _same)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest, RescaleRequest
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.program_identity import Description, installed_version
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -19,25 +19,23 @@ from kungfu.runtime.ipc.codec import converters, optional_field
 from kungfu.runtime.ipc.fields import INT64
 
 __all__ = [
+    "from_asked",
     "from_description",
     "from_exit",
-    "from_external_request",
     "from_failure",
     "from_loss_report",
     "from_peer",
     "from_prepared",
-    "from_rescale_request",
     "from_shadow",
     "from_terms",
     "from_view",
+    "to_asked",
     "to_description",
     "to_exit",
-    "to_external_request",
     "to_failure",
     "to_loss_report",
     "to_peer",
     "to_prepared",
-    "to_rescale_request",
     "to_shadow",
     "to_terms",
     "to_view",
@@ -65,9 +63,10 @@ def from_terms(terms: Terms) -> pb.Terms:
 # ---- what barriers are asked for ---------------------------------------------------------------------------------
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
-from_rescale_request, to_rescale_request = converters(RescaleRequest, pb.RescaleRequest)
+# Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.
+_DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
+from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
 from_prepared, to_prepared = converters(Prepared, pb.PreparedPeers)
-from_external_request, to_external_request = converters(ExternalRequest, pb.ExternalRequest)
 
 # ---- programs ----------------------------------------------------------------------------------------------------
 

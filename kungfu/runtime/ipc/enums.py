@@ -11,12 +11,10 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.program_identity import installed_version
-from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = [
     "HOST_EVENT_KINDS",
-    "KEEPS",
     "EnumTable",
     "HostEventKind",
 ]
@@ -90,5 +88,4 @@ class EnumTable(Generic[Word, Value]):
 # The events of hosts stay messages in the queue of an agent; the words are for its errors.
 HostEventKind = Literal["spawned", "ended", "signalled"]
 
-KEEPS: EnumTable[Keep, pb.Keep] = EnumTable(pb.Keep, get_args(Keep))
 HOST_EVENT_KINDS: EnumTable[HostEventKind, pb.HostEventKind] = EnumTable(pb.HostEventKind, get_args(HostEventKind))

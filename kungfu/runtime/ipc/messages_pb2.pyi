@@ -27,23 +27,12 @@ class RampUnit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RAMP_UNIT_STEPS: _ClassVar[RampUnit]
     RAMP_UNIT_SAMPLES: _ClassVar[RampUnit]
 
-class LeaveTime(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+class When(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
-    LEAVE_TIME_UNSPECIFIED: _ClassVar[LeaveTime]
-    LEAVE_TIME_NOW: _ClassVar[LeaveTime]
-    LEAVE_TIME_NOTICED: _ClassVar[LeaveTime]
-    LEAVE_TIME_REPLACED: _ClassVar[LeaveTime]
-
-class ExternalRequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    EXTERNAL_REQUEST_KIND_UNSPECIFIED: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_RESIZE: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_LEAVE: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_NOTICE: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_REPLACE: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_CHECKPOINT: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_STOP: _ClassVar[ExternalRequestKind]
-    EXTERNAL_REQUEST_KIND_FREE_SLOTS: _ClassVar[ExternalRequestKind]
+    WHEN_UNSPECIFIED: _ClassVar[When]
+    WHEN_NOW: _ClassVar[When]
+    WHEN_NOTICED: _ClassVar[When]
+    WHEN_REPLACED: _ClassVar[When]
 
 class ExitKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -61,17 +50,6 @@ class HostEventKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     HOST_EVENT_KIND_SPAWNED: _ClassVar[HostEventKind]
     HOST_EVENT_KIND_ENDED: _ClassVar[HostEventKind]
     HOST_EVENT_KIND_SIGNALLED: _ClassVar[HostEventKind]
-
-class JobRequestKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    JOB_REQUEST_KIND_UNSPECIFIED: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_RESIZE: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_SCALE_OUT: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_SCALE_IN: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_MIGRATE: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_CHECKPOINT: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_PROFILE: _ClassVar[JobRequestKind]
-    JOB_REQUEST_KIND_STOP: _ClassVar[JobRequestKind]
 
 class RequestState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -106,18 +84,10 @@ KEEP_GLOBAL_BATCH_SIZE: Keep
 RAMP_UNIT_UNSPECIFIED: RampUnit
 RAMP_UNIT_STEPS: RampUnit
 RAMP_UNIT_SAMPLES: RampUnit
-LEAVE_TIME_UNSPECIFIED: LeaveTime
-LEAVE_TIME_NOW: LeaveTime
-LEAVE_TIME_NOTICED: LeaveTime
-LEAVE_TIME_REPLACED: LeaveTime
-EXTERNAL_REQUEST_KIND_UNSPECIFIED: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_RESIZE: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_LEAVE: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_NOTICE: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_REPLACE: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_CHECKPOINT: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_STOP: ExternalRequestKind
-EXTERNAL_REQUEST_KIND_FREE_SLOTS: ExternalRequestKind
+WHEN_UNSPECIFIED: When
+WHEN_NOW: When
+WHEN_NOTICED: When
+WHEN_REPLACED: When
 EXIT_KIND_UNSPECIFIED: ExitKind
 EXIT_KIND_LOOP: ExitKind
 EXIT_KIND_EXIT: ExitKind
@@ -129,14 +99,6 @@ HOST_EVENT_KIND_UNSPECIFIED: HostEventKind
 HOST_EVENT_KIND_SPAWNED: HostEventKind
 HOST_EVENT_KIND_ENDED: HostEventKind
 HOST_EVENT_KIND_SIGNALLED: HostEventKind
-JOB_REQUEST_KIND_UNSPECIFIED: JobRequestKind
-JOB_REQUEST_KIND_RESIZE: JobRequestKind
-JOB_REQUEST_KIND_SCALE_OUT: JobRequestKind
-JOB_REQUEST_KIND_SCALE_IN: JobRequestKind
-JOB_REQUEST_KIND_MIGRATE: JobRequestKind
-JOB_REQUEST_KIND_CHECKPOINT: JobRequestKind
-JOB_REQUEST_KIND_PROFILE: JobRequestKind
-JOB_REQUEST_KIND_STOP: JobRequestKind
 REQUEST_STATE_UNSPECIFIED: RequestState
 REQUEST_STATE_ACCEPTED: RequestState
 REQUEST_STATE_CARRIED_OUT: RequestState
@@ -330,49 +292,10 @@ class BarrierReply(_message.Message):
     view: ViewInfo
     terms: Terms
     attachment_address: str
-    requests: _containers.RepeatedCompositeFieldContainer[RescaleRequest]
+    requests: _containers.RepeatedCompositeFieldContainer[Asked]
     differing: _containers.RepeatedScalarFieldContainer[int]
     failure: Failure
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[RescaleRequest, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
-
-class RescaleRequest(_message.Message):
-    __slots__ = ("size", "keep", "rule", "step", "inputs", "won", "lost", "leave", "max_global_batch")
-    class InputsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
-    RULE_FIELD_NUMBER: _ClassVar[int]
-    STEP_FIELD_NUMBER: _ClassVar[int]
-    INPUTS_FIELD_NUMBER: _ClassVar[int]
-    WON_FIELD_NUMBER: _ClassVar[int]
-    LOST_FIELD_NUMBER: _ClassVar[int]
-    LEAVE_FIELD_NUMBER: _ClassVar[int]
-    MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
-    size: int
-    keep: Keep
-    rule: str
-    step: int
-    inputs: _containers.ScalarMap[str, float]
-    won: _containers.RepeatedScalarFieldContainer[str]
-    lost: _containers.RepeatedScalarFieldContainer[str]
-    leave: Leave
-    max_global_batch: int
-    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., rule: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
-
-class Leave(_message.Message):
-    __slots__ = ("peers", "when", "host")
-    PEERS_FIELD_NUMBER: _ClassVar[int]
-    WHEN_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    peers: _containers.RepeatedScalarFieldContainer[int]
-    when: LeaveTime
-    host: int
-    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[LeaveTime, str]] = ..., host: _Optional[int] = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[Asked, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term", "target")
@@ -460,26 +383,6 @@ class FailureAnnouncement(_message.Message):
     version: int
     how: str
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
-
-class ExternalRequest(_message.Message):
-    __slots__ = ("id", "kind", "why", "size", "peers", "keep", "host", "number")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    PEERS_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    id: str
-    kind: ExternalRequestKind
-    why: str
-    size: int
-    peers: _containers.RepeatedScalarFieldContainer[int]
-    keep: Keep
-    host: int
-    number: int
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[ExternalRequestKind, str]] = ..., why: _Optional[str] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class PreparedPeers(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts", "number")
@@ -817,35 +720,132 @@ class HostEvent(_message.Message):
     number: int
     def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
-class JobRequest(_message.Message):
-    __slots__ = ("id", "kind", "size", "peers", "host", "span", "if_view", "keep")
+class Asked(_message.Message):
+    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "by", "step", "inputs", "won", "lost", "id", "if_view", "number")
+    class InputsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    RESIZE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    SCALE_OUT_FIELD_NUMBER: _ClassVar[int]
+    MIGRATE_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    SET_BATCH_FIELD_NUMBER: _ClassVar[int]
+    SET_RATE_FIELD_NUMBER: _ClassVar[int]
+    SAVE_CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    STOP_TRAINING_FIELD_NUMBER: _ClassVar[int]
+    RETRY_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    WON_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    PEERS_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    SPAN_FIELD_NUMBER: _ClassVar[int]
     IF_VIEW_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    resize: Resize
+    leave: Leave
+    scale_out: ScaleOut
+    migrate: Migrate
+    profile: Profile
+    set_batch: SetBatch
+    set_rate: SetRate
+    save_checkpoint: SaveCheckpoint
+    stop_training: StopTraining
+    retry: Retry
+    by: str
+    step: int
+    inputs: _containers.ScalarMap[str, float]
+    won: _containers.RepeatedScalarFieldContainer[str]
+    lost: _containers.RepeatedScalarFieldContainer[str]
     id: str
-    kind: JobRequestKind
-    size: int
-    peers: _containers.RepeatedScalarFieldContainer[int]
-    host: str
-    span: ProfileSpan
     if_view: int
-    keep: Keep
-    def __init__(self, id: _Optional[str] = ..., kind: _Optional[_Union[JobRequestKind, str]] = ..., size: _Optional[int] = ..., peers: _Optional[_Iterable[int]] = ..., host: _Optional[str] = ..., span: _Optional[_Union[ProfileSpan, _Mapping]] = ..., if_view: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+    number: int
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
-class ProfileSpan(_message.Message):
-    __slots__ = ("minimum", "maximum", "steps")
+class Resize(_message.Message):
+    __slots__ = ("size", "keep", "max_global_batch")
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
+    size: int
+    keep: Keep
+    max_global_batch: int
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("peers", "when", "size", "keep", "host")
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    peers: _containers.RepeatedScalarFieldContainer[int]
+    when: When
+    size: int
+    keep: Keep
+    host: int
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[When, str]] = ..., size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[int] = ...) -> None: ...
+
+class ScaleOut(_message.Message):
+    __slots__ = ("count", "keep")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    keep: Keep
+    def __init__(self, count: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+
+class Migrate(_message.Message):
+    __slots__ = ("peer", "host")
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    host: str
+    def __init__(self, peer: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
+
+class Profile(_message.Message):
+    __slots__ = ("minimum", "maximum", "steps", "keep")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     minimum: int
     maximum: int
     steps: int
-    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    keep: Keep
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
+
+class SetBatch(_message.Message):
+    __slots__ = ("samples",)
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    samples: float
+    def __init__(self, samples: _Optional[float] = ...) -> None: ...
+
+class SetRate(_message.Message):
+    __slots__ = ("rate", "over", "unit")
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    rate: float
+    over: float
+    unit: RampUnit
+    def __init__(self, rate: _Optional[float] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
+
+class SaveCheckpoint(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StopTraining(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Retry(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RequestProgress(_message.Message):
     __slots__ = ("id", "words", "state", "reason", "view", "seconds", "points")

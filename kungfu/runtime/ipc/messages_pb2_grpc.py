@@ -66,7 +66,7 @@ class PeerServiceStub(object):
                 _registered_method=True)
         self.ForwardRequest = channel.unary_unary(
                 '/kungfu.v1.PeerService/ForwardRequest',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.PrepareAttachment = channel.unary_unary(
@@ -206,7 +206,7 @@ def add_PeerServiceServicer_to_server(servicer, server):
             ),
             'ForwardRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.ForwardRequest,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'PrepareAttachment': grpc.unary_unary_rpc_method_handler(
@@ -422,7 +422,7 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/ForwardRequest',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ExternalRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -1247,7 +1247,7 @@ class JobServiceStub(object):
                 _registered_method=True)
         self.SubmitRequest = channel.unary_unary(
                 '/kungfu.v1.JobService/SubmitRequest',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
                 _registered_method=True)
         self.GetProgress = channel.unary_unary(
@@ -1257,7 +1257,7 @@ class JobServiceStub(object):
                 _registered_method=True)
         self.PlanRequest = channel.unary_unary(
                 '/kungfu.v1.JobService/PlanRequest',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.FromString,
                 _registered_method=True)
 
@@ -1301,7 +1301,7 @@ def add_JobServiceServicer_to_server(servicer, server):
             ),
             'SubmitRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitRequest,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.SerializeToString,
             ),
             'GetProgress': grpc.unary_unary_rpc_method_handler(
@@ -1311,7 +1311,7 @@ def add_JobServiceServicer_to_server(servicer, server):
             ),
             'PlanRequest': grpc.unary_unary_rpc_method_handler(
                     servicer.PlanRequest,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.SerializeToString,
             ),
     }
@@ -1368,7 +1368,7 @@ class JobService(object):
             request,
             target,
             '/kungfu.v1.JobService/SubmitRequest',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestProgress.FromString,
             options,
             channel_credentials,
@@ -1422,7 +1422,7 @@ class JobService(object):
             request,
             target,
             '/kungfu.v1.JobService/PlanRequest',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JobRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Asked.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.RequestPlan.FromString,
             options,
             channel_credentials,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure, UsageError
-from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
@@ -51,11 +51,11 @@ class JobClient:
         """The status of the job."""
         return to_status(self._call(self._stub.GetStatus, pb.Empty()))
 
-    def submit(self, request: JobRequest) -> RequestProgress:
+    def submit(self, request: Asked) -> RequestProgress:
         """Submits a request; returns the first answer to the request of this id, however often it is submitted."""
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
-    def plan(self, request: JobRequest) -> RequestPlan:
+    def plan(self, request: Asked) -> RequestPlan:
         """What a request would come to, if it were submitted now."""
         return to_plan(self._call(self._stub.PlanRequest, from_request(request)))
 

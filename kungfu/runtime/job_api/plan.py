@@ -10,24 +10,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.cluster.events import OfferJoiners
 from kungfu.runtime.core.cluster.joiners import on_size_wanted
 from kungfu.runtime.core.cluster.placement import NO_SLOT
-from kungfu.runtime.core.requests import (
-    AdmissionContext,
-    JobRequest,
-    RequestLog,
-    RequestSubmitted,
-    Resize,
-    first_answer,
-    in_words,
-    step,
-)
+from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
+from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, first_answer, step
 from kungfu.runtime.core.requests.admission import refusal_of
 from kungfu.runtime.core.requests.request_log import refusal_of_id
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 
 __all__ = ["PlannedPeer", "RefusedSizes", "RequestPlan", "plan_request"]
@@ -87,7 +78,7 @@ class RequestPlan:
 
 
 def plan_request(
-    request: JobRequest,
+    request: Asked,
     *,
     log: RequestLog,
     context: AdmissionContext,
@@ -108,9 +99,9 @@ def plan_request(
         now: Seconds of the agent's clock.
     """
     view = context.view or View(0, ())
-    keep: Keep = getattr(request.action, "keep", "global_batch_size")
+    keep: Keep = getattr(request.what, "keep", "global_batch_size")
     plan = RequestPlan(
-        in_words(request.action), "", view.version, view.size, view.size, batch_before=context.batch,
+        in_words(request.what), "", view.version, view.size, view.size, batch_before=context.batch,
         batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, context)),
     )  # fmt: skip
     after_log, externals = step(log, RequestSubmitted(request), context, now)
@@ -123,7 +114,7 @@ def plan_request(
 
 def _carried_out(
     plan: RequestPlan,
-    external: ExternalRequest,
+    external: Asked,
     context: AdmissionContext,
     cluster: Cluster,
     hosts: Mapping[int, str],
@@ -136,10 +127,11 @@ def _carried_out(
     assert view is not None
     batch = context.batch or 0
     terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
-    requests, prepared = BarrierRequests(external=external.rescale(step=0)), None
+    requests: tuple[Asked, ...] = (external,)
+    prepared = None
     for _ in range(_BARRIERS):
         decision = decide(view, terms, context.limits, requests=requests, prepared=prepared, speeds=speeds)
-        view, terms, requests, prepared = decision.view, decision.terms, NO_REQUESTS, None
+        view, terms, requests, prepared = decision.view, decision.terms, (), None
         if decision.prepare is not None:
             cluster, prepared = _prepared(replace(cluster, view=view), decision, now)
             missing += len(prepared.missing)
@@ -183,7 +175,7 @@ def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSiz
     first: int | None = None
     reason = ""
     for size in range(1, min(beyond, _MOST_SIZES) + 1):
-        why = refusal_of(JobRequest("", Resize(size, keep)), context) or (NO_SLOT if size > room else "")
+        why = refusal_of(Asked(Resize(size, keep)), context) or (NO_SLOT if size > room else "")
         # A run of refused sizes ends, or goes on for another reason.
         if first is not None and (not why or (why == NO_SLOT) != (reason == NO_SLOT)):
             yield RefusedSizes(first, size - 1, reason)

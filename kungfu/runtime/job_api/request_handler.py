@@ -9,12 +9,11 @@ from typing import Any
 
 from kungfu.event_log.events import AnyEvent, CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
 from kungfu.runtime.core import requests
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Tick, TrainingFinished, ViewStarted, free_slots
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.core.requests import (
     AdmissionContext,
     Answer,
-    JobRequest,
     LoggedRequest,
     RequestLog,
     current,
@@ -27,7 +26,6 @@ from kungfu.runtime.job_api.plan import RequestPlan, plan_request
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.status import (
-    STRAGGLER,
     JobStatus,
     PeerStatus,
     RequestProgress,
@@ -36,6 +34,7 @@ from kungfu.runtime.job_api.status import (
     request_progress,
 )
 from kungfu.runtime.settings import Settings
+from kungfu.slowness import STRAGGLER
 
 __all__ = ["ReportedRecords", "RequestHandler"]
 
@@ -82,7 +81,7 @@ class RequestHandler:
         self._unreached: requests.LeaderReplied | None = None  # what was recorded of joiners, and not yet handled
         self._replies: list[tuple[Query, Any]] = []
 
-    def handle(self, event: Any, cluster: Cluster, now: float) -> list[ExternalRequest]:
+    def handle(self, event: Any, cluster: Cluster, now: float) -> list[Asked]:
         """Handles an event that ``cluster`` includes already.
 
         Returns:
@@ -90,7 +89,7 @@ class RequestHandler:
             followers hold the new log: see ``send_replies``.
         """
         self._note_states(cluster, now)
-        externals: list[ExternalRequest] = []
+        externals: list[Asked] = []
         # Somebody asks for something.
         if isinstance(event, Query):
             externals += self._answer(event, cluster, now)
@@ -123,7 +122,10 @@ class RequestHandler:
         # What waits for the joiners is refused with their reason; a request that comes only now did not wait for them.
         entry = current(self._request_log)
         external = entry.external if entry else None
-        if external is not None and external.kind in ("resize", "replace"):
+        waits = external is not None and (
+            isinstance(external.what, Resize) or (isinstance(external.what, Leave) and external.what.when == "replaced")
+        )
+        if external is not None and waits:
             self._unreached = requests.LeaderReplied(external.id, refusal=event.reason)
 
     def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
@@ -148,7 +150,9 @@ class RequestHandler:
             case ViewStarted():
                 yield requests.ViewChanged()
             # After a phase of several a stop is carried out; what else was asked for waits for the next one.
-            case TrainingFinished(_, False, phase) if not phase or (external is not None and external.kind == "stop"):
+            case TrainingFinished(_, False, phase) if not phase or (
+                external is not None and isinstance(external.what, StopTraining)
+            ):
                 yield requests.TrainingEnded()
             case Tick():
                 yield requests.TimePassed()
@@ -157,10 +161,10 @@ class RequestHandler:
         if unreached is not None:
             yield unreached
 
-    def _answer(self, query: Query, cluster: Cluster, now: float) -> list[ExternalRequest]:
-        subject, externals = query.subject, list[ExternalRequest]()
+    def _answer(self, query: Query, cluster: Cluster, now: float) -> list[Asked]:
+        subject, externals = query.subject, list[Asked]()
         # A new request, or a repeated one, which gets its first answer again.
-        if isinstance(subject, JobRequest):
+        if isinstance(subject, Asked):
             externals = self._step(requests.RequestSubmitted(subject), cluster, now)
             entry, answer = self._answered(subject, now)
             reply: Any = request_progress(entry, answer=answer, now=now)
@@ -173,7 +177,7 @@ class RequestHandler:
         self._replies.append((query, reply))
         return externals
 
-    def _answered(self, request: JobRequest, now: float) -> tuple[LoggedRequest, Answer]:
+    def _answered(self, request: Asked, now: float) -> tuple[LoggedRequest, Answer]:
         """The entry of a request that was just submitted, and its answer; a request with a used id is refused."""
         if (why := refusal_of_id(self._request_log, request)) is not None:
             refused = Answer("refused", why)
@@ -182,7 +186,7 @@ class RequestHandler:
         assert answer is not None
         return self._request_log.entries[request.id], answer
 
-    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[ExternalRequest]:
+    def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Asked]:
         before = self._request_log
         # Nothing is under way that the event could change, and to describe the situation takes a while.
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
@@ -228,7 +232,7 @@ class RequestHandler:
             self._recent.progress,
         )
 
-    def _plan(self, request: JobRequest, cluster: Cluster, now: float) -> RequestPlan:
+    def _plan(self, request: Asked, cluster: Cluster, now: float) -> RequestPlan:
         return plan_request(
             request, log=self._request_log, context=self._admission_context(cluster), cluster=cluster,
             hosts=dict(enumerate(self._hosts)), speeds=self._recent.speeds, now=now,
@@ -268,12 +272,12 @@ class RequestHandler:
         }
 
 
-def _is_reply_to(event: CheckpointEvent, external: ExternalRequest) -> bool:
+def _is_reply_to(event: CheckpointEvent, external: Asked) -> bool:
     """Whether a checkpoint of rank 0 is the outcome of an external request."""
-    return external.kind == "checkpoint" and event.rule == external.why
+    return isinstance(external.what, SaveCheckpoint) and event.rule == external.by
 
 
-def _checkpoint_reply(event: CheckpointEvent, external: ExternalRequest) -> requests.LeaderReplied:
+def _checkpoint_reply(event: CheckpointEvent, external: Asked) -> requests.LeaderReplied:
     return requests.LeaderReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from kungfu.runtime.core.requests import JobRequest
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
@@ -37,10 +37,10 @@ class ProgressQuery:
 class PlanQuery:
     """Asks what a request would come to."""
 
-    request: JobRequest
+    request: Asked
 
 
-Subject = StatusQuery | ProgressQuery | PlanQuery | JobRequest
+Subject = StatusQuery | ProgressQuery | PlanQuery | Asked
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
     def GetStatus(self, request: pb.Empty, context: Any) -> pb.JobStatus:  # noqa: N802 - gRPC's name
         return from_status(self._answered(StatusQuery(), context))
 
-    def SubmitRequest(self, request: pb.JobRequest, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
+    def SubmitRequest(self, request: pb.Asked, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
         with rpc.refusing(context):
             wanted = to_request(request)
         return from_progress(self._answered(wanted, context))
@@ -75,7 +75,7 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
             context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")
         return from_progress(found)
 
-    def PlanRequest(self, request: pb.JobRequest, context: Any) -> pb.RequestPlan:  # noqa: N802 - gRPC's name
+    def PlanRequest(self, request: pb.Asked, context: Any) -> pb.RequestPlan:  # noqa: N802 - gRPC's name
         with rpc.refusing(context):
             wanted = to_request(request)
         return from_plan(self._answered(PlanQuery(wanted), context))

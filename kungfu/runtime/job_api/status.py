@@ -7,13 +7,13 @@ from typing import Literal
 
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import Answer, LoggedRequest, Point, in_words
+from kungfu.runtime.core.request import Leave, Resize, in_words
+from kungfu.runtime.core.requests import Answer, LoggedRequest, Point
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.settings import Limits
 
 __all__ = [
-    "STRAGGLER",
     "JobMetrics",
     "JobStatus",
     "MembershipStatus",
@@ -27,10 +27,6 @@ __all__ = [
 ]
 
 PeerState = Literal["starting", "ready", "training", "leaving"]
-
-# A peer whose speed is below this fraction of the median's straggles; the threshold of ``monitor.stragglers`` unless a
-# policy says another.
-STRAGGLER = 0.8
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class PeerStatus:
         state: What it does.
         for_s: How long it has been in that state.
         speed: Its average speed, as a fraction of the median peer's; ``None`` where no policy measures it.
-        is_straggler: Whether that is below `STRAGGLER`; ``None`` where it is not known.
+        is_straggler: Whether that is below `kungfu.slowness.STRAGGLER`; ``None`` where it is not known.
         address: Where it listens, for those who know the job's secret; empty outside the view.
     """
 
@@ -129,11 +125,11 @@ def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequ
     target = size + len(cluster.starting)
     external = under_way.external if under_way else None
     # A resize says its size. Peers that leave make the job smaller; those that are replaced do not.
-    if external is not None and external.kind == "resize":
-        target = external.size
-    elif external is not None and cluster.view is not None:
-        going = len(set(external.peers) & set(cluster.view.ids)) if external.kind == "leave" else 0
-        target = target if external.kind in ("checkpoint", "stop") else size - going
+    match external.what if external is not None else None:
+        case Resize(wanted):
+            target = wanted
+        case Leave(peers, when) if cluster.view is not None:
+            target = size - (len(set(peers) & set(cluster.view.ids)) if when == "now" else 0)
     return MembershipStatus(version, size, target, limits.minimum, limits.maximum)
 
 
@@ -154,7 +150,7 @@ def request_progress(entry: LoggedRequest, *, answer: Answer, now: float) -> Req
     """The progress of a request, from one of its answers."""
     return RequestProgress(
         entry.request.id,
-        in_words(entry.request.action),
+        in_words(entry.request.what),
         answer.state,
         answer.reason,
         answer.view,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import RescaleRequest, Superseded
+from kungfu.runtime.core.request import Asked, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
@@ -45,7 +45,8 @@ class BarrierResult:
     Args:
         before: Where this peer stood before; ``None`` for a joiner.
         after: Where it stands after.
-        requests: The requests that the leader carried out together; the first one asks for a size, if one does.
+        requests: The requests for a size or about peers that the leader carried out together; the first one asks for a
+            size, if one does.
         superseded: Those that it passed over; known to the leader only.
         prepared: The agent's offer that the leader decided with; known to the leader only.
         parts: Seconds that the parts took, by name.
@@ -57,7 +58,7 @@ class BarrierResult:
 
     before: PeerState | None
     after: PeerState
-    requests: tuple[RescaleRequest, ...] = ()
+    requests: tuple[Asked, ...] = ()
     superseded: tuple[Superseded, ...] = ()
     prepared: Prepared | None = None
     parts: Mapping[str, float] = field(default_factory=dict)

@@ -20,14 +20,14 @@ from typing import Any
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, decide
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, RescaleRequest, merge
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
+from kungfu.runtime.core.request import Asked, Leave, Resize, in_words, merge
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_shadow, to_rescale_request, to_terms, to_view
+from kungfu.runtime.ipc.convert import from_shadow, to_asked, to_terms, to_view
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient
@@ -210,7 +210,7 @@ class Membership:
         state: ReplicatedState,
         terms: Terms,
         *,
-        requests: BarrierRequests = NO_REQUESTS,
+        requests: Sequence[Asked] = (),
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
         speeds: Mapping[int, float] = NO_SPEEDS,
@@ -239,7 +239,7 @@ class Membership:
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = time.monotonic(), dict[str, float]()
-        arrival, names, digest = self._next_arrival(before, state, requests.rescale, shadows, compared)
+        arrival, names, digest = self._next_arrival(before, state, requests, shadows, compared)
         parts["barrier/digest"] = time.monotonic() - started
         prepared = self._service.take_offer() if before.rank == 0 else None
         made: Decision | None = None
@@ -254,7 +254,7 @@ class Membership:
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
         # The leader's own requests have whole numbers with all their digits, which messages do not.
-        taken = made.requests if made else tuple(map(to_rescale_request, verdict.requests))
+        taken = made.requests if made else tuple(map(to_asked, verdict.requests))
         superseded, slow = (made.superseded, made.slow) if made else ((), {})
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
@@ -279,7 +279,7 @@ class Membership:
         """
         self._holds = True
 
-    def take_external_request(self) -> ExternalRequest | None:
+    def take_external_request(self) -> Asked | None:
         """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_external_request() if self._member().rank == 0 else None
 
@@ -314,13 +314,14 @@ class Membership:
         self,
         before: PeerState,
         state: ReplicatedState,
-        requests: Sequence[RescaleRequest],
+        requests: Sequence[Asked],
         shadows: Sequence[ShadowAsk],
         compared: Compared,
     ) -> tuple[pb.BarrierArrival, tuple[str, ...], Callable[[], dict[str, int]]]:
         """What this peer brings to its next barrier, the names of what it holds, and how that is compared anew."""
         number, self._barriers = self._barriers, self._barriers + 1
-        text = " and ".join(map(_request_text, merge(requests).taken))
+        of_rules = merge(one for one in requests if not one.is_outside)
+        text = " and ".join(map(_request_text, of_rules.of_membership))
         version, rank = before.view.version, before.rank or 0
         digest = state.digest if compared == "all" else partial(state.sampled_digest, turn_of(version, number))
         found = digest()
@@ -425,11 +426,14 @@ def _nothing() -> None:
     """There is nothing to look for meanwhile."""
 
 
-def _request_text(request: RescaleRequest) -> str:
+def _request_text(request: Asked) -> str:
     """What a rule asks for, as it is compared with what the rules of the other peers ask for."""
-    if request.leave is None:
-        return f"{request.rule} asks for {request.size}"
-    return f"{request.rule} names the peers {', '.join(map(str, request.leave.peers))}"
+    match request.what:
+        case Resize(size):
+            return f"{request.by} asks for {size}"
+        case Leave(peers):
+            return f"{request.by} names the peers {', '.join(map(str, peers))}"
+    return f"{request.by} asks to {in_words(request.what)}"
 
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, AgentClient]:

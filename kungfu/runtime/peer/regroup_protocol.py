@@ -12,13 +12,13 @@ from functools import partial
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, Decision
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.request import AGENT, Asked, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_external_request
+from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import PeerState
@@ -116,6 +116,6 @@ class RegroupProtocol:
         what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
         abandon_reason = partial(self.installer.abandon_reason, entry.view)
         forward_request = PeerServiceStub(self.channels.to(leader.address)).ForwardRequest
-        stop = from_external_request(ExternalRequest("stop", _BEFORE_A_LOSS))
+        stop = from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT))
         deadline_s = self.settings.deadlines.wait_s
         rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=deadline_s, what=what, peer=leader.id)

@@ -11,11 +11,11 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.program_identity import Description
+from kungfu.runtime.core.request import Asked, SaveCheckpoint, StopTraining
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_description, from_failure, to_external_request, to_prepared
+from kungfu.runtime.ipc.convert import from_description, from_failure, to_asked, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.data_position import OwnPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
@@ -65,7 +65,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._preparing = threading.Lock()
         self._prepared: tuple[int, str] | None = None
         self._offer: Prepared | None = None
-        self._external_requests: list[ExternalRequest] = []
+        self._external_requests: list[Asked] = []
         self._kept: set[str] = set()  # ids of requests for checkpoints
         self.description = Description()
         self._told: set[int] = set()  # numbers of external requests
@@ -140,18 +140,18 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._on_offer()
         return pb.Ack()
 
-    def ForwardRequest(self, request: pb.ExternalRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def ForwardRequest(self, request: pb.Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with rpc.refusing(context):
-            external = to_external_request(request)
+            external = to_asked(request)
         with self._changed:
             # A repetition, since the answer was lost.
             if request.number and request.number in self._told:
                 return pb.Ack()
             self._told.add(request.number)
             # Sent again with every view, in case it has another leader; a second one would be written otherwise.
-            if external.kind == "checkpoint" and external.id in self._kept:
-                return pb.Ack()
-            if external.kind == "checkpoint" and external.id:
+            if isinstance(external.what, SaveCheckpoint):
+                if external.id in self._kept:
+                    return pb.Ack()
                 self._kept.add(external.id)
             self._external_requests.append(external)
         self._on_offer()
@@ -225,7 +225,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             admission, self._admission = self._admission, None
             return admission
 
-    def take_external_request(self) -> ExternalRequest | None:
+    def take_external_request(self) -> Asked | None:
         """The oldest external request not yet carried out, once; if others are left, another barrier is asked for."""
         with self._changed:
             external = self._external_requests.pop(0) if self._external_requests else None
@@ -238,7 +238,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def is_stop_requested(self) -> bool:
         """Whether the end of training is requested; it stays so, for nothing comes after it."""
         with self._changed:
-            return any(external.kind == "stop" for external in self._external_requests)
+            return any(isinstance(external.what, StopTraining) for external in self._external_requests)
 
     def take_offer(self) -> Prepared | None:
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""

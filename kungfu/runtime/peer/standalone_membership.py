@@ -7,8 +7,8 @@ from typing import Any
 
 from kungfu.errors import InternalError, PeerFailure
 from kungfu.runtime.core.barrier import Adjust, Decision, as_decided
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest, merge
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
+from kungfu.runtime.core.request import Asked, merge
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
@@ -63,16 +63,16 @@ class StandaloneMembership:
         state: ReplicatedState,
         terms: Terms,
         *,
-        requests: BarrierRequests = NO_REQUESTS,
+        requests: Sequence[Asked] = (),
         shadows: Sequence[ShadowAsk] = (),
         adjust: Adjust = as_decided,
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
         view = self._peer_state.view
-        after = PeerState(view, 0, adjust(view, Decision(view, terms)))
-        merged = merge(requests.rescale)
-        return BarrierResult(self._peer_state, after, merged.taken, merged.superseded, sources=(0,))
+        merged = merge(requests)
+        after = PeerState(view, 0, adjust(view, Decision(view, terms, settings=merged.settings)))
+        return BarrierResult(self._peer_state, after, merged.of_membership, merged.superseded, sources=(0,))
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
@@ -88,7 +88,7 @@ class StandaloneMembership:
     def mark_state_complete(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
-    def take_external_request(self) -> ExternalRequest | None:
+    def take_external_request(self) -> Asked | None:
         """Nobody can ask."""
         return None
 

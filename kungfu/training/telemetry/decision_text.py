@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kungfu.runtime.api import BarrierResult, Leave, RescaleRequest, Terms, View
+from kungfu.errors import InternalError
+from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 
 __all__ = ["describe_decision"]
 
 
-def describe_decision(result: BarrierResult, request: RescaleRequest) -> str:
+def describe_decision(result: BarrierResult, asked: Asked) -> str:
     """What a barrier made of one request, or of one part of a request that several rules share.
 
     What it did not do, for the limits of the job say, it says too.
     """
-    return _of_size(result, request) if request.leave is None else _of_peers(result, request.leave)
+    match asked.what:
+        case Resize():
+            return _of_size(result, asked.what)
+        case Leave():
+            return _of_peers(result, asked.what)
+    raise InternalError(f"{asked.by} asks for no size and no peers: {asked.what}")
 
 
-def _of_size(result: BarrierResult, request: RescaleRequest) -> str:
+def _of_size(result: BarrierResult, request: Resize) -> str:
     assert result.before is not None
     size, after, target = result.before.view.size, result.after.view.size, result.after.terms.target_size
     parts = []

@@ -11,7 +11,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.compiler.rule_requests import HookAnswer
 from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
@@ -28,7 +27,18 @@ from kungfu.event_log.events import (
     SpanPart,
     SupersededEvent,
 )
-from kungfu.runtime.api import BarrierResult, RecordEntry, RescaleRequest, SettingChange, Superseded
+from kungfu.rule_requests import HookAnswer
+from kungfu.runtime.api import (
+    Asked,
+    BarrierResult,
+    Leave,
+    RecordEntry,
+    Resize,
+    SetBatch,
+    SetRate,
+    SetValue,
+    Superseded,
+)
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
@@ -57,7 +67,7 @@ class EventLogWriter:
         self, record: Record, *, deciding: Sequence[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._record, self._deciding, self._clock = record, tuple(deciding), clock
-        self._under_way: tuple[RescaleRequest, ...] = ()
+        self._under_way: tuple[Asked, ...] = ()
         self._stopped_by = ""  # the rule or command that ends training
         self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
         self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
@@ -92,14 +102,20 @@ class EventLogWriter:
             )  # fmt: skip
             self._record("events", event)
 
-    def set(self, settings: Sequence[SettingChange]) -> None:
+    def set(self, settings: Sequence[Asked]) -> None:
         """The leader's barrier changes other settings than the size."""
         for setting in settings:
-            self._stopped_by = setting.rule if setting.kind == "stop" else self._stopped_by
+            to, over, unit = None, 0.0, "steps"
+            match setting.what:
+                case SetBatch(samples):
+                    what, to = "global batch size", samples
+                case SetRate(rate, over, unit):
+                    what, to = "learning rate", rate
+                case _:
+                    what, self._stopped_by = "stop", setting.by
             event = SetEvent(
-                step=setting.step, rule=setting.rule, saw=setting.inputs, what=setting.kind.replace("_", " "),
-                to=None if setting.kind == "stop" else setting.value, over=setting.over, unit=setting.unit,
-            )  # fmt: skip
+                step=setting.step, rule=setting.by, saw=setting.inputs, what=what, to=to, over=over, unit=unit
+            )
             self._record("events", event)
 
     def shadowed(self, fired: Sequence[FiredRule]) -> None:
@@ -111,9 +127,13 @@ class EventLogWriter:
         """Requests that came to nothing since another one came before them, or after them, in the step ``later``."""
         for one in superseded if self._leading else ():
             request = one.request
+            is_asked_anew = later is None and one.by == request.by
+            if is_asked_anew:
+                # The barrier that it was first asked for broke, and its rule has fired again since.
+                continue
             told = SupersededEvent(
-                step=request.step, rule=request.rule, saw=request.inputs, asked=request.size, by=one.by,
-                won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
+                step=request.step, rule=request.by, saw=request.inputs, asked=_size(request), what=_setting(request),
+                by=one.by, won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
             )  # fmt: skip
             self._record("events", told)
 
@@ -289,30 +309,31 @@ class EventLogWriter:
         # The same peers are to leave: their exchange goes on.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
         # As many are to be there, or as many less those who leave: so does the change of the size.
-        is_sized = any(one.leave is None for one in result.requests)
+        is_sized = any(isinstance(one.what, Resize) for one in result.requests)
         reached = before.terms.target_size in (after.target_size, result.after.view.size)
         reached = reached or (not is_sized and after.target_size > result.after.view.size)
         ended = (one for one in older if not (stays and (reached or _is_exchange(one))))
-        by = self._stopped_by if after.stopped else result.requests[0].rule
+        by = self._stopped_by if after.stopped else result.requests[0].by
         return [Superseded(one, by) for one in ended]
 
-    def _standing(self, result: BarrierResult, no_longer: Sequence[Superseded]) -> list[RescaleRequest]:
+    def _standing(self, result: BarrierResult, no_longer: Sequence[Superseded]) -> list[Asked]:
         """What was under way before, and comes about together with the requests of this barrier."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # It has come to its end.
             return []
-        is_sized = any(one.leave is None for one in result.requests)
+        is_sized = any(isinstance(one.what, Resize) for one in result.requests)
         gone = [one.request for one in no_longer]
-        return [one for one in self._under_way if one not in gone and not (is_sized and one.leave is None)]
+        return [one for one in self._under_way if one not in gone and not (is_sized and isinstance(one.what, Resize))]
 
-    def _decided(self, result: BarrierResult, request: RescaleRequest) -> None:
+    def _decided(self, result: BarrierResult, request: Asked) -> None:
         assert result.before is not None
+        slow = result.slow if isinstance(request.what, Resize) else {}
         decision = DecisionEvent(
-            step=request.step, rule=request.rule, saw=request.inputs, size=result.before.view.size, asked=request.size,
+            step=request.step, rule=request.by, saw=request.inputs, size=result.before.view.size, asked=_size(request),
             done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),
             when=_when(request),
-            slow={str(peer): round(speed, 4) for peer, speed in result.slow.items()} if request.leave is None else {},
+            slow={str(peer): round(speed, 4) for peer, speed in slow.items()},
         )  # fmt: skip
         self._record("events", decision)
 
@@ -341,34 +362,51 @@ def _stopped(stop: Downtime) -> dict[str, float]:
     return {"stop_s": round(stop.seconds, 6), **{name: round(value, 6) for name, value in seconds.items()}}
 
 
-def _rules_of(requests: Sequence[RescaleRequest]) -> str:
+def _rules_of(requests: Sequence[Asked]) -> str:
     """The rules that a change follows from; empty without any."""
-    return " and ".join(one.rule for one in requests)
+    return " and ".join(one.by for one in requests)
 
 
-def _named(request: RescaleRequest) -> tuple[int, ...]:
+def _size(request: Asked) -> int:
+    """The size that a request asks for; 0 for one that asks for a setting."""
+    return request.what.size if isinstance(request.what, Resize | Leave) else 0
+
+
+def _setting(request: Asked) -> str:
+    """The setting that a request asks for, in words; empty for a size and for peers."""
+    match request.what:
+        case SetBatch(samples):
+            return f"a global batch size of {samples:g}"
+        case SetRate(rate):
+            return f"a learning rate of {rate:g}"
+        case SetValue(name, value):
+            return f"the value {name!r} to be {value!r}"
+    return ""
+
+
+def _named(request: Asked) -> tuple[int, ...]:
     """The peers that a rule named."""
-    return () if request.leave is None else request.leave.peers
+    return request.what.peers if isinstance(request.what, Leave) else ()
 
 
-def _is_exchange(request: RescaleRequest) -> bool:
-    """Whether a request replaces peers, whatever the size."""
-    return request.leave is not None and request.leave.when == "replaced"
-
-
-def _is_notice(request: RescaleRequest) -> bool:
-    """True if peers are taken away by their platform, and others may come for them."""
-    return request.leave is not None and request.leave.when == "noticed"
-
-
-def _is_carried_out(request: RescaleRequest, size: int) -> bool:
-    """True if a request has been carried out in a view of so many peers in which others are still on their way."""
-    return request.size == size if request.leave is None else request.leave.when != "replaced"
-
-
-def _when(request: RescaleRequest) -> str:
+def _when(request: Asked) -> str:
     """When the peers that a rule named are to leave."""
-    return "" if request.leave is None else request.leave.when
+    return request.what.when if isinstance(request.what, Leave) else ""
+
+
+def _is_exchange(request: Asked) -> bool:
+    """Whether a request replaces peers, whatever the size."""
+    return _when(request) == "replaced"
+
+
+def _is_notice(request: Asked) -> bool:
+    """True if peers are taken away by their platform, and others may come for them."""
+    return _when(request) == "noticed"
+
+
+def _is_carried_out(request: Asked, size: int) -> bool:
+    """True if a request has been carried out in a view of so many peers in which others are still on their way."""
+    return _size(request) == size if isinstance(request.what, Resize) else not _is_exchange(request)
 
 
 def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kungfu.cli.export.prometheus import PrometheusMetrics
 from kungfu.cli.report.changes import changes
 from kungfu.event_log.job import fold
-from kungfu.runtime.core.requests import Migrate, Profile, Resize, ScaleIn, ScaleOut, in_words
+from kungfu.runtime.core.request import Leave, Migrate, Profile, Resize, ScaleOut, in_words
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
 
@@ -112,7 +112,7 @@ def test_what_has_not_happened_is_0_with_each_of_its_labels():
         [(label, values)] = labels.items()
         assert [value(f"kungfu_{name}_total", {label: one}) for one in values] == [0.0] * len(values)
     words = {word: in_words(action) for word, action in (
-        ("resize", Resize(3)), ("scale-out", ScaleOut(1)), ("scale-in", ScaleIn((1, 3))), ("migrate", Migrate(2, "b")),
+        ("resize", Resize(3)), ("scale-out", ScaleOut(1)), ("scale-in", Leave((1, 3))), ("migrate", Migrate(2, "b")),
         ("profile", Profile(1, 4, 50)),
     )}  # fmt: skip
     for word, line in words.items():

@@ -15,10 +15,9 @@ import pytest
 from kungfu.cli.job.submit import submit_and_wait
 from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Starting
-from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu.runtime.job_api.request_handler import ReportedRecords
@@ -29,7 +28,7 @@ from tests.runtime.job_api.served_job import ServedJob, serve_job, view
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
 
 
-def demands_of(place: ServedJob, *words: object) -> list[ExternalRequest]:
+def demands_of(place: ServedJob, *words: object) -> list[Asked]:
     """What the leader is told because of a command that does not wait."""
     place.told.clear()
     assert main([*map(str, words), str(place.folder), "--no-wait"]) == 0
@@ -52,18 +51,18 @@ def served(place: ServedJob, *after: Any) -> threading.Thread:
 
 
 def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, external in (
-        (["resize", 3], ("resize", 3, ())),
-        (["scale-out", 2], ("resize", 4, ())),
-        (["scale-in", 0], ("leave", 1, (0,))),
-        (["migrate", 1, "localhost"], ("replace", 2, (1,))),
-        (["checkpoint"], ("checkpoint", 0, ())),
-        (["profile", 1, 4], ("resize", 4, ())),
-        (["stop"], ("stop", 0, ())),
+    for words, what in (
+        (["resize", 3], Resize(3)),
+        (["scale-out", 2], Resize(4)),
+        (["scale-in", 0], Leave((0,), "now", 1)),
+        (["migrate", 1, "localhost"], Leave((1,), "replaced", 2, host=0)),
+        (["checkpoint"], SaveCheckpoint()),
+        (["profile", 1, 4], Resize(4)),
+        (["stop"], StopTraining()),
     ):
         with serve_job(tmp_path) as place:
             (told,) = demands_of(place, *words)
-            assert (told.kind, told.size, told.peers) == external
+            assert told.what == what
             assert "under way" in capsys.readouterr().out or words[0] == "profile"
 
 
@@ -130,7 +129,7 @@ def test_the_record_says_what_came_of_a_request_as_the_job_ended(tmp_path: Path,
         job.close()
 
     with job if state == "carried out" else pytest.raises(JobOver, match="it ended with exit code 0"):
-        progress = submit_and_wait(tmp_path, JobRequest("r", Resize(3)), timeout_s=60.0, pause=end)
+        progress = submit_and_wait(tmp_path, Asked(Resize(3), id="r"), timeout_s=60.0, pause=end)
         assert (progress.state, progress.view, progress.seconds) == ("carried out", 4, 1.5)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.main import main
+from kungfu.runtime.core.request import Resize
 from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus, PeerStatus, RequestProgress, Trouble
 from tests.runtime.job_api.served_job import serve_job
 
@@ -41,5 +42,5 @@ def test_its_program_steers_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     said = io.StringIO()
     with serve_job(folder) as place, redirect_stdout(said):
         exec(compile(program, "commands.md", "exec"), {})
-        assert [(external.kind, external.size) for external in place.told] == [("resize", 2)]
+        assert [external.what for external in place.told] == [Resize(2)]
     assert said.getvalue() == "accepted \ncarried out\n"

@@ -16,6 +16,7 @@ from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.page.app import PageLimits
 from kungfu.event_log.codec import event_to_line
 from kungfu.runtime.core.cluster import Hosts
+from kungfu.runtime.core.request import Resize, StopTraining
 from kungfu.runtime.job_api.job_file import end_job_file
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.page.served_page import Page, serve_page
@@ -241,7 +242,7 @@ def test_a_resize_is_planned_in_words_and_then_carried_out_as_it_was_shown(job: 
         asked = {"action": "resize", "size": 3, "id": "one", "if_view": plan["view"]}
         status, told = page.post("/requests", asked, **origin)
         assert (status, told["state"], told["words"]) == (200, "accepted", "resize 3")
-        assert [(one.kind, one.size) for one in place.told] == [("resize", 3)]
+        assert [one.what for one in place.told] == [Resize(3)]
         _, told = page.post("/requests", {**asked, "id": "two", "if_view": 2}, **origin)
         assert (told["state"], "not in view 2" in told["reason"]) == ("refused", True)
 
@@ -264,7 +265,7 @@ def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -
         assert "10 steps before this one: /runs/c/30" in plan["lines"][2]
         assert place.told == []
         assert page.post("/requests", {"action": "stop"}, **secret)[1]["state"] == "accepted"
-        assert [one.kind for one in place.told] == ["stop"]
+        assert [one.what for one in place.told] == [StopTraining()]
         _, plan = page.post("/plan", {"action": "resize", "size": 3}, **secret)
         assert "refused" in plan["lines"][0]
 

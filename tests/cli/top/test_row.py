@@ -12,7 +12,7 @@ import pytest
 
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.cli.top.row import UsageMeter, last_decision, row_of
-from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.recorded import GROWN, written
@@ -32,7 +32,7 @@ def test_a_job_that_answers_is_shown_with_its_figures_and_its_last_decision(tmp_
         assert "3 -> 2 peers" in row.decision
         assert row.memory_bytes is not None
         with connected(tmp_path) as job:
-            job.submit(JobRequest("a", Resize(3)))
+            job.submit(Asked(Resize(3), id="a"))
         row = row_of(found, UsageMeter())
         assert (row.state, row.size, row.target) == ("resize 3", 2, 3)
     row = row_of(found, UsageMeter())

@@ -2,6 +2,7 @@
 
 It asks for a third peer at the same batch and for another learning rate; at three peers for another batch, for another
 temperature (each peer for another one) and for the end of rank 1; then for a checkpoint and for the end of training.
+A second hook asks for the same settings at three peers, and comes too late.
 Each peer that is there at the end leaves FOLDER/PEER.json.
 """
 
@@ -40,6 +41,17 @@ def adapt(control, step, batch):
         control.stop()
 
 
+def contradict(control):
+    if control.size == 3:
+        control.set_global_batch_size(2 * LARGER)
+        control.set_value("temperature", 99.0)
+
+
+@kf.policy
+def contradicted(training):
+    return kf.control.always().call(contradict)
+
+
 @kf.policy
 def adapted(training):
     return kf.control.always().call(adapt, training.step, training.global_batch_size)
@@ -48,7 +60,7 @@ def adapted(training):
 def main(folder: Path) -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     optimizer = keras.optimizers.SGD(0.25)
-    training = kf.attach(model, optimizer, policies=[adapted()])
+    training = kf.attach(model, optimizer, policies=[adapted(), contradicted()])
     own["peer"] = training.peer
     training.register("temperature", lambda: own["temperature"], lambda value: own.update(temperature=value))
 

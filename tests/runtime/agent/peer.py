@@ -20,8 +20,8 @@ import numpy as np
 
 from kungfu.errors import UsageError
 from kungfu.runtime.attachment.protocol import SilentRanks
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, RescaleRequest
 from kungfu.runtime.core.program_identity import Description, ProgramPart
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.exit_report import ExitReport
@@ -137,11 +137,11 @@ def train(
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=False)
 
 
-def requests_of(state: State, size: int) -> BarrierRequests:
+def requests_of(state: State, size: int) -> tuple[Asked, ...]:
     target = 3 if state.barriers == 1 else 2 if size == 3 else None
     if target is None:
-        return NO_REQUESTS
-    return BarrierRequests((RescaleRequest(target, "local_batch_size", "there and back", state.barriers),))
+        return ()
+    return (Asked(Resize(target, "local_batch_size"), "there and back", state.barriers),)
 
 
 def is_over(result: BarrierResult, before: int) -> bool:

@@ -19,7 +19,7 @@ from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
 from kungfu.runtime.agent.record.journal import Journal
-from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
@@ -220,7 +220,7 @@ def test_a_running_job_reports_its_status_and_an_inelastic_one_is_not_resized(tm
 
     def ask() -> None:
         with connected(tmp_path) as steered:
-            answers.extend([steered.status(), steered.submit(JobRequest("r", Resize(1)))])
+            answers.extend([steered.status(), steered.submit(Asked(Resize(1), id="r"))])
         os.kill(os.getpid(), signal.SIGTERM)
 
     both = threading.Barrier(2, action=ask)

@@ -26,7 +26,7 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import JobRequest, Resize
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.service import Query
@@ -293,7 +293,7 @@ class Watching(HostService):
 
 
 def test_a_request_is_answered_only_after_the_followers_know_of_it(tmp_path: Path) -> None:
-    Watching.query, Watching.replied = Query(JobRequest("r", Resize(2))), []
+    Watching.query, Watching.replied = Query(Asked(Resize(2), id="r")), []
     with orphaned({2: Watching}) as (hosts, one, _), taking_over(one, hosts, tmp_path) as (leader, _, _):
         assert leader.begin() is None
         assert leader.handle(Watching.query) is None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
 from kungfu.runtime.core.next_membership import is_under_way
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 LIMITS = Limits(1, 6)
-Requests = tuple[RescaleRequest, ...]
+Requests = tuple[Asked, ...]
 
 
 def peers(*ids: int) -> tuple[Peer, ...]:
@@ -27,12 +27,12 @@ def terms_of(size: int, *, per_peer: float = 32.0, target: int = 0, keep: Keep =
     return Terms(round(per_peer * size), per_peer, target, 0, keep)
 
 
-def size_request(size: int, keep: Keep = "local_batch_size", *, most: int | None = None) -> RescaleRequest:
-    return RescaleRequest(size, keep, "rule", 10, max_global_batch=most)
+def size_request(size: int, keep: Keep = "local_batch_size", *, most: int | None = None) -> Asked:
+    return Asked(Resize(size, keep, max_global_batch=most), "rule", 10)
 
 
-def leaving(*ids: int, when: When = "now", size: int = 0) -> RescaleRequest:
-    return RescaleRequest(size, "local_batch_size", "rule", 10, leave=Leave(ids, when))
+def leaving(*ids: int, when: When = "now", size: int = 0) -> Asked:
+    return Asked(Leave(ids, when, size, "local_batch_size"), "rule", 10)
 
 
 def decided(
@@ -40,14 +40,14 @@ def decided(
     terms: Terms,
     limits: Limits = LIMITS,
     *,
-    asked: RescaleRequest | Requests | None = None,
-    outside: RescaleRequest | None = None,
+    asked: Asked | Requests | None = None,
+    outside: Asked | None = None,
     prepared: Prepared | None = None,
 ) -> Decision:
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
-    decision = decide(view, terms, limits, requests=BarrierRequests(requests, outside), prepared=prepared)
-    news = tuple(one for one in requests if not is_under_way(one, terms, limits, view))
-    given = news if outside is None else (outside, *news)
-    assert sorted(map(repr, decision.requests)) == sorted(map(repr, given))
+    given = requests if outside is None else (replace(outside, id="r"), *requests)
+    decision = decide(view, terms, limits, requests=given, prepared=prepared)
+    news = [one for one in given if not is_under_way(one, terms, limits, view)]
+    assert sorted(map(repr, decision.requests)) == sorted(map(repr, news))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest
-from kungfu.runtime.core.terms import Keep, RunPosition, SettingChange, Terms, apply_settings
+from kungfu.runtime.core.request import Asked, Keep, Leave, SetBatch
+from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
@@ -156,24 +156,24 @@ def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> No
 
 def test_beyond_its_limit_the_global_batch_stays() -> None:
     """Beyond its limit the global batch stays, and below it each peer has its share again."""
-    up = replace(size_request(6), max_global_batch=100)
+    up = size_request(6, most=100)
     asked = decided(view_of(2), Terms(64, 32.0), LIMITS, asked=up)
     large = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
     assert large == Terms(100, 32.0, max_global_batch=100)
     # A peer that goes by name leaves the limit as it is.
-    evicted = RescaleRequest(0, "local_batch_size", "rule", 10, leave=Leave((5,), "now"))
+    evicted = Asked(Leave((5,), "now", 0, "local_batch_size"), "rule", 10)
     assert decided(view_of(6), large, LIMITS, asked=evicted).terms == large
-    down = decided(view_of(6), large, LIMITS, asked=replace(size_request(3), max_global_batch=100))
+    down = decided(view_of(6), large, LIMITS, asked=size_request(3, most=100))
     assert down.terms == Terms(96, 32.0, max_global_batch=100)
 
 
 def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_more() -> None:
     position = RunPosition(steps=10, samples=1000, epoch_samples=0, learning_rate=0.1)
-    setting = SettingChange("global_batch_size", 160, "rule", 10)
+    setting = Asked(SetBatch(160), "rule", 10)
     large = apply_settings(Terms(100, 32.0, max_global_batch=100), [setting], position, size=5)
     assert large == Terms(160, 32.0, max_global_batch=100)
     # An exchange of peers changes no size.
-    exchange = RescaleRequest(5, "local_batch_size", "rule", 10, leave=Leave((4,), "replaced"))
+    exchange = Asked(Leave((4,), "replaced", 5, "local_batch_size"), "rule", 10)
     asked = decided(view_of(5), large, LIMITS, asked=exchange)
     exchanged = decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7)))
     assert (exchanged.view.ids, exchanged.terms) == ((0, 1, 2, 3, 7), large)
@@ -181,9 +181,9 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
     limited = size_request(6, most=100)
     asked = decided(view_of(5), large, LIMITS, asked=limited)
     assert decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7))).terms == large
-    small = decided(view_of(5), large, LIMITS, asked=replace(limited, size=2)).terms
+    small = decided(view_of(5), large, LIMITS, asked=size_request(2, most=100)).terms
     assert small == Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), small, LIMITS, asked=replace(limited, size=4))
+    asked = decided(view_of(2), small, LIMITS, asked=size_request(4, most=100))
     again = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8))).terms
     assert again == Terms(100, 32.0, max_global_batch=100)
 
@@ -236,12 +236,12 @@ def test_several_commands_put_the_share_of_the_policy_aside_once() -> None:
 def test_a_batch_that_a_rule_sets_is_what_later_sizes_go_by() -> None:
     position = RunPosition(steps=10, samples=1000, epoch_samples=0, learning_rate=0.1)
     aside = Terms(128, 128.0, policy_share=64.0, base_batch=64, base_size=1)
-    set_ = apply_settings(aside, [SettingChange("global_batch_size", 96, "rule", 10)], position, size=1)
+    set_ = apply_settings(aside, [Asked(SetBatch(96), "rule", 10)], position, size=1)
     assert set_ == Terms(96, 96.0)
 
 
 def test_a_batch_of_at_most_three_samples_takes_no_more_than_three_peers() -> None:
-    decision = decided(view_of(2), Terms(2, 1.0), LIMITS, asked=replace(size_request(6), max_global_batch=3))
+    decision = decided(view_of(2), Terms(2, 1.0), LIMITS, asked=size_request(6, most=3))
     assert (decision.prepare, decision.terms.refused_size) == (3, 6)
 
 
@@ -296,7 +296,7 @@ offers = st.builds(
     st.none() | offers,
 )
 def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
-    size: int, target: int, bounds: tuple[int, int], asked: RescaleRequest | None, offer: Prepared | None
+    size: int, target: int, bounds: tuple[int, int], asked: Asked | None, offer: Prepared | None
 ) -> None:
     limits = Limits(*bounds)
     size = limits.clip(size)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, RescaleRequest
+from kungfu.runtime.core.request import Asked, Leave, Resize, Retry
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
 
 
-def under_way(size: int, *requests: RescaleRequest) -> Terms:
+def under_way(size: int, *requests: Asked) -> Terms:
     """The terms after barriers that were asked for one of these each."""
     terms = terms_of(size)
     for one in requests:
@@ -27,7 +27,7 @@ def under_way(size: int, *requests: RescaleRequest) -> Terms:
     return terms
 
 
-def replaced(*ids: int) -> RescaleRequest:
+def replaced(*ids: int) -> Asked:
     """As a rule asks for it."""
     return leaving(*ids, when="replaced", size=2)
 
@@ -192,11 +192,8 @@ def test_a_refused_exchange_is_forgotten_after_a_new_view_or_a_dismissal() -> No
 
 def test_what_was_refused_is_forgotten_when_a_host_with_free_slots_comes() -> None:
     terms = Terms(96, 32.0, refused_size=5, replacement_refused=True)
-    requests = BarrierRequests().with_external(ExternalRequest("free slots", "a host has come"), step=9)
-    assert requests.external is None
-    for asked in (requests, BarrierRequests().after(requests)):
-        decision = decide(view_of(3), terms, LIMITS, requests=asked)
-        assert (decision.view, decision.terms) == (view_of(3), terms_of(3))
+    decision = decide(view_of(3), terms, LIMITS, requests=[Asked(Retry(), "a host has come", id="r")])
+    assert (decision.view, decision.terms) == (view_of(3), terms_of(3))
     assert not decided(view_of(3), terms, outside=size_request(3)).terms.replacement_refused
 
 
@@ -225,11 +222,11 @@ class Job:
     next_id: int = 50
     meant: int = 0
 
-    def barrier(self, requests: tuple[RescaleRequest, ...], *, offers: bool, room: int) -> None:
+    def barrier(self, requests: tuple[Asked, ...], *, offers: bool, room: int) -> None:
         """One barrier: at most ``room`` of the peers that it asks for find a slot."""
         offer = Prepared(peers(*self.starting), tuple(self.missing)) if offers else None
         before, under_exchange = self.view, {*self.terms.leaving}
-        decision = decide(before, self.terms, self.limits, requests=BarrierRequests(requests), prepared=offer)
+        decision = decide(before, self.terms, self.limits, requests=requests, prepared=offer)
         after = decision.view
         joined, left = {*after.ids} - {*before.ids}, {*before.ids} - {*after.ids}
         assert joined <= {*self.starting}
@@ -241,8 +238,9 @@ class Job:
             exchanged = left - {*self.terms.departing}
             assert len(exchanged) <= len(joined), "nobody leaves for a peer that has not come"
             assert exchanged <= under_exchange
-        self.meant = self.limits.clip(requests[0].size) if requests and requests[0].leave is None else self.meant
-        if any(one.leave is not None and one.leave.when == "now" for one in decision.requests):
+        if requests and isinstance(lead := requests[0].what, Resize):
+            self.meant = self.limits.clip(lead.size)
+        if any(isinstance(one.what, Leave) and one.what.when == "now" for one in decision.requests):
             self.meant = decision.terms.target_size or after.size - len(decision.terms.departing)
         if self.terms.target_size and offer is not None and joined and not requests:
             reached = after.size - len(decision.terms.departing)

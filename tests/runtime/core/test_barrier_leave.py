@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared
-from kungfu.runtime.core.barrier_requests import RescaleRequest
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.request import Asked, Keep
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import (
@@ -194,7 +194,7 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
 # ---- a size and peers by name in one request ------------------------------------------------------------------------
 
 
-def together(target: int | None, *named: RescaleRequest, keep: Keep = "local_batch_size") -> Requests:
+def together(target: int | None, *named: Asked, keep: Keep = "local_batch_size") -> Requests:
     return named if target is None else (size_request(target, keep), *named)
 
 

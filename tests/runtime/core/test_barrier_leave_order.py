@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, Leave, RescaleRequest, When
+from kungfu.runtime.core.request import Asked, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -21,16 +21,16 @@ def view_of(size: int) -> View:
     return View(5, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
 
 
-def to_size(size: int) -> RescaleRequest:
-    return RescaleRequest(size, "local_batch_size", "rule", 10)
+def to_size(size: int) -> Asked:
+    return Asked(Resize(size, "local_batch_size"), "rule", 10)
 
 
-def leaving(*ids: int, when: When) -> RescaleRequest:
-    return RescaleRequest(0, "local_batch_size", "stragglers", 10, leave=Leave(ids, when))
+def leaving(*ids: int, when: When) -> Asked:
+    return Asked(Leave(ids, when, 0, "local_batch_size"), "stragglers", 10)
 
 
 def decided(
-    *asked: RescaleRequest,
+    *asked: Asked,
     speeds: Mapping[int, float],
     size: int = 4,
     terms: Terms | None = None,
@@ -38,7 +38,7 @@ def decided(
     prepared: Prepared | None = None,
 ) -> Decision:
     terms = terms or Terms(32 * size, 32.0)
-    requests = BarrierRequests(tuple(asked))
+    requests = (*tuple(asked),)
     return decide(view_of(size), terms, limits, requests=requests, prepared=prepared, speeds=speeds)
 
 
@@ -71,7 +71,7 @@ def test_a_shrink_lets_the_slow_peers_go_first(
 
 
 def test_a_shrink_that_somebody_outside_asks_for_does_too() -> None:
-    requests = BarrierRequests().with_external(ExternalRequest("resize", "kungfu resize 3", 3), step=10)
+    requests = [Asked(Resize(3), "kungfu resize 3", 10, id="r")]
     decision = decide(view_of(4), Terms(128, 32.0), LIMITS, requests=requests, speeds={1: 0.5})
     assert (decision.view.ids, decision.slow) == ((0, 2, 3), {1: 0.5})
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, Leave, RescaleRequest, When
+from kungfu.runtime.core.request import Asked, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -21,20 +21,17 @@ def peers(*ids: int) -> tuple[Peer, ...]:
     return tuple(Peer(id_, f"host:{id_}") for id_ in ids)
 
 
-def to_size(size: int) -> RescaleRequest:
-    return RescaleRequest(size, "local_batch_size", "grow", 10)
+def to_size(size: int) -> Asked:
+    return Asked(Resize(size, "local_batch_size"), "grow", 10)
 
 
-def leaving(*ids: int, when: When = "replaced") -> RescaleRequest:
-    return RescaleRequest(0, "local_batch_size", "stragglers", 10, leave=Leave(ids, when))
+def leaving(*ids: int, when: When = "replaced") -> Asked:
+    return Asked(Leave(ids, when, 0, "local_batch_size"), "stragglers", 10)
 
 
-def held(
-    before: Decision, *asked: RescaleRequest, prepared: Prepared | None = None, outside: ExternalRequest | None = None
-) -> Decision:
+def held(before: Decision, *asked: Asked, prepared: Prepared | None = None, outside: Asked | None = None) -> Decision:
     """The barrier after a decision."""
-    requests = BarrierRequests(asked)
-    requests = requests if outside is None else requests.with_external(outside, step=10)
+    requests = asked if outside is None else (*asked, outside)
     return decide(before.view, before.terms, LIMITS, requests=requests, prepared=prepared)
 
 
@@ -84,7 +81,7 @@ def test_where_all_are_replaced_the_one_that_stays_longer_counts_once() -> None:
 
 
 def test_a_migration_from_outside_counts_as_any_other() -> None:
-    move = ExternalRequest("replace", "kungfu migrate 1 a", 2, peers=(1,), host=0)
+    move = Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 a", id="r")
     assert counts(joined(held(start(2), outside=move), ready=1)) == [1]
 
 
@@ -100,7 +97,7 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
 
 def test_a_peer_that_its_platform_takes_away_makes_the_job_smaller() -> None:
     """A peer that its platform takes away is not replaced but makes the job smaller."""
-    noticed = held(start(3), RescaleRequest(3, "local_batch_size", "notice", 10, leave=Leave((1,), "noticed")))
+    noticed = held(start(3), Asked(Leave((1,), "noticed", 3, "local_batch_size"), "notice", 10))
     back = joined(noticed, ready=1)
     assert (noticed.view.ids, back.view.ids, counts(noticed, back)) == ((0, 2), (0, 2, 50), [0, 0])
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When, merge
+from kungfu.runtime.core.request import Asked, Leave, Resize, When, merge
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 
-def size(number: int, *, rule: str = "grow") -> RescaleRequest:
-    return RescaleRequest(number, "local_batch_size", rule, 7)
+def size(number: int, *, rule: str = "grow") -> Asked:
+    return Asked(Resize(number, "local_batch_size"), rule, 7)
 
 
-def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> RescaleRequest:
+def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = None, of: int = 4) -> Asked:
     left = of - (len(ids) if when == "now" else 0)
-    return RescaleRequest(left, "local_batch_size", rule, 7, leave=Leave(ids, when, host))
+    return Asked(Leave(ids, when, left, "local_batch_size", host=host), rule, 7)
 
 
-def rules_of(requests: Iterable[RescaleRequest]) -> list[str]:
-    return [one.rule for one in requests]
+def from_outside(asked: Asked | None) -> list[Asked]:
+    return [] if asked is None else [replace(asked, id="r")]
+
+
+def rules_of(requests: Iterable[Asked]) -> list[str]:
+    return [one.by for one in requests]
 
 
 @pytest.mark.parametrize(
@@ -50,16 +55,16 @@ def rules_of(requests: Iterable[RescaleRequest]) -> list[str]:
     ],
 )
 def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
-    rules: list[RescaleRequest], outside: RescaleRequest | None, taken: list[str], superseded: list[tuple[str, str]]
+    rules: list[Asked], outside: Asked | None, taken: list[str], superseded: list[tuple[str, str]]
 ) -> None:
-    merged = merge(rules, outside)
+    merged = merge([*rules, *from_outside(outside)])
     assert rules_of(merged.taken) == taken
-    assert [(one.request.rule, one.by) for one in merged.superseded] == superseded
+    assert [(one.request.by, one.by) for one in merged.superseded] == superseded
 
 
 def test_what_was_merged_can_be_merged_again() -> None:
     rules = merge([peers(1), size(3)]).taken
-    merged = merge(rules, size(5, rule="resize"))
+    merged = merge([*rules, *from_outside(size(5, rule="resize"))])
     assert (rules_of(merged.taken), [one.request for one in merged.superseded]) == (["resize", "slow"], [size(3)])
 
 
@@ -74,17 +79,17 @@ anything = st.lists(st.builds(size, st.integers(-2, 9), rule=rules_called) | nam
 
 @given(st.integers(1, 6), anything, st.none() | st.builds(size, st.integers(1, 6), rule=st.just("resize")))
 def test_requests_made_together_are_taken_or_superseded_and_leave_work(
-    peers_now: int, rules: list[RescaleRequest], outside: RescaleRequest | None
+    peers_now: int, rules: list[Asked], outside: Asked | None
 ) -> None:
     """Requests that are made together are taken or superseded, and leave a job with work."""
-    merged = merge(rules, outside)
+    given_ones = [*rules, *from_outside(outside)]
+    merged = merge(given_ones)
     parts = [*merged.taken]
-    given_ones = [*rules, *([outside] if outside else [])]
     assert sorted(map(repr, [*parts, *(one.request for one in merged.superseded)])) == sorted(map(repr, given_ones))
-    assert sum(one.leave is None for one in parts) <= 1
-    assert all(one.leave is not None for one in parts[1:]), "the one that asks for a size leads"
+    assert sum(isinstance(one.what, Resize) for one in parts) <= 1
+    assert not any(isinstance(one.what, Resize) for one in parts[1:]), "the one that asks for a size leads"
     view = View(5, tuple(Peer(number, "") for number in range(peers_now)))
-    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, requests=BarrierRequests(tuple(rules), outside))
+    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, requests=given_ones)
     assert (decision.requests, decision.superseded) == (merged.taken, merged.superseded)
     now, terms = decision.view, decision.terms
     assert now.size >= 1

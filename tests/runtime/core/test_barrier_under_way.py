@@ -9,22 +9,22 @@ import pytest
 
 from kungfu.runtime.core import barrier
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.barrier_requests import NO_REQUESTS, BarrierRequests, ExternalRequest
-from kungfu.runtime.core.terms import SettingChange, Terms
+from kungfu.runtime.core.request import Asked, SaveCheckpoint, SetBatch, StopTraining
+from kungfu.runtime.core.terms import Terms
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
 
-REQUESTS = {
-    "nothing": NO_REQUESTS,
-    "the end of training": BarrierRequests(settings=(SettingChange("stop", 0.0, "stop_on_nan", 9),)),
-    "a checkpoint": BarrierRequests(checkpoints=("checkpoint",)),
-    "another batch": BarrierRequests(settings=(SettingChange("global_batch_size", 64.0, "batch", 9),)),
-    "the size under way: 5": BarrierRequests((size_request(5),)),
-    "the present size: 3": BarrierRequests((size_request(3),)),
-    "a smaller size: 2": BarrierRequests((size_request(2),)),
-    "a size between: 4": BarrierRequests((size_request(4),)),
-    "a larger size: 6": BarrierRequests((size_request(6),)),
-    "a peer to evict": BarrierRequests((leaving(1),)),
-    "a peer to replace": BarrierRequests((leaving(1, when="replaced"),)),
+REQUESTS: dict[str, tuple[Asked, ...]] = {
+    "nothing": (),
+    "the end of training": (Asked(StopTraining(), "stop_on_nan", 9),),
+    "a checkpoint": (Asked(SaveCheckpoint(), "checkpoint", 9),),
+    "another batch": (Asked(SetBatch(64.0), "batch", 9),),
+    "the size under way: 5": (size_request(5),),
+    "the present size: 3": (size_request(3),),
+    "a smaller size: 2": (size_request(2),),
+    "a size between: 4": (size_request(4),),
+    "a larger size: 6": (size_request(6),),
+    "a peer to evict": (leaving(1),),
+    "a peer to replace": (leaving(1, when="replaced"),),
 }
 # The terms and the offer of each column. After a loss the batch is that of the peers before it.
 UNDER_WAY = {
@@ -59,7 +59,7 @@ def coming(size: int, terms: Terms) -> int:
     return terms.target_size - size + len(terms.leaving) if terms.target_size else 0
 
 
-def in_words(asked: BarrierRequests, before: Terms, decision: Decision) -> str:
+def in_words(asked: tuple[Asked, ...], before: Terms, decision: Decision) -> str:
     """What became of a request in a view of three, in the words of the table."""
     view, after = view_of(3), decision.view
     left, joined = set(view.ids) - set(after.ids), set(after.ids) - set(view.ids)
@@ -73,9 +73,9 @@ def in_words(asked: BarrierRequests, before: Terms, decision: Decision) -> str:
     elif not joined:
         assert surplus == 0, "the agent has to be told whom to start or to dismiss"
     parts = {
-        "ends": any(one.kind == "stop" for one in asked.settings),
-        "set": any(one.kind == "global_batch_size" for one in asked.settings),
-        "written": bool(asked.checkpoints),
+        "ends": any(isinstance(one.what, StopTraining) for one in decision.settings),
+        "set": any(isinstance(one.what, SetBatch) for one in decision.settings),
+        "written": any(isinstance(one.what, SaveCheckpoint) for one in asked),
         "peers leave": bool(left),
         "joiners join": bool(joined),
         "joiners come": bool(still) and still > max(0, -surplus),
@@ -92,8 +92,6 @@ CELLS = [*table()]
 def test_each_request_becomes_what_the_table_says(asked: str, under_way: str, becomes: str) -> None:
     terms, offer = UNDER_WAY[under_way]
     requests = REQUESTS[asked]
-    # The barrier that was asked first broke over the loss.
-    requests = NO_REQUESTS.after(requests) if under_way == "after a loss" else requests
     assert in_words(requests, terms, decide(view_of(3), terms, LIMITS, requests=requests, prepared=offer)) == becomes
 
 
@@ -112,19 +110,19 @@ def test_joiners_of_an_evicted_peer_s_job_come_on_the_terms_of_their_growth() ->
 def test_a_stop_supersedes_what_others_would_have_to_come_for() -> None:
     stop = REQUESTS["the end of training"]
     for asked in (size_request(5), size_request(2), leaving(1, when="replaced")):
-        decision = decide(view_of(3), terms_of(3), LIMITS, requests=replace(stop, rescale=(asked,)))
+        decision = decide(view_of(3), terms_of(3), LIMITS, requests=(*stop, asked))
         assert (decision.view, decision.terms.target_size, decision.prepare) == (view_of(3), 0, None)
         assert [(one.request, one.by) for one in decision.superseded] == [(asked, "stop_on_nan")]
-    outside = replace(stop, external=size_request(5))
+    outside = (*stop, replace(size_request(5), id="r"))
     assert decide(view_of(3), terms_of(3), LIMITS, requests=outside).superseded[0].by == "stop_on_nan"
 
 
 def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_it() -> None:
     notice = leaving(1, when="noticed", size=3)
-    ends = replace(REQUESTS["the end of training"], external=notice)
+    ends = (*REQUESTS["the end of training"], replace(notice, id="r"))
     decision = decide(view_of(3), terms_of(3, target=4), LIMITS, requests=ends)
     assert (decision.view.ids, decision.terms.target_size, decision.prepare) == ((0, 2), 0, 2)
-    stopped = NO_REQUESTS.with_external(ExternalRequest("stop", "kungfu stop"), step=9)
+    stopped = [Asked(StopTraining(), "kungfu stop", 9, id="r")]
     assert decide(view_of(3), terms_of(3, target=4), LIMITS, requests=stopped).prepare == 3
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -12,18 +12,28 @@ from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import (
-    ExternalRequest,
-    ExternalRequestKind,
-    Leave,
-    RescaleRequest,
-    When,
-)
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.program_identity import Description, ProgramPart
+from kungfu.runtime.core.request import (
+    Asked,
+    Keep,
+    Leave,
+    Migrate,
+    Profile,
+    RampUnit,
+    Request,
+    Resize,
+    Retry,
+    SaveCheckpoint,
+    ScaleOut,
+    SetBatch,
+    SetRate,
+    StopTraining,
+    When,
+)
 from kungfu.runtime.core.shadow import ShadowAsk
-from kungfu.runtime.core.terms import Keep, Ramp, RampUnit, Terms
+from kungfu.runtime.core.terms import Ramp, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -37,16 +47,27 @@ names = st.lists(st.text(max_size=5), max_size=2).map(tuple)
 peers = st.builds(Peer, counts, st.text(max_size=20))
 seconds = st.floats(0, 1e6)
 ramps = st.builds(Ramp, seconds, seconds, counts, seconds, st.sampled_from(get_args(RampUnit)))
-rescale_requests = st.builds(
-    RescaleRequest,
-    counts,
-    keeps,
+whens = st.sampled_from(get_args(When))
+requests = st.one_of(
+    st.builds(Resize, counts, keeps, st.none() | counts),
+    st.builds(Leave, ids, whens, counts, keeps, st.none() | counts),
+    st.builds(ScaleOut, counts, keeps),
+    st.builds(Migrate, counts, st.text(max_size=9)),
+    st.builds(Profile, counts, counts, counts, keeps),
+    st.builds(SetBatch, seconds),
+    st.builds(SetRate, seconds, seconds, st.sampled_from(get_args(RampUnit))),
+    *(st.builds(kind) for kind in (SaveCheckpoint, StopTraining, Retry)),
+)
+asked = st.builds(
+    Asked,
+    requests,
     st.text(max_size=9),
     counts,
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
     names,
     names,
-    st.none() | st.builds(Leave, ids, st.sampled_from(get_args(When)), st.none() | counts),
+    st.text(max_size=9),
+    st.none() | counts,
 )
 terms = st.builds(
     Terms,
@@ -74,23 +95,11 @@ prepared = st.builds(
     st.text(max_size=20),
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
 )
-external_requests = st.builds(
-    ExternalRequest,
-    st.sampled_from(get_args(ExternalRequestKind)),
-    st.text(max_size=9),
-    counts,
-    st.lists(counts, max_size=3).map(tuple),
-    st.text(max_size=9),
-    keeps,
-    st.none() | counts,
-)
-
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
     Terms: (terms, convert.from_terms, convert.to_terms),
     Prepared: (prepared, convert.from_prepared, convert.to_prepared),
-    RescaleRequest: (rescale_requests, convert.from_rescale_request, convert.to_rescale_request),
-    ExternalRequest: (external_requests, convert.from_external_request, convert.to_external_request),
+    Asked: (asked, convert.from_asked, convert.to_asked),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }
 
@@ -127,14 +136,12 @@ def test_a_loss_report(report: LossReport, peer: int) -> None:
 
 
 NEWER: Any = 99
-KIND, KEEP = pb.EXTERNAL_REQUEST_KIND_STOP, pb.KEEP_GLOBAL_BATCH_SIZE
 OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
     "terms that keep": lambda: convert.to_terms(pb.Terms(keep=NEWER)),
     "a ramp": lambda: convert.to_terms(pb.Terms(ramp=pb.Ramp(unit=NEWER))),
-    "a leave": lambda: convert.to_rescale_request(pb.RescaleRequest(keep=KEEP, leave=pb.Leave(when=NEWER))),
-    "a rescale that keeps": lambda: convert.to_rescale_request(pb.RescaleRequest(keep=NEWER)),
-    "a request": lambda: convert.to_external_request(pb.ExternalRequest(kind=NEWER, keep=KEEP)),
-    "a request that keeps": lambda: convert.to_external_request(pb.ExternalRequest(kind=KIND, keep=NEWER)),
+    "a leave": lambda: convert.to_asked(pb.Asked(leave=pb.Leave(when=NEWER))),
+    "a resize that keeps": lambda: convert.to_asked(pb.Asked(resize=pb.Resize(keep=NEWER))),
+    "a learning rate": lambda: convert.to_asked(pb.Asked(set_rate=pb.SetRate(unit=NEWER))),
     "an exit": lambda: convert.to_exit(pb.ProgramExit(kind=NEWER)),
 }
 
@@ -145,16 +152,30 @@ def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[],
         read()
 
 
-@pytest.mark.parametrize("message", [pb.RescaleRequest(), pb.Leave(), pb.ExternalRequest(), pb.ProgramExit()])
-def test_what_does_not_say_its_kind_is_refused(message: Any) -> None:
-    read: dict[type, Callable[[Any], Any]] = {
-        pb.RescaleRequest: convert.to_rescale_request,
-        pb.Leave: lambda leave: convert.to_rescale_request(pb.RescaleRequest(keep=KEEP, leave=leave)),
-        pb.ExternalRequest: convert.to_external_request,
-        pb.ProgramExit: convert.to_exit,
-    }
+@pytest.mark.parametrize(
+    ("message", "read"), [(pb.Asked(by="rule"), convert.to_asked), (pb.ProgramExit(), convert.to_exit)]
+)
+def test_a_message_without_its_kind_is_refused(message: Any, read: Callable[[Any], Any]) -> None:
     with pytest.raises(UsageError, match="a message came without its"):
-        read[type(message)](message)
+        read(message)
+
+
+def test_a_request_of_a_newer_version_is_refused_with_what_to_do() -> None:
+    newer = pb.Asked.FromString(pb.Asked(by="rule").SerializeToString() + bytes([0xFA, 0x01, 0]))  # field 31
+    with pytest.raises(UsageError, match=r"or with one that is not known .*: run the same version on all hosts"):
+        convert.to_asked(newer)
+
+
+def test_every_request_has_one_row_of_the_codec_and_a_row_in_words() -> None:
+    """A new kind of request is added in core/request.py and in messages.proto, and nowhere else to travel."""
+    carried = {field.message_type.name for field in pb.Asked.DESCRIPTOR.oneofs_by_name["what"].fields}
+    assert carried == {kind.__name__ for kind in get_args(Request)}
+    assert {kind.__name__ for kind in get_args(get_type_hints(Asked)["what"])} - carried == {"SetValue"}
+
+
+def test_a_request_that_names_no_batch_keeps_that_of_the_whole_job() -> None:
+    assert convert.to_asked(pb.Asked(resize=pb.Resize(size=3))).what == Resize(3, "global_batch_size")
+    assert convert.to_asked(pb.Asked(leave=pb.Leave(peers=[3]))).what == Leave((3,), "now")
 
 
 ranks = st.lists(st.integers(0, 255), max_size=3)

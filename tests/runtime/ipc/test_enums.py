@@ -42,8 +42,8 @@ def test_a_value_of_a_newer_version_is_refused_with_the_known_ones(table: EnumTa
 
 def test_a_word_that_is_none_is_refused_with_those_that_there_are() -> None:
     loss: Any = "loss"
-    with pytest.raises(UsageError, match="Keep 'loss' is not known; there are local_batch_size, global_batch_size"):
-        enums.KEEPS.to_value(loss)
+    with pytest.raises(UsageError, match="HostEventKind 'loss' is not known; there are spawned, ended, signalled"):
+        enums.HOST_EVENT_KINDS.to_value(loss)
 
 
 def test_a_table_has_all_values_of_its_enum() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kungfu.event_log.events import RequestEvent
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, ViewStarted
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
@@ -40,7 +40,7 @@ class ServedJob:
     folder: Path
     cluster: Cluster
     queue: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    told: list[ExternalRequest] = field(default_factory=list)
+    told: list[Asked] = field(default_factory=list)
     journal: list[RequestEvent] = field(default_factory=list)
 
     def moves(self, after: View) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.core.requests import JobRequest, Resize, ScaleIn
+from kungfu.runtime.core.request import Asked, Leave, Resize, Retry, SetBatch, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
@@ -42,15 +42,15 @@ def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> 
 
 def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_force(tmp_path: Path) -> None:
     with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        assert job.submit(JobRequest("r", Resize(3))).state == "accepted"
+        assert job.submit(Asked(Resize(3), id="r")).state == "accepted"
         status = job.status()
         assert status.request is not None
         assert (status.request.words, status.membership.target) == ("resize 3", 3)
         place.moves(view(4, 0, 1, 2))
         assert (job.progress("r").state, job.progress("r").view) == ("carried out", 4)
-        assert job.submit(JobRequest("r", Resize(3))).state == "accepted", "the first answer again"
+        assert job.submit(Asked(Resize(3), id="r")).state == "accepted", "the first answer again"
         assert job.status().request is None
-        assert [(external.kind, external.size) for external in place.told] == [("resize", 3)]
+        assert [external.what for external in place.told] == [Resize(3)]
         assert [(event.id, event.state) for event in place.journal] == [
             ("r", "accepted"),
             ("r", "carried out"),
@@ -59,11 +59,11 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:
     with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        assert "not in view 2" in job.submit(JobRequest("a", Resize(1), if_view=2)).reason
-        assert "peer 5 is not in view 3" in job.submit(JobRequest("b", ScaleIn((5,)))).reason
+        assert "not in view 2" in job.submit(Asked(Resize(1), id="a", if_view=2)).reason
+        assert "peer 5 is not in view 3" in job.submit(Asked(Leave((5,)), id="b")).reason
         assert place.told == []
     with serve_job(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
-        assert "inelastic" in job.submit(JobRequest("a", Resize(1))).reason
+        assert "inelastic" in job.submit(Asked(Resize(1), id="a")).reason
 
 
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
@@ -71,37 +71,39 @@ def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_p
         with pytest.raises(UsageError, match="has taken no request 'x'"):
             job.progress("x")
         with pytest.raises(UsageError, match="has no id"):
-            job.submit(JobRequest("", Resize(1)))
+            job.submit(Asked(Resize(1), id=""))
 
 
 @pytest.mark.parametrize("secret", ["", "5ec2e8", SECRET[:-1]])
 def test_without_the_secret_nothing_is_answered(tmp_path: Path, secret: str) -> None:
     with serve_job(tmp_path, secret=secret) as place, connected(tmp_path) as job:
-        for ask in (job.status, lambda: job.progress("r"), lambda: job.submit(JobRequest("r", Resize(3)))):
+        for ask in (job.status, lambda: job.progress("r"), lambda: job.submit(Asked(Resize(3), id="r"))):
             with pytest.raises(UsageError, match="does not take the secret"):
                 ask()
         assert (place.told, place.journal) == ([], [])
 
 
-def test_a_request_of_an_unknown_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    newer: Any = 99
+def test_a_request_of_an_unknown_kind_or_of_none_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    newer = pb.Asked.FromString(pb.Asked(id="r").SerializeToString() + bytes([0xFA, 0x01, 0]))  # field 31
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
-        with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", kind=newer), timeout=60.0)
-        assert "JobRequestKind 99 is not known to kungfu" in caught.value.details()
-        assert "it knows resize, scale-out, scale-in, migrate" in caught.value.details()
+        for message in (newer, pb.Asked(id="r")):
+            with pytest.raises(rpc.RpcError) as caught:
+                JobServiceStub(channel).SubmitRequest(message, timeout=60.0)
+            assert "a message came without its what, or with one that is not known" in caught.value.details()
+            assert "it is one of resize, leave, scale_out, migrate" in caught.value.details()
 
 
-def test_a_request_that_does_not_say_its_kind_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
-        with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(pb.JobRequest(id="r", size=3), timeout=60.0)
-        assert "without its JobRequestKind; it is one of resize, scale-out" in caught.value.details()
+def test_a_request_that_only_rules_and_agents_make_is_refused(tmp_path: Path) -> None:
+    with serve_job(tmp_path) as place, connected(tmp_path) as job:
+        for what in (SetBatch(64.0), Retry(), Leave((0,), "noticed")):
+            progress = job.submit(Asked(what, id=in_words(what)))
+            assert (progress.state, place.told) == ("refused", [])
+            assert "may not be asked for from outside" in progress.reason
 
 
 def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
     newer: Any = 99
-    request = pb.JobRequest(id="r", kind=pb.JOB_REQUEST_KIND_RESIZE, keep=newer)
+    request = pb.Asked(id="r", resize=pb.Resize(size=2, keep=newer))
     with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
         with pytest.raises(rpc.RpcError) as caught:
             JobServiceStub(channel).SubmitRequest(request, timeout=60.0)
@@ -110,7 +112,7 @@ def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
     loss: Any = "loss"
     said = "'loss' is not known; there are local_batch_size, global_batch_size"
     with serve_job(tmp_path), connected(tmp_path) as job, pytest.raises(UsageError, match=said):
-        job.submit(JobRequest("r", Resize(2, loss)))
+        job.submit(Asked(Resize(2, loss), id="r"))
 
 
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:

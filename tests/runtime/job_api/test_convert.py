@@ -10,23 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.requests import (
-    Action,
-    JobRequest,
-    Migrate,
-    Point,
-    Profile,
-    Resize,
-    SaveCheckpoint,
-    ScaleIn,
-    ScaleOut,
-    StopTraining,
-)
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Profile, Resize
+from kungfu.runtime.core.requests import Point
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
-from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api import convert
 from kungfu.runtime.job_api.convert import (
     from_plan,
     from_progress,
@@ -49,16 +37,6 @@ from kungfu.runtime.job_api.status import (
 )
 
 WHOLE, REAL, TEXT = st.integers(0, 2**40), st.floats(0.0, 1e9), st.text(max_size=9)
-KEEP = st.sampled_from(get_args(Keep))
-ACTIONS = st.one_of(
-    st.builds(Resize, WHOLE, KEEP),
-    st.builds(ScaleOut, WHOLE, KEEP),
-    st.builds(ScaleIn, st.lists(WHOLE).map(tuple), KEEP),
-    st.builds(Migrate, WHOLE, TEXT),
-    st.builds(Profile, WHOLE, WHOLE, WHOLE, KEEP),
-    st.just(SaveCheckpoint()),
-    st.just(StopTraining()),
-)
 POINTS = st.lists(st.builds(Point, WHOLE, WHOLE, WHOLE, REAL), max_size=3).map(tuple)
 ANSWERS = st.sampled_from(get_args(RequestState))
 PROGRESS = st.builds(RequestProgress, TEXT, TEXT, ANSWERS, TEXT, WHOLE, REAL, POINTS)
@@ -82,7 +60,6 @@ PLANNED = st.lists(st.builds(PlannedPeer, WHOLE, TEXT), max_size=2).map(tuple)
 REFUSED = st.lists(st.builds(RefusedSizes, WHOLE, st.none() | WHOLE, TEXT), max_size=2).map(tuple)
 BATCHES = (st.none() | WHOLE, st.none() | WHOLE)
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    JobRequest: (st.builds(JobRequest, st.text(min_size=1), ACTIONS, st.none() | WHOLE), from_request, to_request),
     RequestProgress: (PROGRESS, from_progress, to_progress),
     JobStatus: (STATUSES, from_status, to_status),
     RequestPlan: (
@@ -102,16 +79,9 @@ def test_a_value_comes_over_the_wire_as_it_was(kind: type, data: st.DataObject) 
     assert receive(type(message).FromString(message.SerializeToString())) == value
 
 
-def test_every_action_and_every_kind_has_its_form() -> None:
-    assert {form.action for form in convert._FORMS.values()} == set(get_args(Action))
-    assert set(convert._FORMS) == set(get_args(convert.JobRequestKind))
-
-
 NEWER: Any = 99
-RESIZE, ELASTIC = pb.JOB_REQUEST_KIND_RESIZE, pb.SCALING_ELASTIC
+ELASTIC = pb.SCALING_ELASTIC
 OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
-    "a request": lambda: to_request(pb.JobRequest(id="r", kind=NEWER)),
-    "a request that keeps": lambda: to_request(pb.JobRequest(id="r", kind=RESIZE, keep=NEWER)),
     "progress": lambda: to_progress(pb.RequestProgress(id="r", state=NEWER)),
     "scaling": lambda: to_status(pb.JobStatus(scaling=NEWER)),
     "a peer": lambda: to_status(pb.JobStatus(scaling=ELASTIC, peers=[pb.PeerStatus(state=NEWER)])),
@@ -124,14 +94,16 @@ def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[],
         read()
 
 
-@pytest.mark.parametrize("action", [Resize(10**20), ScaleIn((2**70,)), Profile(1, 2, 10**30)])
+@pytest.mark.parametrize("action", [Resize(10**20), Leave((2**70,)), Profile(1, 2, 10**30)])
 def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(action: Any) -> None:
     with pytest.raises(UsageError, match=r"^(resize|scale-in|profile) .* cannot be asked for: .*out of range"):
-        from_request(JobRequest("r", action))
+        from_request(Asked(action, id="r"))
 
 
-def test_a_request_that_says_no_batch_size_keeps_that_of_the_whole_job() -> None:
-    assert to_request(pb.JobRequest(id="r", kind=RESIZE, size=3)).action == Resize(3, "global_batch_size")
+@pytest.mark.parametrize("id", ["", AGENT])
+def test_a_request_without_an_id_of_its_own_is_refused(id: str) -> None:
+    with pytest.raises(UsageError, match="the request has no id"):
+        to_request(pb.Asked(resize=pb.Resize(size=3), id=id))
 
 
 def test_what_an_older_agent_does_not_tell_of_a_peer_is_not_known() -> None:

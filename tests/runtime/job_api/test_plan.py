@@ -9,19 +9,8 @@ import pytest
 
 from kungfu.runtime.core.cluster import Cluster, Hosts, Rules, Starting
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.requests import (
-    Action,
-    AdmissionContext,
-    JobRequest,
-    Migrate,
-    RequestLog,
-    RequestSubmitted,
-    Resize,
-    SaveCheckpoint,
-    ScaleIn,
-    ScaleOut,
-    step,
-)
+from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
+from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, step
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits
@@ -41,8 +30,8 @@ def job(*peers: int, hosts: Hosts = TWO_HOSTS, limits: Limits | None = None, **k
     return {"cluster": cluster, "context": context, "hosts": NAMES, "speeds": {}, "now": 1.0, "log": RequestLog()}
 
 
-def planned(action: Action, **given: Any) -> RequestPlan:
-    return plan_request(JobRequest("r", action), **given)
+def planned(action: Request, **given: Any) -> RequestPlan:
+    return plan_request(Asked(action, id="r"), **given)
 
 
 def test_a_larger_size_tells_who_starts_where_and_keeps_the_batch() -> None:
@@ -64,7 +53,7 @@ def test_a_smaller_size_lets_slow_peers_leave_first() -> None:
     plan = planned(Resize(1), **given)
     assert plan.leaves == (PlannedPeer(0, "a"), PlannedPeer(2, "b"))
     assert (plan.after, plan.joins) == (1, ())
-    assert planned(ScaleIn((1,)), **given).leaves == (PlannedPeer(1, "a"),)
+    assert planned(Leave((1,)), **given).leaves == (PlannedPeer(1, "a"),)
 
 
 def test_a_migration_exchanges_one_peer_also_the_only_one() -> None:
@@ -97,21 +86,21 @@ def test_what_would_be_refused_says_why_and_which_sizes_are() -> None:
     shared = planned(Resize(4), **job(0, 1, 2, batch=3))
     assert "a batch of 3 samples cannot be shared by 4 peers" in shared.refusal
     assert shared.refused_sizes[0].first == 4
-    view_of_others = plan_request(JobRequest("r", Resize(4), if_view=4), **given)
+    view_of_others = plan_request(Asked(Resize(4), id="r", if_view=4), **given)
     assert "not in view 4" in view_of_others.refusal
 
 
 def test_a_request_under_way_is_a_reason_and_a_plan_changes_nothing() -> None:
     given = job(0, 1, 2)
-    log, _ = step(given["log"], RequestSubmitted(JobRequest("first", Resize(4))), given["context"], 0.0)
+    log, _ = step(given["log"], RequestSubmitted(Asked(Resize(4), id="first")), given["context"], 0.0)
     before = repr((log, given["cluster"]))
-    plan = plan_request(JobRequest("second", Resize(5)), **{**given, "log": log})
+    plan = plan_request(Asked(Resize(5), id="second"), **{**given, "log": log})
     assert "resize 4 is under way" in plan.refusal
     assert repr((log, given["cluster"])) == before
 
 
 @pytest.mark.parametrize("action", [SaveCheckpoint(), Resize(3)])
-def test_what_changes_no_membership_leaves_the_size(action: Action) -> None:
+def test_what_changes_no_membership_leaves_the_size(action: Request) -> None:
     plan = planned(action, **job(0, 1, 2))
     assert (plan.refusal, plan.before, plan.after, plan.joins, plan.leaves) == ("", 3, 3, (), ())
 

@@ -8,10 +8,9 @@ from typing import Any
 from msgspec import structs
 
 from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.requests import Action, JobRequest, Profile, Resize, SaveCheckpoint, ScaleIn
+from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.requests.request_log import REMEMBERED
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
@@ -32,7 +31,7 @@ class Agent:
     """Asks a desk, and moves its job."""
 
     journal: list[RequestEvent] = field(default_factory=list)
-    told: list[ExternalRequest] = field(default_factory=list)
+    told: list[Asked] = field(default_factory=list)
     now: float = 0.0
 
     def __post_init__(self) -> None:
@@ -53,8 +52,8 @@ class Agent:
         self.cluster = replace(self.cluster, view=after, processes=people, starting=on_the_way)
         self.handle(ViewStarted(after))
 
-    def asked(self, action: Action, *, name: str = "r") -> RequestProgress:
-        query = Query(JobRequest(name, action))
+    def asked(self, action: Request, *, name: str = "r") -> RequestProgress:
+        query = Query(Asked(action, id=name))
         self.handle(query)
         return query.reply.result(timeout=0.0)
 
@@ -99,7 +98,7 @@ def test_joiners_that_never_got_ready_are_nothing_to_a_request_that_comes_after_
 
 
 def test_a_reply_waits_until_it_is_sent() -> None:
-    agent, query = Agent(), Query(JobRequest("r", Resize(3)))
+    agent, query = Agent(), Query(Asked(Resize(3), id="r"))
     assert agent.handler.handle(query, agent.cluster, agent.now)
     assert not query.reply.done(), "the followers do not know of the request yet"
     agent.handler.send_replies()
@@ -110,7 +109,7 @@ def test_joiners_that_never_got_ready_are_nothing_to_peers_that_leave() -> None:
     agent = Agent()
     agent.handler.on_record(MissingEvent(peers=(2,), reason="of a policy"))
     agent.handle(Tick())
-    agent.asked(ScaleIn((0,)))
+    agent.asked(Leave((0,)))
     agent.handle(Tick())
     assert agent.look().state == "accepted"
     agent.moves(view(4, 1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting
 from kungfu.runtime.core.cluster.state import Processes
-from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, StopTraining
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.core.requests import Answer, LoggedRequest
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.status import membership_status, peer_states
 from kungfu.runtime.settings import Deadlines, Limits
@@ -16,8 +16,8 @@ CLUSTER = Cluster(Rules(Deadlines()), VIEW, STARTING, processes=Processes(alive=
 LIMITS = Limits(1, 6)
 
 
-def target(external: ExternalRequest) -> int:
-    entry = LoggedRequest(JobRequest("r", StopTraining()), Answer("accepted"), Answer("accepted"), 0.0, 9.0, external)
+def target(external: Asked) -> int:
+    entry = LoggedRequest(Asked(StopTraining(), id="r"), Answer("accepted"), Answer("accepted"), 0.0, 9.0, external)
     return membership_status(CLUSTER, LIMITS, under_way=entry).target
 
 
@@ -31,10 +31,10 @@ def test_without_a_request_the_job_goes_where_those_who_start_lead_it() -> None:
 
 
 def test_a_request_under_way_says_where_the_job_is_going() -> None:
-    assert target(ExternalRequest("resize", "", size=3)) == 3
-    assert target(ExternalRequest("leave", "", peers=(5, 9))) == 1
-    assert target(ExternalRequest("replace", "", peers=(5,))) == 2
-    assert target(ExternalRequest("checkpoint", "")) == 4
+    assert target(Asked(Resize(3), "", id="r")) == 3
+    assert target(Asked(Leave((5, 9), "now", 0), "", id="r")) == 1
+    assert target(Asked(Leave((5,), "replaced", 0), "", id="r")) == 2
+    assert target(Asked(SaveCheckpoint(), "", id="r")) == 4
 
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:

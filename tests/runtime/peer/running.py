@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from kungfu.runtime.attachment.protocol import SilentRanks
-from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -222,7 +222,7 @@ def tell(peer: Peer, method: str, message: Any) -> None:
 
 def barrier(*sizes: int, terms: Terms = TERMS) -> Callable[[Member], BarrierResult]:
     """A barrier at which the rules of every peer ask for the same."""
-    requests = BarrierRequests(tuple(RescaleRequest(size, "local_batch_size", "rule", 7) for size in sizes))
+    requests = tuple(Asked(Resize(size, "local_batch_size"), "rule", 7) for size in sizes)
     return lambda member: member.membership.hold_barrier(member.state, terms, requests=requests)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import BarrierRequests, RescaleRequest
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
@@ -147,7 +147,7 @@ def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
 
 def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
     with job(b"state", b"state") as running:
-        requests = [BarrierRequests((RescaleRequest(1, "local_batch_size", "rule", 7),)), BarrierRequests()]
+        requests = [(Asked(Resize(1, "local_batch_size"), "rule", 7),), ()]
         results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=requests[running.members.index(member)]
         ))  # fmt: skip
@@ -182,12 +182,12 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
 def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
     """A request that the leader received from outside comes before the rules and is no dissent."""
     rule, told = (
-        RescaleRequest(1, "local_batch_size", "rule", 7),
-        RescaleRequest(2, "local_batch_size", "kungfu resize 2", 7),
+        Asked(Resize(1, "local_batch_size"), "rule", 7),
+        Asked(Resize(2, "local_batch_size"), "kungfu resize 2", 7, id="r"),
     )
     with job(b"state", b"state") as running:
         results = running.all_do(lambda member: member.membership.hold_barrier(
-            member.state, TERMS, requests=BarrierRequests((rule,), None if running.members.index(member) else told)
+            member.state, TERMS, requests=(rule,) if running.members.index(member) else (rule, told)
         ))  # fmt: skip
         assert [result.after.view.size for result in results] == [2, 2]
         assert [result.requests for result in results] == [(told,), (told,)], (

@@ -11,10 +11,10 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest
+from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_view
+from kungfu.runtime.ipc.convert import from_asked, from_prepared, from_view
 from kungfu.runtime.peer.service import PeerService
 
 
@@ -141,14 +141,14 @@ def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
-    leader, external = service(), ExternalRequest("checkpoint", "kungfu checkpoint", id="r")
+    leader, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
     for _ in range(2):
-        leader.ForwardRequest(from_external_request(external), None)
+        leader.ForwardRequest(from_asked(external), None)
     assert leader.take_external_request() == external
-    leader.ForwardRequest(from_external_request(external), None)
+    leader.ForwardRequest(from_asked(external), None)
     assert leader.take_external_request() is None
-    other = ExternalRequest("checkpoint", "kungfu checkpoint", id="s")
-    leader.ForwardRequest(from_external_request(other), None)
+    other = Asked(SaveCheckpoint(), "kungfu checkpoint", id="s")
+    leader.ForwardRequest(from_asked(other), None)
     assert leader.take_external_request() == other
 
 
@@ -167,10 +167,9 @@ class Refusing:
 def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> None:
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
-    request = from_external_request(ExternalRequest("stop", "kungfu stop", id="r"))
     newer: Any = 99
-    request.kind = newer
-    with pytest.raises(RuntimeError, match="INVALID_ARGUMENT: ExternalRequestKind 99 is not known"):
+    request = pb.Asked(leave=pb.Leave(peers=[1], when=newer), by="kungfu scale-in 1", id="r")
+    with pytest.raises(RuntimeError, match="INVALID_ARGUMENT: When 99 is not known"):
         leader.ForwardRequest(request, Refusing())
     assert (posts, leader.take_external_request()) == ([], None)
 
@@ -179,7 +178,7 @@ def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer()
     """A call that is repeated is done once, and an older offer never comes behind a newer one."""
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
-    resize = from_external_request(ExternalRequest("resize", "kungfu resize 3", size=3, id="r"))
+    resize = from_asked(Asked(Resize(3), "kungfu resize 3", id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
         leader.ForwardRequest(resize, None)

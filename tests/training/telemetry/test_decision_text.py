@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from kungfu.runtime.core.barrier import decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
-from kungfu.runtime.core.terms import Keep, Terms
+from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from kungfu.runtime.settings import Limits
@@ -17,16 +17,16 @@ from kungfu.training.telemetry.decision_text import describe_decision
 KEEP: Keep = "local_batch_size"
 
 
-def size(number: int) -> RescaleRequest:
-    return RescaleRequest(number, KEEP, "grow", 7)
+def size(number: int) -> Asked:
+    return Asked(Resize(number, KEEP), "grow", 7)
 
 
-def peers(*ids: int, when: When = "now") -> RescaleRequest:
-    return RescaleRequest(4, KEEP, "slow", 7, leave=Leave(ids, when))
+def peers(*ids: int, when: When = "now") -> Asked:
+    return Asked(Leave(ids, when, 4, KEEP), "slow", 7)
 
 
 def told(
-    *requests: RescaleRequest,
+    *requests: Asked,
     least: int = 1,
     most: int = 6,
     speeds: Mapping[int, float] = NO_SPEEDS,
@@ -35,7 +35,7 @@ def told(
     """What is told of each of these requests, carried out together in a view of four, perhaps while it grows."""
     limits = Limits(least, most)
     before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0, target))
-    decision = decide(before.view, before.terms, limits, requests=BarrierRequests(requests), speeds=speeds)
+    decision = decide(before.view, before.terms, limits, requests=requests, speeds=speeds)
     after = PeerState(decision.view, 0, decision.terms)
     result = BarrierResult(before, after, decision.requests, slow=decision.slow)
     return [describe_decision(result, one) for one in result.requests]
@@ -65,7 +65,7 @@ def told(
         ([peers(1), peers(1, when="replaced")], ["1 peer leaves at once", "1 peer leaves at once"]),
     ],
 )
-def test_each_request_is_told_what_became_of_it(requests: list[RescaleRequest], words: list[str]) -> None:
+def test_each_request_is_told_what_became_of_it(requests: list[Asked], words: list[str]) -> None:
     assert told(*requests) == words
 
 
@@ -92,7 +92,7 @@ def test_what_the_limits_of_the_job_do_not_allow_is_told() -> None:
         ),
     ],
 )
-def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[RescaleRequest], words: list[str]) -> None:
+def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[Asked], words: list[str]) -> None:
     assert told(*requests, speeds={0: 0.512, 1: 0.97, 2: 0.7, 3: 1.1}) == words
 
 
@@ -105,5 +105,5 @@ def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[Res
         (peers(1), "1 peer leaves at once"),
     ],
 )
-def test_those_on_their_way_whom_a_newer_size_does_not_want_are_told(request_: RescaleRequest, words: str) -> None:
+def test_those_on_their_way_whom_a_newer_size_does_not_want_are_told(request_: Asked, words: str) -> None:
     assert told(request_, target=6) == [words]

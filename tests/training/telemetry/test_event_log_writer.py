@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
+from kungfu.cli.report.decisions import superseded
 from kungfu.compiler.fired import FiredRule
-from kungfu.compiler.rule_requests import HookAnswer
 from kungfu.control import Call
 from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
+from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import Leave, RescaleRequest, Superseded
-from kungfu.runtime.core.terms import SettingChange, Terms
+from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, Superseded
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
@@ -20,7 +23,7 @@ from kungfu.training.telemetry.step_timer import Downtime
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
 TWO = PeerState(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
 FOUR = PeerState(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
-GROW = RescaleRequest(4, "local_batch_size", "gns_batch", 50, {"noise_scale": 130.0})
+GROW = Asked(Resize(4, "local_batch_size"), "gns_batch", 50, inputs={"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
 
 
@@ -232,7 +235,7 @@ def test_a_change_of_membership_without_a_step_is_reported_with_the_next_one():
 
 # ---- what several ask for, and what did not happen -------------------------------------------------------------------
 
-SLOW = RescaleRequest(2, "local_batch_size", "slow", 50, {"marked": 1.0}, leave=Leave((1,), "replaced"))
+SLOW = Asked(Leave((1,), "replaced", 2, "local_batch_size"), "slow", 50, inputs={"marked": 1.0})
 
 
 def test_each_rule_of_a_request_is_reported_with_its_outcome():
@@ -250,11 +253,35 @@ def test_each_rule_of_a_request_is_reported_with_its_outcome():
     assert events(recorded)[-1]["rule"] == "gns_batch and slow"
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (SetBatch(64.0), "a global batch size of 64"),
+        (SetRate(0.5), "a learning rate of 0.5"),
+        (SetValue("ema", [1]), "the value 'ema' to be [1]"),
+    ],
+)
+def test_a_superseded_setting_is_recorded_and_told_in_its_own_words(what, words):
+    told, recorded, _ = event_log()
+    told.superseded([Superseded(Asked(what, "hook", 50), "batch")])
+    ((_, event),) = recorded
+    assert (event.asked, event.what, event.by) == (0, words, "batch")
+    assert superseded(event) == f"step 50: hook wanted {words}; nothing came of it, since batch came before it"
+
+
+def test_a_request_of_a_broken_barrier_that_its_rule_has_made_anew_is_not_told():
+    told, recorded, _ = event_log()
+    told.superseded([Superseded(GROW, GROW.by)])
+    assert events(recorded) == []
+    told.superseded([Superseded(GROW, GROW.by)], later=55)
+    assert [event["later"] for event in events(recorded)] == [55]
+
+
 def test_what_was_superseded_is_told_by_rank_0():
-    superseded = [Superseded(replace(GROW, rule="hook"), "gns_batch")]
+    requests = [Superseded(replace(GROW, by="hook"), "gns_batch")]
     for rank, expected in ((0, [("superseded", "hook", 4, "gns_batch")]), (1, [])):
         told, recorded, _ = event_log(rank=rank)
-        told.superseded(superseded)
+        told.superseded(requests)
         assert [(one["event"], one["rule"], one["asked"], one["by"]) for one in events(recorded)] == expected
 
 
@@ -262,7 +289,7 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
     told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    newer = RescaleRequest(1, "local_batch_size", "kungfu resize 1", 55)
+    newer = Asked(Resize(1, "local_batch_size"), "kungfu resize 1", 55)
     one = replace(TWO, view=View(2, PEERS[:1]))
     told.passed(BarrierResult(preparing, one, (newer,)), step=55, stop_s=0.1)
     first, second, third = events(recorded)
@@ -274,7 +301,7 @@ def test_the_end_of_training_takes_the_place_of_a_growth():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
     told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    told.set([SettingChange("stop", float("nan"), "stop_on_nan", 57)])
+    told.set([Asked(StopTraining(), "stop_on_nan", 57)])
     told.passed(BarrierResult(preparing, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
     decision, ends, over = events(recorded)
     assert (decision["event"], ends["event"], over["event"]) == ("decision", "set", "superseded")
@@ -285,7 +312,7 @@ def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
     told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    evict = RescaleRequest(1, "local_batch_size", "evict", 54, leave=Leave((1,), "now"))
+    evict = Asked(Leave((1,), "now", 1, "local_batch_size"), "evict", 54)
     one = replace(TWO, view=View(2, PEERS[:1]), terms=replace(TWO.terms, target_size=3))
     told.passed(BarrierResult(preparing, one, (evict,)), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(3, (PEERS[0], *PEERS[2:])))
@@ -331,7 +358,7 @@ def test_what_goes_on_is_not_told_as_superseded():
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
     told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
     told.passed(
-        BarrierResult(preparing, preparing, (replace(GROW, rule="kungfu resize 4", step=55),)), step=55, stop_s=0.1
+        BarrierResult(preparing, preparing, (replace(GROW, by="kungfu resize 4", step=55),)), step=55, stop_s=0.1
     )
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
@@ -355,7 +382,7 @@ def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is
     told, recorded, _ = event_log()
     both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
     told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
-    newer = replace(GROW, rule="hook", size=3)
+    newer = replace(GROW, by="hook", what=Resize(3))
     smaller = replace(TWO, terms=replace(TWO.terms, target_size=3, leaving=(1,)))
     told.passed(BarrierResult(both, smaller, (newer,)), step=55, stop_s=0.1)
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]

@@ -14,8 +14,8 @@ from cattrs.preconf.json import make_converter
 from cattrs.strategies import configure_tagged_union
 
 from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.request import Request, SetValue
 from kungfu.runtime.core.requests import LoggedRequest, RequestLog
-from kungfu.runtime.core.requests.job_request import Action
 from kungfu.runtime.core.view import Peer
 
 __all__ = [
@@ -47,7 +47,7 @@ class JobSnapshot:
 
 
 _converter = make_converter()
-configure_tagged_union(Action, _converter)
+configure_tagged_union(Request | SetValue, _converter)
 
 
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:

@@ -29,11 +29,12 @@ from kungfu.runtime.core.cluster import (
     ProgramDiffers,
 )
 from kungfu.runtime.core.program_identity import Description, difference
+from kungfu.runtime.core.request import AGENT
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_external_request, from_prepared, from_terms, from_view, to_description
+from kungfu.runtime.ipc.convert import from_asked, from_prepared, from_terms, from_view, to_description
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -50,9 +51,9 @@ def _in_wire_form(command: OfferJoiners | ForwardRequest) -> tuple[str, Any, str
     if isinstance(command, OfferJoiners):
         return "OfferJoiners", from_prepared(command.prepared), "offer"
     external = command.request
-    # One request is under way at a time; one that the agent makes of itself has no id.
-    kind = "request" if external.id else f"{external.kind} {external.peers}"
-    return "ForwardRequest", from_external_request(external), kind
+    # One request of people and schedulers is under way at a time.
+    kind = "request" if external.id != AGENT else str(external.what)
+    return "ForwardRequest", from_asked(external), kind
 
 
 def _never() -> bool:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import Peer, View
 
 __all__ = [
@@ -307,7 +307,7 @@ class ForwardRequest:
     """Let the leader of ``view`` hold a barrier and carry this request out."""
 
     view: View
-    request: ExternalRequest
+    request: Asked
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster.events import (
     AnnounceFailure,
     Command,
@@ -113,6 +112,7 @@ from kungfu.runtime.core.cluster.recovery import (
     retry,
 )
 from kungfu.runtime.core.cluster.state import Cluster, Hosts, Rules, Starting, Transition, exit_in_words
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
 
 __all__ = ["start_job", "step"]
@@ -244,7 +244,8 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     people = len(cluster.members) + len(cluster.starting)
     beyond_budget = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
     size = people - min(len(peers), beyond_budget)
-    return [ForwardRequest(cluster.view, ExternalRequest("notice", "preemption notice", size, tuple(peers)))]
+    notice = Asked(Leave(tuple(peers), "noticed", size), "preemption notice", id=AGENT)
+    return [ForwardRequest(cluster.view, notice)]
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
@@ -280,9 +281,9 @@ def _on_host_joined(cluster: Cluster) -> Transition:
     cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
     if have < goal:
         # A loss is to be made good.
-        return cluster, [ForwardRequest(view, ExternalRequest("resize", why, goal))]
+        return cluster, [ForwardRequest(view, Asked(Resize(goal), why, id=AGENT))]
     # The leader was told that no host has a free slot: it may ask again.
-    return cluster, [ForwardRequest(view, ExternalRequest("free slots", why))] if lacked_slot else []
+    return cluster, [ForwardRequest(view, Asked(Retry(), why, id=AGENT))] if lacked_slot else []
 
 
 def _goal_size(cluster: Cluster, view: View) -> int:

@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kungfu.runtime.core.requests.job_request import (
-    Action,
-    JobRequest,
+from kungfu.runtime.core.request import (
+    Asked,
+    Keep,
+    Leave,
     Migrate,
     Profile,
+    Request,
     Resize,
     SaveCheckpoint,
-    ScaleIn,
     ScaleOut,
+    SetValue,
     StopTraining,
+    in_words,
 )
-from kungfu.runtime.core.terms import Keep
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 
@@ -52,7 +54,7 @@ class AdmissionContext:
     free: Mapping[int, int] = field(default_factory=dict)
 
 
-def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
+def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
     """Why this request is refused, whatever else may be under way; ``None`` where it fits.
 
     Args:
@@ -61,7 +63,7 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
 
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
-    >>> refusal_of(JobRequest("r", ScaleIn((1,))), AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
+    >>> refusal_of(Asked(Leave((1,)), id="r"), AdmissionContext(two, Limits(1, 4), "elastic", {"a": 0}, 60.0))
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
     if context.end_reason:
@@ -75,27 +77,29 @@ def refusal_of(request: JobRequest, context: AdmissionContext) -> str | None:
         # The sender has decided from a view that is not in force any more.
         return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
     # An inelastic job can be saved and stopped, and nothing else.
-    if context.scaling == "inelastic" and not isinstance(request.action, SaveCheckpoint | StopTraining):
+    if context.scaling == "inelastic" and not isinstance(request.what, SaveCheckpoint | StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
-    return _refusal_of_action(request.action, context.view, context)
+    return _refusal_of_what(request.what, context.view, context)
 
 
-def _refusal_of_action(action: Action, view: View, context: AdmissionContext) -> str | None:
-    match action:
+def _refusal_of_what(what: Request | SetValue, view: View, context: AdmissionContext) -> str | None:
+    match what:
         case Resize(size, keep):
             return _out_of_reach(size, keep, context)
         case ScaleOut(count) if count < 1:
             return f"scale-out by {count}: give how many peers shall come, 1 or more"
         case ScaleOut(count, keep):
             return _out_of_reach(view.size + count, keep, context)
-        case ScaleIn(peers):
+        case Leave(peers, "now"):
             return _cannot_leave(peers, view, context.limits)
         case Migrate(peer, host):
             return _not_in_view((peer,), view) or _no_such_host(host, context)
         case Profile():
-            return _cannot_profile(action, context)
-        case _:
+            return _cannot_profile(what, context)
+        case SaveCheckpoint() | StopTraining():
             return None
+        case _:
+            return f"{in_words(what)!r} may not be asked for from outside the training graph"
 
 
 def _out_of_limits(size: int, limits: Limits) -> str | None:

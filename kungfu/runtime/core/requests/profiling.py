@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.requests.job_request import Profile
+from kungfu.runtime.core.request import Profile
 
 __all__ = ["WARM_UP_STEPS", "Point", "Survey", "TimedStep", "start_survey", "with_measured"]
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.requests.job_request import JobRequest, StopTraining, in_words
+from kungfu.runtime.core.request import Asked, StopTraining, in_words
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
 __all__ = [
@@ -71,12 +70,12 @@ class LoggedRequest:
         survey: How far a profile is.
     """
 
-    request: JobRequest
+    request: Asked
     first: Answer
     newest: Answer
     asked_at: float
     until: float
-    external: ExternalRequest | None = None
+    external: Asked | None = None
     survey: Survey | None = None
 
 
@@ -100,7 +99,7 @@ class RequestLog:
 class RequestSubmitted:
     """A request has come."""
 
-    request: JobRequest
+    request: Asked
 
 
 @dataclass(frozen=True)
@@ -148,17 +147,17 @@ def current(log: RequestLog) -> LoggedRequest | None:
     return None if log.under_way is None else log.entries.get(log.under_way)
 
 
-def first_answer(log: RequestLog, request: JobRequest) -> Answer | None:
+def first_answer(log: RequestLog, request: Asked) -> Answer | None:
     """What a request of this id was answered first; a refusal if it was another request."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
         # A new id, or a repetition.
         return entry.first if entry else None
-    given = in_words(entry.request.action)
+    given = in_words(entry.request.what)
     return Answer("refused", f"the id {request.id!r} was given to another request, {given}; choose a new one")
 
 
-def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
+def refusal_of_id(log: RequestLog, request: Asked) -> str | None:
     """Why a request of this id is neither new nor a repetition of one that is remembered; ``None`` if it is."""
     if request.id in log.entries:
         # A repetition: it is given its first answer again.
@@ -168,7 +167,7 @@ def refusal_of_id(log: RequestLog, request: JobRequest) -> str | None:
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
     count = len(log.forgotten) // _LINE
     # The text of forgotten ids is full: another id may be a repetition of one that is not in it.
-    if count >= MOST_FORGOTTEN and not isinstance(request.action, StopTraining):
+    if count >= MOST_FORGOTTEN and not isinstance(request.what, StopTraining):
         return (
             f"this job has answered {count + len(log.entries)} requests and cannot tell any more "
             "whether an id is new; it takes only stop: go on from a checkpoint in a new job"

@@ -20,20 +20,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
-from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
-from kungfu.runtime.core.requests.job_request import (
-    Action,
-    JobRequest,
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
     Migrate,
     Profile,
+    Request,
     Resize,
     SaveCheckpoint,
-    ScaleIn,
     ScaleOut,
+    SetValue,
     StopTraining,
     in_words,
 )
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
 from kungfu.runtime.core.requests.profiling import start_survey, with_measured
 from kungfu.runtime.core.requests.request_log import (
     Answer,
@@ -55,7 +55,7 @@ from kungfu.runtime.core.view import View
 
 __all__ = ["LogTransition", "step"]
 
-LogTransition = tuple[RequestLog, list[ExternalRequest]]
+LogTransition = tuple[RequestLog, list[Asked]]
 
 
 def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
@@ -82,7 +82,7 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
         # Training has ended: a stop asked for that, and nothing else can happen any more.
-        case TrainingEnded() if isinstance(entry.request.action, StopTraining):
+        case TrainingEnded() if isinstance(entry.request.what, StopTraining):
             return _with_end(log, entry, "carried out", "training has ended", context), []
         case TrainingEnded():
             return _with_end(log, entry, "refused", context.end_reason, context), []
@@ -94,7 +94,7 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
             return log, []
 
 
-def _on_submitted(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
     if request.id in log.entries or refusal_of_id(log, request) is not None:
         # The id was given before: the sender hears its first answer, or why it needs another id.
         return log, []
@@ -110,24 +110,24 @@ def _on_submitted(log: RequestLog, request: JobRequest, context: AdmissionContex
     return _accept(log, request, context, now)
 
 
-def _blocking_request(log: RequestLog, request: JobRequest, now: float) -> str | None:
+def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
     """Why the request that is under way keeps this one from being taken; ``None`` where it does not."""
     other = current(log)
     if other is None:
         # Nothing is under way.
         return None
-    if isinstance(request.action, StopTraining) and not isinstance(other.request.action, StopTraining):
+    if isinstance(request.what, StopTraining) and not isinstance(other.request.what, StopTraining):
         # A stop does not wait: it takes the place of what is under way.
         return None
     since = now - other.asked_at
-    return f"{in_words(other.request.action)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
+    return f"{in_words(other.request.what)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
 
 
-def _accept(log: RequestLog, request: JobRequest, context: AdmissionContext, now: float) -> LogTransition:
+def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
     assert context.view is not None
-    size, action = context.view.size, request.action
-    survey = start_survey(action, initial_size=size) if isinstance(action, Profile) else None
-    external = _external_request(request.id, action, size=size, hosts=context.hosts)
+    size = context.view.size
+    survey = start_survey(request.what, initial_size=size) if isinstance(request.what, Profile) else None
+    external = _resolved(request, size=size, hosts=context.hosts)
     answer = Answer("accepted", "", context.view.version)
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
     log = replace(with_entry(log, entry), under_way=request.id)
@@ -137,36 +137,32 @@ def _accept(log: RequestLog, request: JobRequest, context: AdmissionContext, now
     return log, [external]  # in any case: a policy may be about to change what is so already
 
 
-def _external_request(name: str, action: Action, *, size: int, hosts: Mapping[str, int]) -> ExternalRequest:
-    """What the leader is told first of an action."""
-    why = f"kungfu {in_words(action)}"
-    match action:
-        case Resize(target, keep):
-            return ExternalRequest("resize", why, size=target, id=name, keep=keep)
+def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
+    """A request as the barrier is asked for it first: of a size and of numbers of hosts, and with its command."""
+    what: Request | SetValue = request.what
+    name = request.id
+    match what:
         case ScaleOut(count, keep):
-            return ExternalRequest("resize", why, size=size + count, id=name, keep=keep)
-        case ScaleIn(peers, keep):
+            what = Resize(size + count, keep)
+        case Leave(peers, "now", keep=keep):
             going = tuple(dict.fromkeys(peers))
-            return ExternalRequest("leave", why, size=size - len(going), peers=going, id=name, keep=keep)
+            what = Leave(going, "now", size - len(going), keep)
         case Migrate(peer, host):
-            return ExternalRequest("replace", why, size=size, peers=(peer,), id=name, host=hosts[host])
-        case SaveCheckpoint():
-            return ExternalRequest("checkpoint", why, id=name)
-        case StopTraining():
-            return ExternalRequest("stop", why, id=name)
+            what = Leave((peer,), "replaced", size, host=hosts[host])
         case Profile(_, maximum, _, keep):
-            return ExternalRequest("resize", why, size=maximum, id=f"{name}/0", keep=keep)
+            what, name = Resize(maximum, keep), f"{name}/0"
+    return Asked(what, request.by or f"kungfu {in_words(request.what)}", id=name)
 
 
-def _is_met(external: ExternalRequest | None, view: View | None) -> bool:
+def _is_met(external: Asked | None, view: View | None) -> bool:
     """Whether the view is as the external request asks for; of a checkpoint and a stop the leader tells instead."""
     if view is None or external is None:
         return False
-    match external.kind:
-        case "resize":
-            return view.size == external.size
-        case "leave" | "replace":
-            return all(view.rank_of(peer) is None for peer in external.peers)
+    match external.what:
+        case Resize(size):
+            return view.size == size
+        case Leave(peers):
+            return all(view.rank_of(peer) is None for peer in peers)
         case _:
             return False
 
@@ -190,7 +186,7 @@ def _on_leader_replied(
     if event.refusal:
         # The leader cannot: the disk for a checkpoint is full, say.
         return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
-    if entry.external.kind != "checkpoint":
+    if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, and the end of training, show whether the others are carried out.
         return log, []
     return _with_end(log, entry, "carried out", event.result, context), []
@@ -212,11 +208,13 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     survey, external = entry.survey, entry.external
     assert survey is not None
     assert external is not None
+    assert isinstance(external.what, Resize)
     newest = replace(entry.newest, points=survey.measured)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
-    if survey.goal != external.size:
+    if survey.goal != external.what.size:
         # This size is measured: the leader is told the next one, or the size that the job had before.
-        external = replace(external, id=f"{entry.request.id}/{len(survey.measured)}", size=survey.goal)
+        name, what = f"{entry.request.id}/{len(survey.measured)}", replace(external.what, size=survey.goal)
+        external = replace(external, id=name, what=what)
         entry = replace(entry, external=external)
         if not _is_met(external, context.view):
             # The job does not happen to have that size already.
@@ -227,10 +225,11 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     return with_entry(log, entry), []
 
 
-def _back_to_initial_size(entry: LoggedRequest) -> list[ExternalRequest]:
+def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
     """What takes the job of a profile that does not come to its end back to the size that it had."""
-    if entry.survey is None or entry.external is None:
+    if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
         # Only a profile changes the size for a while.
         return []
     why = "back to the size before a profile that did not come to its end"
-    return [replace(entry.external, why=why, size=entry.survey.initial_size, id=f"{entry.request.id}/home")]
+    what = replace(entry.external.what, size=entry.survey.initial_size)
+    return [replace(entry.external, what=what, by=why, id=f"{entry.request.id}/home")]

@@ -16,7 +16,7 @@ from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_failure, from_rescale_request, from_terms, from_view, to_failure, to_shadow
+from kungfu.runtime.ipc.convert import from_asked, from_failure, from_terms, from_view, to_failure, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.rendezvous.state_comparison import (
@@ -161,7 +161,7 @@ class BarrierProtocol:
         # Another number of processes is needed for what is under way.
         if decision.prepare is not None:
             self.agent_client.request_size(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
-        requests = map(from_rescale_request, decision.requests)
+        requests = map(from_asked, decision.requests)
         verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         # Another view: its members need the address of its attachment, and joiners an admission.
         if decision.view.version != view.version:

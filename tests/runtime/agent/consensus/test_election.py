@@ -15,7 +15,8 @@ from kungfu.runtime.agent.consensus.job_snapshot import RequestLogEncoder, parse
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, RequestLog, StopTraining
+from kungfu.runtime.core.request import Asked, StopTraining
+from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.request_log import with_entry
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -76,7 +77,7 @@ def test_before_the_first_view_nobody_takes_over() -> None:
 
 
 def test_a_new_leader_knows_the_requests_of_the_newest_state_among_its_voters() -> None:
-    request, answer = JobRequest("r", StopTraining()), Answer("refused", "no", 1)
+    request, answer = Asked(StopTraining(), id="r"), Answer("refused", "no", 1)
     log = with_entry(RequestLog(), LoggedRequest(request, answer, answer, 0.0, 1.0))
     with agents(3) as (hosts, (leader, one, two)):
         follow(one, 0, text=state(0, 1, 2, hosts=3), requests=RequestLogEncoder().encode(RequestLog()))

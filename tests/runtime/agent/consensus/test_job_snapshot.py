@@ -13,14 +13,14 @@ from kungfu.runtime.agent.consensus.job_snapshot import (
     serialize_snapshot,
 )
 from kungfu.runtime.core.cluster import Cluster, Rules
-from kungfu.runtime.core.requests import Answer, JobRequest, LoggedRequest, RequestLog
-from kungfu.runtime.core.requests.job_request import Resize
+from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id, with_entry
 from kungfu.runtime.settings import Deadlines
 
 
 def asked(log: RequestLog, name: str) -> RequestLog:
-    request, answer = JobRequest(name, Resize(9)), Answer("refused", "a size of 9", 1)
+    request, answer = Asked(Resize(9), id=name), Answer("refused", "a size of 9", 1)
     return with_entry(log, LoggedRequest(request, answer, answer, 0.0, 1.0))
 
 
@@ -38,9 +38,9 @@ def test_ids_of_requests_that_ended_long_ago_take_less_than_remembered_ones() ->
     for number in range(REMEMBERED + 1):
         log = asked(log, str(number))
     full = replace(log, forgotten=log.forgotten * MOST_FORGOTTEN)
-    assert refusal_of_id(full, JobRequest("0", Resize(9))) is not None
-    assert refusal_of_id(full, JobRequest("new", Resize(9))) is not None, "it takes no others"
-    assert refusal_of_id(log, JobRequest("new", Resize(9))) is None
+    assert refusal_of_id(full, Asked(Resize(9), id="0")) is not None
+    assert refusal_of_id(full, Asked(Resize(9), id="new")) is not None, "it takes no others"
+    assert refusal_of_id(log, Asked(Resize(9), id="new")) is None
     remembered_s = min(sent_s(log) for _ in range(3))
     assert min(sent_s(full) for _ in range(3)) < 2 * remembered_s
 

@@ -14,7 +14,6 @@ import pytest
 
 from kungfu.runtime.agent.controller.peer_client import NotifyFailed, PeerClient
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
@@ -25,6 +24,7 @@ from kungfu.runtime.core.cluster import (
     Rules,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -36,7 +36,7 @@ from kungfu.runtime.settings import Deadlines, Limits, Settings
 SECRET = "ab" * 32
 SHORT_S = 0.3  # of a wait that is to expire, before a message is told again
 SOON_S = 60.0
-RESIZE = ExternalRequest("resize", "kungfu resize 3", size=3, id="r")
+RESIZE = Asked(Resize(3), "kungfu resize 3", id="r")
 
 
 class ListeningPeer(PeerService):

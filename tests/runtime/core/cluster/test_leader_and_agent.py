@@ -6,14 +6,13 @@ the agent hears what it decided. That is all the delay there is between them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared, decide
-from kungfu.runtime.core.barrier_requests import BarrierRequests, ExternalRequest, Leave, RescaleRequest
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     Cluster,
@@ -35,7 +34,8 @@ from kungfu.runtime.core.cluster import (
     start_job,
     step,
 )
-from kungfu.runtime.core.terms import SettingChange, Terms
+from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines, Limits
 
@@ -53,7 +53,7 @@ class World:
     now: float = 0.0
     wanted: int = 0
     killed: set[int] = field(default_factory=set)
-    forwarded: ExternalRequest | None = None
+    forwarded: Asked | None = None
 
     def tell(self, event: Event) -> None:
         self.cluster, commands = step(self.cluster, event, self.now)
@@ -100,22 +100,22 @@ def happen(world: World, what: str, which: int) -> None:
             world.tell(ProcessEnded(peer, -9))
 
 
-Asked = int | Literal["evict", "stop"] | None
+Wish = int | Literal["evict", "stop"] | None
 
 
-def hold_barrier(world: World, *, asked: Asked, meanwhile: list[tuple[str, int]]) -> None:
+def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
     prepared, world.offer = world.offer, None
     forwarded, world.forwarded = world.forwarded, None
-    external = None if forwarded is None else forwarded.rescale(step=1)
     world.wanted = asked if isinstance(asked, int) else world.wanted
-    requests = BarrierRequests(external=external)
+    requests = [] if forwarded is None else [forwarded]
     if asked == "stop":
-        requests = replace(requests, settings=(SettingChange("stop", 0.0, "rule", 1),))
+        requests.append(Asked(StopTraining(), "rule", 1))
+    elif asked == "evict":
+        going = world.view.ids[world.view.size // 2]
+        requests.append(Asked(Leave((going,), "now", world.view.size - 1, "local_batch_size"), "rule", 1))
     elif asked is not None:
-        leave = Leave((world.view.ids[world.view.size // 2],), "now") if asked == "evict" else None
-        size = world.view.size - 1 if asked == "evict" else asked
-        requests = replace(requests, rescale=(RescaleRequest(size, "local_batch_size", "rule", 1, leave=leave),))
+        requests.append(Asked(Resize(asked, "local_batch_size"), "rule", 1))
     decision = decide(world.view, world.terms, LIMITS, requests=requests, prepared=prepared)
     for what, which in meanwhile:
         happen(world, what, which)

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
@@ -42,6 +41,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 NO_SLOT = "no host has a free slot"
@@ -180,7 +180,7 @@ def test_it_is_replaced_even_if_its_process_ends_before_its_view_does() -> None:
 
 def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
     cluster, commands = after(noticed_on_full_hosts(1, 2), ViewStarted(view_of(0, 2, version=2)))
-    again = ForwardRequest(view_of(0, 2, version=2), ExternalRequest("notice", "preemption notice", 3, (2,)))
+    again = ForwardRequest(view_of(0, 2, version=2), Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT))
     assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
     cluster, commands = after(cluster, SizeWanted(4), PeerProgressed(peer(3), ready=True))
     assert commands == [], "the leader hears of both together"
@@ -225,7 +225,9 @@ def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() ->
 
 def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> None:
     cluster, commands = after(training(3, 2, 2), HostNoticed(0))
-    assert commands == [ForwardRequest(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (0, 1)))]
+    assert commands == [
+        ForwardRequest(view_of(0, 1, 2), Asked(Leave((0, 1), "noticed", 3), "preemption notice", id=AGENT))
+    ]
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(
@@ -276,7 +278,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     alone = cluster.regrouping.formed
     cluster, _ = after(cluster, ViewStarted(alone))
     cluster, commands = after(cluster, HostJoined(1, 1))
-    assert commands == [ForwardRequest(alone, ExternalRequest("resize", "a host with free slots has come", 2))]
+    assert commands == [ForwardRequest(alone, Asked(Resize(2), "a host with free slots has come", id=AGENT))]
     assert after(cluster, SizeWanted(2))[1] == [Spawn(3, 1)]
 
 
@@ -291,7 +293,7 @@ def test_a_host_that_comes_where_a_peer_found_no_slot_lets_the_leader_ask_again_
     full, commands = after(training(2, 1, 1), SizeWanted(3))
     assert commands == [OfferJoiners(view_of(0, 1), Prepared((), (2,), f"peer 2: {NO_SLOT}"))]
     told, commands = after(full, HostJoined(2, 1))
-    request = ExternalRequest("free slots", "a host with free slots has come")
+    request = Asked(Retry(), "a host with free slots has come", id=AGENT)
     assert commands == [ForwardRequest(view_of(0, 1), request)]
     assert after(told, HostJoined(3, 1))[1] == []
     assert after(told, SizeWanted(3))[1] == [Spawn(3, 2)]

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
@@ -32,6 +31,7 @@ from kungfu.runtime.core.cluster import (
     ViewStarted,
     start_job,
 )
+from kungfu.runtime.core.request import AGENT, Asked, Leave
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 DIED = "peer rank=1 died during gradients"
@@ -270,7 +270,9 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 
 def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
-    assert commands == [ForwardRequest(view_of(0, 1, 2), ExternalRequest("notice", "preemption notice", 3, (1,)))]
+    assert commands == [
+        ForwardRequest(view_of(0, 1, 2), Asked(Leave((1,), "noticed", 3), "preemption notice", id=AGENT))
+    ]
     _, commands = after(cluster, SizeWanted(4))
     assert commands == [Spawn(3)], "the leader counts the one who leaves"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.requests import Point, Profile, TimedStep
+from kungfu.runtime.core.request import Profile
+from kungfu.runtime.core.requests import Point, TimedStep
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, start_survey, with_measured
 
 

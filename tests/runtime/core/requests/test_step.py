@@ -8,24 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier_requests import ExternalRequest
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    SaveCheckpoint,
+    ScaleOut,
+    StopTraining,
+)
 from kungfu.runtime.core.requests import (
-    Action,
     AdmissionContext,
     Answer,
     Event,
-    JobRequest,
     LeaderReplied,
-    Migrate,
-    Profile,
     RequestLog,
     RequestSubmitted,
-    Resize,
-    SaveCheckpoint,
-    ScaleIn,
-    ScaleOut,
     StepsMeasured,
-    StopTraining,
     TimedStep,
     TimePassed,
     TrainingEnded,
@@ -53,11 +54,11 @@ class Job:
     view: View = field(default_factory=lambda: view(1, 0, 1))
     limits: Limits = field(default_factory=lambda: Limits(1, 4))
     log: RequestLog = field(default_factory=RequestLog)
-    told: list[ExternalRequest] = field(default_factory=list)
+    told: list[Asked] = field(default_factory=list)
     now: float = 0.0
     end_reason: str = ""
 
-    def hears(self, event: Event) -> list[ExternalRequest]:
+    def hears(self, event: Event) -> list[Asked]:
         context = AdmissionContext(
             self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9}
         )
@@ -65,19 +66,19 @@ class Job:
         self.told += externals
         return externals
 
-    def asked(self, name: str, action: Action, *, if_view: int | None = None) -> Answer:
-        request = JobRequest(name, action, if_view)
+    def asked(self, name: str, action: Request, *, if_view: int | None = None) -> Answer:
+        request = Asked(action, id=name, if_view=if_view)
         self.hears(RequestSubmitted(request))
         answer = first_answer(self.log, request)
         assert answer is not None
         return answer
 
-    def moved(self, *peers: int) -> list[ExternalRequest]:
+    def moved(self, *peers: int) -> list[Asked]:
         """Another view is in force."""
         self.view = view(self.view.version + 1, *peers)
         return self.hears(ViewChanged())
 
-    def trained(self, steps: int) -> list[ExternalRequest]:
+    def trained(self, steps: int) -> list[Asked]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
         size = self.view.size
         return self.hears(StepsMeasured((TimedStep(size, 6, 1 / size),) * steps))
@@ -89,25 +90,30 @@ class Job:
         return self.log.entries[name].newest.reason
 
 
+def size_of(external: Asked) -> int:
+    assert isinstance(external.what, Resize)
+    return external.what.size
+
+
 @pytest.mark.parametrize(
     ("action", "external", "after"),
     [
-        (Resize(3), ExternalRequest("resize", "kungfu resize 3", size=3, id="r"), (0, 1, 2)),
+        (Resize(3), Asked(Resize(3), "kungfu resize 3", id="r"), (0, 1, 2)),
         (
             ScaleOut(2, keep="local_batch_size"),
-            ExternalRequest("resize", "kungfu scale-out 2", size=4, id="r", keep="local_batch_size"),
+            Asked(Resize(4, keep="local_batch_size"), "kungfu scale-out 2", id="r"),
             (0, 1, 2, 3),
         ),
-        (ScaleIn((0, 0)), ExternalRequest("leave", "kungfu scale-in 0 0", size=1, peers=(0,), id="r"), (1,)),
+        (Leave((0, 0)), Asked(Leave((0,), "now", 1), "kungfu scale-in 0 0", id="r"), (1,)),
         (
             Migrate(1, "a"),
-            ExternalRequest("replace", "kungfu migrate 1 -> a", size=2, peers=(1,), id="r", host=0),
+            Asked(Leave((1,), "replaced", 2, host=0), "kungfu migrate 1 -> a", id="r"),
             (0, 2),
         ),
     ],
 )
 def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
-    action: Action, external: ExternalRequest, after: tuple[int, ...]
+    action: Request, external: Asked, after: tuple[int, ...]
 ) -> None:
     job = Job()
     assert job.asked("r", action) == Answer("accepted", view=1)
@@ -131,7 +137,7 @@ def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> 
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
     assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
-    assert [external.size for external in job.told] == [2]
+    assert [size_of(external) for external in job.told] == [2]
 
 
 def test_a_checkpoint_is_done_when_the_leader_says_so() -> None:
@@ -163,7 +169,7 @@ def test_only_one_request_is_under_way_and_the_other_hears_which() -> None:
     job = Job()
     job.asked("r", Resize(3))
     job.now = 4.0
-    assert job.asked("s", ScaleIn((1,))).reason == "resize 3 is under way, asked for 4 s ago as 'r'"
+    assert job.asked("s", Leave((1,))).reason == "resize 3 is under way, asked for 4 s ago as 'r'"
     assert len(job.told) == 1
 
 
@@ -229,7 +235,7 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
     told, log = list(job.told), job.log
     assert "0" not in log.entries
     for action in (StopTraining(), Resize(3)):
-        request = JobRequest("0", action)
+        request = Asked(action, id="0")
         assert job.hears(RequestSubmitted(request)) == []
         assert refusal_of_id(job.log, request) == (
             "the id '0' was given to a request of this job that ended long ago; choose a new one"
@@ -239,9 +245,11 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
     job = Job(log=RequestLog(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
-    assert job.hears(RequestSubmitted(JobRequest("new", Resize(3)))) == []
-    assert "takes only stop" in (refusal_of_id(job.log, JobRequest("new", Resize(3))) or "")
-    assert [external.kind for external in job.hears(RequestSubmitted(JobRequest("end", StopTraining())))] == ["stop"]
+    assert job.hears(RequestSubmitted(Asked(Resize(3), id="new"))) == []
+    assert "takes only stop" in (refusal_of_id(job.log, Asked(Resize(3), id="new")) or "")
+    assert [external.what for external in job.hears(RequestSubmitted(Asked(StopTraining(), id="end")))] == [
+        StopTraining()
+    ]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -250,18 +258,18 @@ def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() 
 def test_a_profile_goes_up_and_down_through_the_sizes_and_home_again() -> None:
     job = Job(limits=Limits(1, 3))
     job.asked("p", Profile(1, 3, 2))
-    assert [(external.id, external.size) for external in job.told] == [("p/0", 3)]
+    assert [(external.id, size_of(external)) for external in job.told] == [("p/0", 3)]
     job.trained(50)  # not of the size that is asked for
     job.moved(0, 1, 2)
     job.trained(WARM_UP_STEPS + 1)
     job.trained(1)
-    assert [(external.id, external.size) for external in job.told[1:]] == [("p/1", 2)]
+    assert [(external.id, size_of(external)) for external in job.told[1:]] == [("p/1", 2)]
     job.moved(0, 1)
     job.trained(WARM_UP_STEPS + 2)
     job.moved(0)
     job.trained(WARM_UP_STEPS + 2)
     assert job.state("p") == "accepted"
-    assert [external.size for external in job.told] == [3, 2, 1, 2]
+    assert [size_of(external) for external in job.told] == [3, 2, 1, 2]
     job.moved(0, 3)
     answer = job.log.entries["p"].newest
     assert answer.state == "carried out"
@@ -273,7 +281,7 @@ def test_a_profile_of_the_present_size_alone_changes_nothing() -> None:
     job.asked("p", Profile(2, 2, 4))
     job.trained(WARM_UP_STEPS + 4)
     assert job.state("p") == "carried out"
-    assert [external.size for external in job.told] == [2]
+    assert [size_of(external) for external in job.told] == [2]
 
 
 def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() -> None:
@@ -281,7 +289,7 @@ def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() ->
     job.asked("p", Profile(1, 2, 1))
     job.trained(WARM_UP_STEPS + 1)
     assert job.hears(LeaderReplied("p/1", refusal="it cannot be")) == [
-        ExternalRequest("resize", "back to the size before a profile that did not come to its end", size=2, id="p/home")
+        Asked(Resize(2), "back to the size before a profile that did not come to its end", id="p/home")
     ]
     answer = job.log.entries["p"].newest
     assert (answer.state, answer.reason, len(answer.points)) == ("refused", "it cannot be", 1)
@@ -305,13 +313,13 @@ def test_a_profile_expires_only_when_it_makes_no_progress() -> None:
 ACTIONS = st.one_of(
     st.builds(Resize, st.integers(0, 5)),
     st.builds(ScaleOut, st.integers(0, 4)),
-    st.builds(ScaleIn, st.lists(st.integers(0, 6), max_size=3).map(tuple)),
+    st.builds(Leave, st.lists(st.integers(0, 6), max_size=3).map(tuple)),
     st.builds(Migrate, st.integers(0, 6), st.sampled_from(["a", "b"])),
     st.builds(Profile, st.integers(0, 4), st.integers(0, 5), st.integers(0, 3)),
     st.just(SaveCheckpoint()),
     st.just(StopTraining()),
 )
-REQUESTS = st.builds(JobRequest, st.sampled_from("uvwxyz"), ACTIONS, st.none() | st.integers(1, 5))
+REQUESTS = st.builds(Asked, ACTIONS, id=st.sampled_from("uvwxyz"), if_view=st.none() | st.integers(1, 5))
 VIEWS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
 NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
 EVENTS = st.one_of(
@@ -355,7 +363,7 @@ def test_at_most_one_request_is_under_way_and_an_end_is_final(events: list[Event
 def test_a_repeated_request_gets_the_first_answer_again_and_changes_nothing(
     events: list[Event | list[int]], data: st.DataObject
 ) -> None:
-    job, first = Job(), dict[str, tuple[JobRequest, Answer]]()
+    job, first = Job(), dict[str, tuple[Asked, Answer]]()
     for event in events:
         happens(job, event)
         if isinstance(event, RequestSubmitted) and event.request.id not in first:
@@ -377,4 +385,4 @@ def test_what_a_request_asks_of_the_leader_keeps_to_the_limits_of_the_job(events
         if isinstance(event, list) and not 2 <= len(event) <= 3:
             continue
         happens(job, event)
-    assert all(2 <= external.size <= 3 for external in job.told if external.kind == "resize")
+    assert all(2 <= one.what.size <= 3 for one in job.told if isinstance(one.what, Resize))

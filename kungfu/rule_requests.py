@@ -1,8 +1,8 @@
-"""The requests of the rules that fired to a barrier, for real peers and modelled ones alike."""
+"""The requests of rules that fired, and of the hooks that they call, for real peers and modelled ones alike."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kungfu.compiler.fired import FiredRule
@@ -10,29 +10,39 @@ from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalB
 from kungfu.control.hook import Control, HookRequest, HookRequestKind
 from kungfu.errors import PolicyError
 from kungfu.policy_definition.policy import in_brackets
-from kungfu.runtime.core.barrier_requests import BarrierRequests, Leave, RescaleRequest, When
-from kungfu.runtime.core.terms import Keep, SettingChange, SettingKind
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Request,
+    Resize,
+    SaveCheckpoint,
+    SetBatch,
+    SetRate,
+    SetValue,
+    StopTraining,
+    When,
+)
 from kungfu.runtime.core.view import View, is_slow
 from kungfu.signal.source_location import location_in_traceback
 
 __all__ = [
     "HookAnswer",
+    "asked_by",
     "call_hook",
     "call_last_hook",
     "requests_of",
-    "setting_change_of",
     "within_replacements",
 ]
 
 _CHANGING_THE_SIZE: tuple[HookRequestKind, ...] = ("rescale", "evict")
 _REPLACING: tuple[HookRequestKind, ...] = ("replace",)
 _CHANGING_THE_CLUSTER = (*_CHANGING_THE_SIZE, *_REPLACING)
-_SETTINGS: Mapping[HookRequestKind, SettingKind] = {
-    "set_global_batch_size": "global_batch_size",
-    "set_learning_rate": "learning_rate",
-    "stop": "stop",
-}
-_OF_LATER_STEPS = (*_CHANGING_THE_CLUSTER, *_SETTINGS)
+_OF_LATER_STEPS: tuple[HookRequestKind, ...] = (
+    *_CHANGING_THE_CLUSTER,
+    "set_global_batch_size",
+    "set_learning_rate",
+    "stop",
+)
 _BUDGET_USED_UP, _OVER = "its budget of rescales is used up", "training is over"
 _REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
@@ -112,7 +122,7 @@ def requests_of(
     *,
     call: Callable[[FiredRule, Call], Iterable[HookRequest]],
     speeds: Callable[[], Mapping[int, float]] = dict,
-) -> BarrierRequests:
+) -> Iterator[Asked]:
     """The requests of rules that fired to a barrier of ``view``, in the order of the policies.
 
     Args:
@@ -122,14 +132,19 @@ def requests_of(
         speeds: Gives the speeds of peers by id, where they are measured. Where the budget allows fewer replacements
             than a rule asks for, the slowest peers are replaced.
     """
-    asked = BarrierRequests()
     for one in fired:
         if isinstance(one.action, Call):
-            for request in call(one, one.action):
-                asked = _with_hook(asked, one, request, view)
+            requests = [_of_hook(request, view) for request in call(one, one.action)]
         else:
-            asked = _with_rule(asked, within_replacements(one, view, speeds), view)
-    return asked
+            requests = [_of_rule(within_replacements(one, view, speeds), view)]
+        # A mask may name ranks that have left since.
+        yield from (asked_by(one, request) for request in requests if request is not None)
+
+
+def asked_by(fired: FiredRule, request: Request | SetValue | None = None) -> Asked:
+    """A request as asked by a rule that fired, or by its hook; of a rule on a rescale its setting."""
+    what = _setting(fired) if request is None else request
+    return Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
@@ -143,62 +158,51 @@ def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mappi
     return replace(fired, ranks=tuple(sorted(order[:left])))
 
 
-def _with_rule(asked: BarrierRequests, fired: FiredRule, view: View) -> BarrierRequests:
-    action = fired.action
-    if isinstance(action, Rescale):
-        request = _request(fired, round(fired.value), keep=action.keep)
-        return _and_rescale(asked, replace(request, max_global_batch=action.max_global_batch))
-    if isinstance(action, Evict):
-        return _and_rescale(asked, _leave_request(fired, view, fired.ranks, when="now"))
-    if isinstance(action, Replace):
-        return _and_rescale(asked, _leave_request(fired, view, fired.ranks, when="replaced"))
-    if isinstance(action, Checkpoint):
-        return replace(asked, checkpoints=(*asked.checkpoints, fired.rule))
-    return replace(asked, settings=(*asked.settings, setting_change_of(fired)))
+def _of_rule(fired: FiredRule, view: View) -> Request | None:
+    match fired.action:
+        case Rescale(keep=keep, max_global_batch=most):
+            return Resize(round(fired.value), keep, most)
+        case Evict():
+            return _leave(view, fired.ranks, when="now")
+        case Replace():
+            return _leave(view, fired.ranks, when="replaced")
+        case Checkpoint():
+            return SaveCheckpoint()
+    return _setting(fired)
 
 
-def _with_hook(asked: BarrierRequests, fired: FiredRule, request: HookRequest, view: View) -> BarrierRequests:
-    """What a hook asks for is asked for as by a rule of its name."""
+def _setting(fired: FiredRule) -> Request:
+    """The setting that a rule that fired asks for."""
+    match fired.action:
+        case SetLearningRate(ramp_length=length, unit=unit):
+            return SetRate(fired.value, length, unit)
+        case SetGlobalBatchSize():
+            return SetBatch(fired.value)
+    return StopTraining()
+
+
+def _of_hook(request: HookRequest, view: View) -> Request | SetValue | None:
     match request.kind:
         case "rescale":
-            return _and_rescale(asked, _request(fired, request.value, keep=request.keep))
+            return Resize(request.value, request.keep)
         case "evict":
-            return _and_rescale(asked, _leave_request(fired, view, request.ranks, when="now"))
+            return _leave(view, request.ranks, when="now")
         case "replace":
-            return _and_rescale(asked, _leave_request(fired, view, request.ranks, when="replaced"))
+            return _leave(view, request.ranks, when="replaced")
         case "checkpoint":
-            return replace(asked, checkpoints=(*asked.checkpoints, fired.rule))
-        case "set_value":  # it is the program's, and no barrier's
-            return asked
-    kind = _SETTINGS[request.kind]
-    change = SettingChange(kind, request.value, fired.rule, fired.step, fired.inputs, request.ramp_length, request.unit)
-    return replace(asked, settings=(*asked.settings, change))
+            return SaveCheckpoint()
+        case "set_value":
+            return SetValue(request.name, request.value)
+        case "set_global_batch_size":
+            return SetBatch(request.value)
+        case "set_learning_rate":
+            return SetRate(request.value, request.ramp_length, request.unit)
+        case "stop":
+            return StopTraining()
 
 
-def _and_rescale(asked: BarrierRequests, request: RescaleRequest | None) -> BarrierRequests:
-    # A mask may name ranks that have left since.
-    return asked if request is None else replace(asked, rescale=(*asked.rescale, request))
-
-
-def setting_change_of(fired: FiredRule) -> SettingChange:
-    """The setting that a rule that fired asks for."""
-    name, step, action = fired.rule, fired.step, fired.action
-    if isinstance(action, SetLearningRate):
-        return SettingChange("learning_rate", fired.value, name, step, fired.inputs, action.ramp_length, action.unit)
-    if isinstance(action, SetGlobalBatchSize):
-        return SettingChange("global_batch_size", fired.value, name, step, fired.inputs)
-    return SettingChange("stop", fired.value, name, step, fired.inputs)
-
-
-def _leave_request(fired: FiredRule, view: View, ranks: Iterable[int], *, when: When) -> RescaleRequest | None:
+def _leave(view: View, ranks: Iterable[int], *, when: When) -> Leave | None:
     """The peers of these ranks, by id, for a rule knows ranks; ``None`` where it names none."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
-    if not peers:
-        return None
-    return _request(fired, view.size - len(peers) if when == "now" else view.size, leave=Leave(peers, when))
-
-
-def _request(
-    fired: FiredRule, size: int, *, keep: Keep = "local_batch_size", leave: Leave | None = None
-) -> RescaleRequest:
-    return RescaleRequest(size, keep, fired.rule, fired.step, fired.inputs, fired.won, fired.lost, leave)
+    size = view.size - len(peers) if when == "now" else view.size
+    return Leave(peers, when, size, "local_batch_size") if peers else None

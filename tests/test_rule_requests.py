@@ -10,55 +10,23 @@ from typing import Any
 import pytest
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.compiler.rule_requests import call_hook, requests_of
-from kungfu.control import Call, Evict, Replace, Rescale
+from kungfu.control import Call, Evict, Replace, Rescale, SetGlobalBatchSize
 from kungfu.control.hook import Control, HookRequest
 from kungfu.errors import PolicyError
-from kungfu.runtime.core.barrier_requests import (
-    BarrierRequests,
-    ExternalRequest,
-    ExternalRequestKind,
+from kungfu.rule_requests import call_hook, requests_of
+from kungfu.runtime.core.request import (
+    Asked,
     Leave,
-    Merged,
-    RescaleRequest,
+    Resize,
+    SaveCheckpoint,
+    SetBatch,
+    SetRate,
+    StopTraining,
+    When,
     merge,
 )
 from kungfu.runtime.core.view import Peer, View
 from kungfu.signal import Constant
-
-RULES = BarrierRequests((RescaleRequest(3, "local_batch_size", "grow", 7),), checkpoints=("a rule",))
-
-
-@pytest.mark.parametrize(
-    ("kind", "leave"),
-    [
-        ("resize", None),
-        ("leave", Leave((1,), "now")),
-        ("notice", Leave((1,), "noticed")),
-        ("replace", Leave((1,), "replaced")),
-    ],
-)
-def test_an_external_request_for_other_peers_stands_beside_those_of_the_rules(
-    kind: ExternalRequestKind, leave: Leave | None
-) -> None:
-    found = RULES.with_external(ExternalRequest(kind, "kungfu says so", size=2, peers=(1,)), step=9)
-    assert found.external == RescaleRequest(2, "global_batch_size", "kungfu says so", 9, leave=leave)
-    assert (found.rescale, found.settings, found.checkpoints) == (RULES.rescale, (), ("a rule",))
-
-
-def test_the_batch_that_stays_is_the_one_that_was_asked_for() -> None:
-    resize = ExternalRequest("resize", "kungfu resize 2", size=2, keep="local_batch_size")
-    found = BarrierRequests().with_external(resize, step=9)
-    assert found.external is not None
-    assert found.external.keep == "local_batch_size"
-
-
-def test_a_checkpoint_and_the_end_of_training_change_no_peers() -> None:
-    found = RULES.with_external(ExternalRequest("checkpoint", "kungfu checkpoint"), step=9)
-    assert (found.external, found.checkpoints) == (None, ("a rule", "kungfu checkpoint"))
-    (setting,) = RULES.with_external(ExternalRequest("stop", "kungfu stop"), step=9).settings
-    assert (setting.kind, setting.rule, setting.step) == ("stop", "kungfu stop", 9)
-
 
 # ---- several rules in one step ---------------------------------------------------------------------------------------
 
@@ -71,58 +39,82 @@ def marked(action: Any, *ranks: int, rule: str = "slow") -> FiredRule:
     return FiredRule(7, rule, action(Constant(False)), math.nan, {}, ranks)
 
 
-def asked(fired: list[FiredRule], *, hook: int | None = None, hooks: Sequence[HookRequest] = ()) -> BarrierRequests:
+def leave(*peers: int, when: When = "now") -> Leave:
+    size = VIEW.size - len(peers) if when == "now" else VIEW.size
+    return Leave(peers, when, size, "local_batch_size")
+
+
+def asked(fired: list[FiredRule], *, hook: int | None = None, hooks: Sequence[HookRequest] = ()) -> tuple[Asked, ...]:
     requests = hooks if hook is None else (HookRequest("rescale", hook),)
-    return requests_of(fired, VIEW, call=lambda *_: requests)
-
-
-def merged(requests: BarrierRequests) -> Merged:
-    return merge(requests.rescale, requests.external)
+    return tuple(requests_of(fired, VIEW, call=lambda *_: requests))
 
 
 def test_a_size_and_peers_that_two_rules_ask_for_in_one_step_are_one_request() -> None:
     for order in ([GROW, marked(Replace, 1)], [marked(Replace, 1), GROW]):
-        lead, *others = merged(asked(order)).taken
-        assert (lead.size, lead.keep, lead.rule) == (6, "global_batch_size", "grow")
-        assert [(one.rule, one.leave) for one in others] == [("slow", Leave((6,), "replaced"))]
+        lead, *others = merge(asked(order)).taken
+        assert (lead.what, lead.by) == (Resize(6, "global_batch_size", 0), "grow")
+        assert [(one.by, one.what) for one in others] == [("slow", leave(6, when="replaced"))]
 
 
 def test_two_rules_that_mark_peers_are_one_request() -> None:
-    taken = merged(asked([marked(Evict, 0), marked(Replace, 3, rule="worn")])).taken
-    assert [one.leave for one in taken] == [Leave((5,), "now"), Leave((8,), "replaced")]
+    taken = merge(asked([marked(Evict, 0), marked(Replace, 3, rule="worn")])).taken
+    assert [one.what for one in taken] == [leave(5), leave(8, when="replaced")]
 
 
 def test_a_hooks_request_beside_a_rule_is_superseded_or_comes_first() -> None:
     """A hook's request beside a rule is superseded and reported, or comes first if the hook is first."""
-    found = merged(asked([GROW, HOOK], hook=2))
-    assert ([one.rule for one in found.taken], [(one.request.rule, one.by) for one in found.superseded]) == (
+    found = merge(asked([GROW, HOOK], hook=2))
+    assert ([one.by for one in found.taken], [(one.request.by, one.by) for one in found.superseded]) == (
         ["grow"],
         [("hook", "grow")],
     )
-    found = merged(asked([HOOK, GROW], hook=2))
-    assert ([one.size for one in found.taken], [one.request.rule for one in found.superseded]) == ([2], ["grow"])
+    found = merge(asked([HOOK, GROW], hook=2))
+    assert ([one.what for one in found.taken], [one.request.by for one in found.superseded]) == (
+        [Resize(2, "local_batch_size")],
+        ["grow"],
+    )
 
 
 def test_a_command_comes_before_the_size_of_a_rule_and_beside_its_peers() -> None:
-    rules = asked([GROW, marked(Replace, 1)])
-    both = rules.with_external(ExternalRequest("resize", "kungfu resize 3", size=3), step=9)
-    assert both.rescale == rules.rescale, "what the rules ask for is held against what those of other peers do"
-    found = merged(both)
-    assert [one.rule for one in found.taken] == ["kungfu resize 3", "slow"]
-    assert [(one.request.rule, one.by) for one in found.superseded] == [("grow", "kungfu resize 3")]
+    both = (*asked([GROW, marked(Replace, 1)]), Asked(Resize(3), "kungfu resize 3", 9, id="r"))
+    found = merge(both)
+    assert [one.by for one in found.taken] == ["kungfu resize 3", "slow"]
+    assert [(one.request.by, one.by) for one in found.superseded] == [("grow", "kungfu resize 3")]
 
 
-def test_what_a_broken_barrier_was_asked_for_is_asked_again_behind_what_is_newer() -> None:
-    newer = FiredRule(9, "grow", GROW.action, 4.0, {})
-    found = merged(asked([newer]).after(asked([GROW, marked(Evict, 2)])))
-    assert (found.taken[0].size, [one.rule for one in found.taken[1:]]) == (4, ["slow"])
-    assert [(one.request.size, one.request.step) for one in found.superseded] == [(6, 7)]
+SETTINGS: list[tuple[HookRequest, HookRequest]] = [
+    (HookRequest("set_global_batch_size", 64.0), HookRequest("set_global_batch_size", 128.0)),
+    (HookRequest("set_learning_rate", 0.1), HookRequest("set_learning_rate", 0.2, ramp_length=9.0)),
+    (HookRequest("set_value", 1, name="ema"), HookRequest("set_value", 2, name="ema")),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SETTINGS, ids=[one.kind for one, _ in SETTINGS])
+def test_of_two_hooks_that_set_one_thing_the_first_is_taken_and_the_other_told(
+    one: HookRequest, other: HookRequest
+) -> None:
+    later = replace(HOOK, rule="later")
+    found = merge((*asked([HOOK], hooks=[one]), *asked([later], hooks=[other])))
+    assert [(taken.by, taken.what) for taken in found.taken] == [("hook", asked([HOOK], hooks=[one])[0].what)]
+    assert [(lost.request.by, lost.by) for lost in found.superseded] == [("later", "hook")]
+
+
+def test_a_rule_and_a_hook_that_set_the_batch_are_merged_as_two_rules() -> None:
+    rule = FiredRule(7, "batch", SetGlobalBatchSize(Constant(64.0)), 64.0, {})
+    found = merge(asked([rule, HOOK], hooks=[HookRequest("set_global_batch_size", 128.0)]))
+    assert ([one.what for one in found.taken], found.superseded[0].by) == ([SetBatch(64.0)], "batch")
+
+
+def test_two_values_checkpoints_and_stops_are_carried_out_beside_each_other() -> None:
+    values = [HookRequest("set_value", 1, name="ema"), HookRequest("set_value", 1, name="decay")]
+    several = [*values, *[HookRequest("checkpoint"), HookRequest("stop")] * 2]
+    assert merge(asked([HOOK], hooks=several)).superseded == ()
 
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
 
 
-def called(hook: Any, *, over_budget: bool = False) -> BarrierRequests:
+def called(hook: Any, *, over_budget: bool = False) -> tuple[Asked, ...]:
     """What a barrier is asked for by a rule that calls this hook, between two others."""
     fired = replace(HOOK, action=Call(hook, ()), over_budget=over_budget)
     answer = call_hook(fired, fired.action, size=VIEW.size)
@@ -138,17 +130,17 @@ def test_a_hook_asks_for_what_rules_ask_for_in_the_order_of_the_policies() -> No
         control.rescale(3, keep="global_batch_size")
         control.stop()
 
-    found = called(hook)
-    assert [(one.rule, one.size, one.keep) for one in found.rescale if one.leave is None] == [
-        ("grow", 6, "global_batch_size"),
-        ("hook", 3, "global_batch_size"),
+    found = [(one.by, one.what) for one in called(hook)]
+    assert found == [
+        ("grow", Resize(6, "global_batch_size", 0)),
+        ("hook", SetRate(0.5, 640, "samples")),
+        ("hook", SetBatch(128)),
+        ("hook", SaveCheckpoint()),
+        ("hook", leave(7, when="replaced")),
+        ("hook", Resize(3, "global_batch_size")),
+        ("hook", StopTraining()),
+        ("slow", leave(5)),
     ]
-    leaves = [(one.rule, one.leave) for one in found.rescale if one.leave is not None]
-    assert leaves == [("hook", Leave((7,), "replaced")), ("slow", Leave((5,), "now"))]
-    rate, batch, stop = found.settings
-    assert (rate.kind, rate.value, rate.over, rate.unit, rate.rule) == ("learning_rate", 0.5, 640, "samples", "hook")
-    assert (batch.kind, batch.value, batch.step) == ("global_batch_size", 128, 7)
-    assert (stop.kind, found.checkpoints) == ("stop", ("hook",))
 
 
 def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() -> None:
@@ -159,8 +151,8 @@ def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() ->
 
     fired = replace(HOOK, action=Call(hook, ()))
     answer = call_hook(fired, fired.action, size=VIEW.size)
-    lead, other = merged(asked([fired], hooks=answer.requests)).taken
-    assert (lead.size, other.leave) == (4, Leave((6, 8), "now"))
+    lead, other = merge(asked([fired], hooks=answer.requests)).taken
+    assert (lead.what, other.what) == (Resize(4, "local_batch_size"), leave(6, 8))
 
 
 def test_a_used_up_budget_passes_over_changes_of_the_cluster_only() -> None:
@@ -172,8 +164,7 @@ def test_a_used_up_budget_passes_over_changes_of_the_cluster_only() -> None:
         control.checkpoint()
 
     found = called(hook, over_budget=True)
-    assert [one.rule for one in found.rescale] == ["grow", "slow"]
-    assert found.checkpoints == ("hook",)
+    assert [(one.by, type(one.what)) for one in found] == [("grow", Resize), ("hook", SaveCheckpoint), ("slow", Leave)]
     fired = replace(HOOK, action=Call(hook, ()), over_budget=True)
     answer = call_hook(fired, fired.action, size=4)
     assert (answer.asked, answer.ignored) == (4, "its budget of rescales is used up")
@@ -184,9 +175,9 @@ def test_the_slowest_peers_are_replaced_if_too_few_replacements_are_left() -> No
 
     def replaced(speeds: dict[int, float], *, left: int | None) -> tuple[int, ...]:
         fired = replace(marked(Replace, 0, 1, 3), replacements_left=left)
-        (one,) = requests_of([fired], VIEW, call=lambda *_: (), speeds=lambda: speeds).rescale
-        assert one.leave is not None
-        return one.leave.peers
+        (one,) = requests_of([fired], VIEW, call=lambda *_: (), speeds=lambda: speeds)
+        assert isinstance(one.what, Leave)
+        return one.what.peers
 
     # Of the peers 5, 6, 7 and 8 the rule names 5, 6 and 8.
     speeds = {5: 0.7, 6: 1.0, 7: 0.1, 8: 0.6}
@@ -201,8 +192,8 @@ def test_speeds_are_looked_at_only_where_some_peers_have_to_be_chosen() -> None:
     def speeds() -> dict[int, float]:
         raise AssertionError("nothing is to be chosen")
 
-    requests_of([GROW, marked(Evict, 0), replace(marked(Replace, 1), replacements_left=1)], VIEW,
-                call=lambda *_: (), speeds=speeds)  # fmt: skip
+    few = [GROW, marked(Evict, 0), replace(marked(Replace, 1), replacements_left=1)]
+    assert len([*requests_of(few, VIEW, call=lambda *_: (), speeds=speeds)]) == 3
 
 
 def test_a_hook_replaces_as_many_peers_as_its_budget_allows() -> None:
