@@ -29,7 +29,7 @@ from kungfu.runtime.core.cluster import (
     ProgramDiffers,
 )
 from kungfu.runtime.core.program_identity import Description, difference
-from kungfu.runtime.core.request import AGENT
+from kungfu.runtime.core.request import AGENT, Leave
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -52,7 +52,8 @@ def _in_wire_form(command: OfferJoiners | ForwardRequest) -> tuple[str, Any, str
         return "OfferJoiners", from_prepared(command.prepared), "offer"
     external = command.request
     # One request of people and schedulers is under way at a time.
-    kind = "request" if external.id != AGENT else str(external.what)
+    peers = external.what.peers if isinstance(external.what, Leave) else ()
+    kind = "request" if external.id != AGENT else f"{type(external.what).__name__} {peers}"
     return "ForwardRequest", from_asked(external), kind
 
 

@@ -24,11 +24,11 @@ from kungfu.runtime.core.cluster import (
     Rules,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
-from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import to_prepared
+from kungfu.runtime.ipc.convert import to_asked, to_prepared
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -149,6 +149,26 @@ def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
         agent.ended(0)
         agent.silent()
         assert listener.take_offer() is None
+
+
+def test_of_two_requests_of_the_agent_itself_for_the_same_the_newer_one_counts() -> None:
+    """A size to make losses good, and the notice of a peer, are made anew where more is lost meanwhile."""
+    older = Asked(Resize(3), "a host has come", id=AGENT), Asked(Leave((1,), "noticed", 3), "notice", id=AGENT)
+    newer = Asked(Resize(4), "a host has come", id=AGENT), Asked(Leave((1,), "noticed", 2), "notice", id=AGENT)
+    with job("is deaf", "is deaf") as (agent, listener):
+        for one in older:
+            agent.peers.send_to_rank_0(ForwardRequest(agent.view, one))
+            assert agent.heard.get(timeout=SOON_S).peer == 0
+        for one in (*newer, RESIZE):
+            agent.peers.send_to_rank_0(ForwardRequest(agent.view, one))
+        heard = [to_asked(listener.came.get(timeout=SOON_S)) for _ in range(3)]
+        agent.silent()
+        while not listener.came.empty():
+            heard.append(to_asked(listener.came.get()))
+        for old, new in zip(older, newer, strict=True):
+            assert new in heard
+            assert old not in heard[heard.index(new) :], "nothing older comes after it"
+        assert RESIZE in heard, "that of a person is another one"
 
 
 def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_ended() -> None:
