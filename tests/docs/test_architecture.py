@@ -23,6 +23,16 @@ def test_each_of_eight_walks_has_at_most_a_dozen_stations_with_files_that_exist(
         assert not missing, f"{title}: these files have another name now"
 
 
+def test_the_heart_is_fifteen_files_that_exist() -> None:
+    section = (DOCS / "architecture.md").read_text().partition("## The heart\n")[2].partition("\n## ")[0]
+    stations = [STATION.match(line) for line in section.splitlines() if line[:1].isdigit()]
+    assert [int(one.group(1)) for one in stations if one] == [*range(1, 16)]
+    assert all(stations)
+    files = [one.group(2) for one in stations if one]
+    assert len({*files}) == 15
+    assert [one for one in files if not (ROOT.parent / one).is_file()] == []
+
+
 def test_every_package_is_explained() -> None:
     page = (DOCS / "architecture.md").read_text()
     explained = {name for line in page.splitlines() if line.startswith("| `") for name in _names(line)}
