@@ -19,7 +19,7 @@ __all__ = ["MANIFEST", "Manifest", "VariableEntry", "mismatches", "read_manifest
 MANIFEST = "kungfu.json"
 _FORMAT = 1
 # Of the terms; the others are about peers that are no more.
-_LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp")
+_LASTING = ("global_batch_size", "keep", "max_global_batch", "ramp", "policy_share", "base_batch", "base_size")
 _COUNTED = re.compile(r"_\d+(?=[/_]|$)")  # Keras numbers what has no name by what else the process has made
 
 

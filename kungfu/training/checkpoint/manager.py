@@ -185,7 +185,12 @@ class CheckpointManager:
         if resumed is None:
             return terms
         lasting = resumed.terms
-        return replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
+        terms = replace(terms, keep=lasting.keep, max_global_batch=lasting.max_global_batch, ramp=lasting.ramp)
+        if terms.global_batch_size != lasting.global_batch_size:
+            # The program begins with another batch than before: what rules had made of the old one is over.
+            return terms
+        base = {"base_batch": lasting.base_batch, "base_size": lasting.base_size}
+        return replace(terms, policy_share=lasting.policy_share, **base)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 

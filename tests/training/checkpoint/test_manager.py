@@ -117,6 +117,18 @@ def test_the_largest_batch_of_a_job_holds_when_it_goes_on_from_a_checkpoint():
     assert manager.continued(Terms(96, 24.0)) == Terms(96, 24.0, max_global_batch=96)
 
 
+def test_what_rules_had_made_of_the_batch_goes_on_from_a_checkpoint_with_that_batch():
+    """A growth before the checkpoint and the return after it leave the batch of a policy and of a command as it was."""
+    run = regular_run()
+    walked(run, until=1)
+    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager._resumed = Manifest(5, 4, 32, Terms(128, 32.0, policy_share=16.0, base_batch=32, base_size=1))
+    resumed = manager.continued(Terms(manager.batch_in_force(32), 64.0))
+    assert resumed == Terms(128, 64.0, policy_share=16.0, base_batch=32, base_size=1)
+    assert resumed.base(2) == (32, 1)
+    assert manager.continued(Terms(manager.batch_in_force(48), 24.0)) == Terms(48, 24.0), "a program of another batch"
+
+
 def test_where_there_is_no_checkpoint_training_starts_anew(tmp_path):
     run = regular_run()
     assert run.training.resume(tmp_path / "nothing") is None
