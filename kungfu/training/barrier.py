@@ -274,7 +274,6 @@ class Barrier:
 
     def offer_checksum(self) -> None:
         """Between two steps: a checksum of all that is equal on all peers rides on the message of the next one."""
-        self.between_steps.registry.collect()
         self.context.graph_state.posts.checksum.offer(checksum_of(self.between_steps.shared()))
 
     def average_statistics(self) -> None:

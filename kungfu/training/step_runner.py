@@ -316,6 +316,9 @@ class StepRunner:
         try:
             self.barrier.complete_pending()
             self.barrier.read_for_joiners()
+            # What is registered is read between two steps from Python only: a loop in the graph may be writing it.
+            if self._is_compared(here):
+                self.barrier.between_steps.registry.collect()
             self._offer_checksum(here)
             self._note_joiners()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
@@ -347,13 +350,17 @@ class StepRunner:
 
     def _offer_checksum(self, here: StepPosition) -> None:
         """Every so many steps a checksum of what all peers must hold alike rides on the message."""
-        compares = self._compare_every > 0 and here.size > 1 and here.step % self._compare_every == 0
+        compares = self._is_compared(here)
         # Of a share in micro-batches only the last one sends the message: what the first one offered is still there.
         if compares and not here.micro:
             self.barrier.offer_checksum()
         elif self._compares and not compares:
             self.graph_state.posts.checksum.offer(None)
         self._compares = compares
+
+    def _is_compared(self, here: StepPosition) -> bool:
+        """True if the message of the step at hand tells whether all peers hold the same."""
+        return self._compare_every > 0 and here.size > 1 and here.step % self._compare_every == 0
 
     def meet(self, together: Callable[[PeerGroup], None]) -> bool:
         """Does between two steps what all peers of the view do at the same position.
@@ -414,7 +421,12 @@ class StepRunner:
             )
         self._looped = True
 
-        return self._compiled.inside(as_tensors(args, kwargs), failed=self.recovery.raise_barrier_failure)
+        return self._compiled.inside(
+            as_tensors(args, kwargs),
+            failed=self.recovery.raise_barrier_failure,
+            offer=lambda: self._offer_checksum(self.position()),
+            offer_every=self._compare_every,
+        )
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""

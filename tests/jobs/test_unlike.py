@@ -25,15 +25,17 @@ def test_peers_whose_policies_differ_by_the_order_of_a_sum_do_not_train(tmp_path
     assert ended.metrics == []
 
 
-@pytest.mark.parametrize("how", ["rate", "noise"])
+@pytest.mark.parametrize("how", ["rate", "noise", "graph"])
 def test_a_change_on_one_peer_between_two_steps_ends_the_job_at_the_next_comparison(tmp_path, how):
     ended = ran(tmp_path, "-np", 2, "--compare-every", 6, program="unlike.py", arguments=[how])
-    assert ended.code == 2, ended.output
+    # What is raised in a loop in the graph is an exception of TensorFlow's to the program.
+    assert ended.code == (1 if how == "graph" else 2), ended.output
     assert "model/sequential/dense/kernel of rank 1 is not that of rank 0, by up to " in ended.output
     assert ("; optimizer/sgd/learning_rate too;" in ended.output) == (how == "rate")
     assert "a callback or the program has changed it on one peer only" in ended.output
     done = (ended.folder / "peers" / "peer-0.log").read_text().count("step done")
-    assert done == 6, "the checksum of the states before step 7 rides on its message"
+    before = 1 if how == "graph" else 0  # the first step is called from Python
+    assert done == 6 - before, "the checksum of the states before step 7 rides on its message"
 
 
 @SOAK

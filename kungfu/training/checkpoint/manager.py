@@ -189,8 +189,8 @@ class CheckpointManager:
         if terms.global_batch_size != lasting.global_batch_size:
             # The program begins with another batch than before: what rules had made of the old one is over.
             return terms
-        base = {"base_batch": lasting.base_batch, "base_size": lasting.base_size}
-        return replace(terms, policy_share=lasting.policy_share, **base)
+        terms = replace(terms, base_batch=lasting.base_batch, base_size=lasting.base_size)
+        return replace(terms, policy_share=lasting.policy_share)
 
     # ---- writing ---------------------------------------------------------------------------------------------------
 

@@ -178,7 +178,9 @@ class CompiledStep:
                     "type and shape (the first dimension is free)"
                 )
 
-    def inside(self, tensors: Sequence[Any], *, failed: Callable[[], None]) -> Any:
+    def inside(
+        self, tensors: Sequence[Any], *, failed: Callable[[], None], offer: Callable[[], None], offer_every: int
+    ) -> Any:
         """The step inside a function of the user's, a loop of steps say.
 
         After a barrier that failed, or ended training, the loop runs no more steps, which give zeros.
@@ -187,6 +189,8 @@ class CompiledStep:
             tensors: The batch.
             failed: Raises the failure of a barrier, which makes the loop fail: what the step came to cannot be told
                 there.
+            offer: Puts a checksum on the message of the step at hand, or takes it off.
+            offer_every: The steps between two calls of it, in each of which and the one after it is called; 0 for none.
 
         Returns:
             What the user's function returned.
@@ -198,6 +202,8 @@ class CompiledStep:
         nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
+            if offer_every:
+                self._offer(offer, offer_every)
             self._parts.rollback.remembered(_samples(tensors))
             report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
             return [code_of(report), *flat]
@@ -213,6 +219,17 @@ class CompiledStep:
 
         with tf.control_dependencies([tf.cond(tf.equal(code, BARRIER_FAILED), fail, lambda: tf.constant(True))]):
             return self._packed([tf.identity(output) for output in flat])
+
+    def _offer(self, offer: Callable[[], None], every: int) -> None:
+        """Graph: calls the host before every so many steps, and before the step after each of them."""
+        due = tf.less(self._parts.graph_state.progress.step.read_value() % every, 2)
+
+        def call() -> Any:
+            done = call_on_host(offer, self._parts.handles, [])
+            with tf.control_dependencies([] if done is None else [done]):
+                return tf.constant(True)
+
+        tf.cond(due, call, lambda: tf.constant(False))
 
     def _packed(self, flat: Sequence[Any]) -> Any:
         values = iter(flat)

@@ -3,7 +3,7 @@
 The first peers differ in ``order``, in which they also draw a number of the optimizer, ``environment``, ``model``; in
 ``threads`` and ``clipped`` only in how they round. In ``joiner`` the second peer differs, which a rule asks for. With a
 file peers train until it is there. In ``rate`` and ``noise`` the program changes something between two steps, by a
-generator without a seed, in a loop and in a callback.
+generator without a seed, in a loop and in a callback; in ``graph`` by its number, in a loop in the graph.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fit_with_noise(model) -> None:
 
 
 def policies() -> list:
-    if HOW == "rate":  # no barrier but that for which the checksum asks
+    if HOW in ("rate", "graph"):  # no barrier but that for which the checksum asks
         return []
     if HOW in ROUNDING:
         return [gns_batch(max_peers=2, min_peers=2), listening()]
@@ -102,7 +102,19 @@ def main() -> None:
         gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
+    @tf.function
+    def several(x):
+        for number in tf.range(40):
+            step(x)
+            tf.print("step done", number, output_stream=sys.stdout)
+            model.layers[0].kernel.assign_add(tf.fill([2, 2], 0.1 * PEER))
+
     x = np.random.default_rng(0).normal(size=(40, model.input_shape[1])).astype(np.float32)
+    if HOW == "graph":
+        step(x)
+        several(x)
+        training.finish()
+        return
     for batch in training.batches(x, batch_size=8, epochs=10**6 if len(sys.argv) > 2 else 8, seed=0):
         if step(batch) is not training.SKIPPED and HOW == "rate":
             print("step done")
