@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -70,20 +72,30 @@ def test_an_error_while_a_policy_is_built_comes_before_any_step() -> None:
         compile_policies([schedule({})])
 
 
-@pytest.mark.slow
-def test_two_hundred_nodes_compile_within_a_second() -> None:
-    import time
+def test_compiling_takes_as_much_work_as_the_policy_has_nodes() -> None:
+    """Twice the nodes take twice the calls, and not four times as many."""
 
-    def wide(training: Any) -> Any:
-        value = training.mean_loss
-        for number in range(200):
-            value = value + ops.sqrt(training.step * number)
-        return control.every(5).call(ignore, value)
+    def wide(count: int) -> Policy:
+        def rules(training: Any) -> Any:
+            value = training.mean_loss
+            for number in range(count):
+                value = value + ops.sqrt(training.step * number)
+            return control.every(5).call(ignore, value)
 
-    started = time.perf_counter()
-    plan = compile_policies([Policy("wide", wide)])
-    assert time.perf_counter() - started < 1
-    assert len(plan.nodes) > 400
+        return Policy("wide", rules)
+
+    def calls(policy: Policy) -> tuple[int, int]:
+        counted = Counter[str]()
+        sys.setprofile(lambda frame, event, argument: counted.update([event]))
+        try:
+            plan = compile_policies([policy])
+        finally:
+            sys.setprofile(None)
+        return counted["call"], len(plan.nodes)
+
+    (few, nodes), (many, more) = calls(wide(100)), calls(wide(200))
+    assert more > 400
+    assert many / few < 1.2 * more / nodes
 
 
 # ---- how fast the peers are ------------------------------------------------------------------------------------------
