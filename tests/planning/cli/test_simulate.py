@@ -46,15 +46,6 @@ def test_the_table_names_every_class(capsys) -> None:
     assert all(word in shown for word in ("ebf", "easy", "small", "median", "large", "ebf against easy: jct"))
 
 
-def test_a_longer_pause_costs_time(capsys) -> None:
-    means = []
-    for pause in ("0", "500"):
-        words = ("generated:elan:60:2:1.2", "--gpus", "32", "--policy", "efifo", "--pause", pause, "--json")
-        assert _run(*words) == 0
-        means.append(json.loads(capsys.readouterr().out)["policies"]["efifo"]["overall"]["jct_s"])
-    assert means[1] > means[0] + 100
-
-
 @pytest.mark.slow
 def test_a_plot_is_drawn_beside_the_figures(tmp_path: Path, capsys) -> None:
     path = tmp_path / "both.png"

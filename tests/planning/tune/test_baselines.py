@@ -18,7 +18,6 @@ from kungfu_planning.tune import (
     best_naive,
     best_static,
     estimate,
-    fastest,
     scaling,
     successive_halving,
 )
@@ -44,26 +43,6 @@ def test_the_best_static_size_is_what_trying_every_size_finds(simulator: Simulat
     else:
         assert best.dollars == pytest.approx(min(found.dollars for found in met))
         assert best.seconds <= deadline_s * (1 + 1e-9)
-
-
-@pytest.mark.slow
-@MANY
-@given(certain(), st.floats(0.3, 3), st.floats(1, 2))
-def test_a_looser_deadline_never_makes_the_static_cluster_dearer(
-    simulator: Simulator, slack: float, more: float
-) -> None:
-    deadline_s = slack * fastest(simulator, search=LIMITED).seconds
-    tight = best_static(simulator, deadline_s=deadline_s, search=LIMITED)
-    loose = best_static(simulator, deadline_s=deadline_s * more, search=LIMITED)
-    assert tight is None or (loose is not None and loose.dollars <= tight.dollars)
-
-
-@pytest.mark.slow
-@MANY
-@given(certain(packing="counted"))
-def test_while_gpus_never_slow_a_trial_nothing_beats_the_largest_static_cluster(simulator: Simulator) -> None:
-    largest = estimate(simulator, plan=(48,) * len(simulator.experiment.stages))
-    assert fastest(simulator, search=LIMITED).seconds == pytest.approx(largest.seconds)
 
 
 def test_more_sizes_than_can_be_judged_are_refused_at_once() -> None:

@@ -29,19 +29,6 @@ def test_the_stages_are_those_worked_out_by_hand(
     assert [(stage.trials, stage.iterations) for stage in experiment.stages] == stages
 
 
-@pytest.mark.parametrize(("job", "work"), [((32, 1, 50, 3), 126), ((64, 4, 508, 2), 1792), ((512, 4, 4096, 2), 20484)])
-def test_the_total_work_of_the_papers_jobs_is_as_computed_by_hand(job: tuple[int, int, int, int], work: int) -> None:
-    trials, least, most, eta = job
-    stages = successive_halving(trials, least=least, most=most, eta=eta).stages
-    assert sum(stage.trials * stage.iterations for stage in stages) == work
-
-
-def test_the_job_of_512_trials_has_ten_stages_and_a_last_one_that_fills_up() -> None:
-    experiment = successive_halving(512, least=4, most=4096, eta=2)
-    assert len(experiment.stages) == 10
-    assert experiment.stages[-1] == Stage(1, 2052)
-
-
 @MANY
 @given(st.integers(1, 2000), st.integers(1, 50), st.integers(0, 5000), st.integers(2, 6))
 def test_survivors_do_exactly_the_most_work_and_each_stage_keeps_its_share(

@@ -31,25 +31,11 @@ def _by_node(placement: TrialPlacement) -> dict[str, str]:
 TWO = Nodes(("n0", "n1"), 4)
 
 
-def test_a_large_trial_fills_a_node_and_two_small_ones_share_the_other() -> None:
-    placed = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=TWO)
-    assert _by_node(placed) == {"n0": "AAAA", "n1": "BBCC"}
-
-
 def test_one_of_two_half_full_nodes_is_cleared_for_a_trial_that_needs_a_whole_one() -> None:
     before = _on(A="n0:0 n0:1", B="n1:0 n1:1")
     after = place({"A": 2, "B": 2, "C": 4}, last=before, nodes=TWO)
     assert sorted(_by_node(after).values()) == ["AABB", "CCCC"]
     assert len(moves(before, after=after)) == 1
-
-
-def test_a_trial_of_two_nodes_gets_both() -> None:
-    assert _by_node(place({"A": 8}, last=TrialPlacement(), nodes=TWO)) == {"n0": "AAAA", "n1": "AAAA"}
-
-
-def test_an_allocation_that_already_fits_gives_the_same_placement_back() -> None:
-    before = place({"A": 4, "B": 2, "C": 2}, last=TrialPlacement(), nodes=TWO)
-    assert place({"C": 2, "B": 2, "A": 4}, last=before, nodes=TWO) is before
 
 
 def test_a_trial_takes_the_fullest_node_that_still_holds_it() -> None:
@@ -70,11 +56,6 @@ def test_a_trial_on_a_node_that_is_gone_is_placed_again() -> None:
     after = place({"A": 1, "B": 2}, last=before, nodes=Nodes(("n1",), 4))
     assert _by_node(after) == {"n1": "ABB"}
     assert after.slots["B"] == before.slots["B"]
-
-
-def test_what_does_not_divide_by_a_node_is_one_more_share() -> None:
-    placed = place({"A": 6, "B": 2}, last=TrialPlacement(), nodes=TWO)
-    assert _by_node(placed) == {"n0": "AAAA", "n1": "AABB"}
 
 
 def test_a_trial_that_nothing_can_make_room_for_waits() -> None:

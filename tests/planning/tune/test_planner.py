@@ -186,28 +186,6 @@ def test_a_looser_deadline_is_saved_by_the_plan_for_a_tighter_one() -> None:
     assert plan_deadlines(simulator, deadlines_s=[179, 140])[179].dollars <= tight.dollars
 
 
-def _ladder(trials: int, *, gpus: int) -> list[int]:
-    steps: list[int] = []
-    now = next_fair(trials, gpus=gpus)
-    while now is not None:
-        steps.append(now)
-        now = next_fair(trials, gpus=now)
-    return steps
-
-
-@pytest.mark.parametrize(
-    ("trials", "gpus", "ladder"),
-    [
-        (32, 128, [96, 64, 32, 16, 8, 4, 2, 1]),
-        (10, 24, [20, 10, 5, 2, 1]),
-        (3, 24, [21, 18, 15, 12, 9, 6, 3, 1]),
-        (1, 5, [4, 3, 2, 1]),
-    ],
-)
-def test_the_shares_of_a_stage_are_its_multiples_and_divisors(trials: int, gpus: int, ladder: list[int]) -> None:
-    assert _ladder(trials, gpus=gpus) == ladder
-
-
 @MANY
 @given(st.integers(1, 60), st.integers(1, 200))
 def test_a_step_goes_to_the_largest_smaller_share_that_divides(trials: int, gpus: int) -> None:

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu_planning.schedule import ClusterJob, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
-from kungfu_planning.schedule.cluster_policies.elan import admissible, does_not_delay, spare_gpus
+from kungfu_planning.schedule.cluster_policies.elan import admissible, does_not_delay
 from kungfu_planning.schedule.cluster_policies.elan_forecast import (
     ForecastContext,
     RunningJobs,
-    estimated_opening,
-    opening,
     prepared,
-    sum_of_ends_s,
 )
 from kungfu_planning.schedule.cluster_policies.greedy import saved_time
 from kungfu_planning.schedule.state import tabulated
@@ -61,14 +58,6 @@ def test_limits_and_work_conservation_hold_at_every_event(instance: Instance) ->
 
 @pytest.mark.slow
 @thorough
-@given(instance=instances())
-def test_efifo_starts_jobs_in_order_of_arrival(instance: Instance) -> None:
-    result = simulate(instance.jobs, gpus=instance.gpus, policy=elastic_fifo(), pauses=Pauses(1.0, 1.0))
-    assert (np.diff(result.start_s) >= 0).all()
-
-
-@pytest.mark.slow
-@thorough
 @given(seed=st.integers(0, 2**32), pauses=st.sampled_from([Pauses(), Pauses(1.0, 1.0), Pauses(30.0, 10.0, 0.03)]))
 def test_starts_and_ends_equal_those_of_plain_loops(seed: int, pauses: Pauses) -> None:
     instance = untied(seed)
@@ -107,9 +96,6 @@ def test_a_negative_limits_is_refused(make) -> None:
         make(exact_up_to=-1)
 
 
-FLAT = tuple(ClusterJob(str(index), 0, 1, runs, min_gpus=1, max_gpus=1) for index, runs in enumerate((4.0, 10.0, 3.0)))
-
-
 def _setting(jobs: tuple[ClusterJob, ...], gpus: int) -> ForecastContext:
     return prepared(tabulated(jobs, gpus=gpus), gpus)
 
@@ -118,28 +104,6 @@ def _crew(context: ForecastContext, *, held: dict[int, int]) -> RunningJobs:
     jobs = np.array(list(held), dtype=np.int64)
     rates = context.workload.rates[context.workload.kind[jobs], context.workload.gpus[jobs]]
     return RunningJobs(jobs, context.workload.duration_s[jobs] * rates, np.array(list(held.values()), dtype=np.int64))
-
-
-def test_nobody_is_admitted_beyond_the_sum_of_the_fewest() -> None:
-    context = _setting(FLAT, 2)
-    running = _crew(context, held={0: 1, 1: 1})
-    assert spare_gpus(running, context=context) == 0
-    assert not admissible(running, job=2, context=context, exact_up_to=9)
-
-
-def test_exactly_enough_free_gpus_are_enough() -> None:
-    context = _setting(FLAT, 2)
-    assert admissible(_crew(context, held={0: 1}), job=1, context=context, exact_up_to=9)
-
-
-def test_futures_by_hand() -> None:
-    # One GPU each: ends at 4 and 10. With a third GPU the newcomer would end at 3.
-    context = _setting(FLAT, 3)
-    running = _crew(context, held={0: 1, 1: 1})
-    assert sum_of_ends_s(running, context=context) == 14
-    opens = opening(running, wanted=2, context=context)
-    assert (opens.time_s, opens.ends_s, opens.running.jobs.tolist()) == (4, 4, [1])
-    assert estimated_opening(running, wanted=3, context=context).time_s == 10
 
 
 @pytest.mark.parametrize(("runs_s", "admitted"), [(1.0, True), (100.0, False)])

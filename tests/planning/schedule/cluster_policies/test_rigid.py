@@ -17,13 +17,10 @@ from kungfu_planning.schedule import (
     summary,
 )
 from kungfu_planning.schedule.cluster_policies.rigid import (
-    Gaps,
     Shadow,
-    earliest_gap,
     first_fit_mask,
     prefix_that_fits,
     shadow_time,
-    with_reservation,
 )
 from tests.planning.schedule.auditor import seen
 from tests.planning.schedule.instances import Instance, instances, rows, thorough
@@ -41,13 +38,6 @@ def test_first_fit_lets_a_small_job_pass() -> None:
     assert summary(result).overall.jct_s == pytest.approx(34 / 3)
 
 
-def test_four_jobs_in_line_start_one_after_the_other() -> None:
-    result = simulate(rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)), gpus=4, policy=fifo())
-    figures = summary(result)
-    assert result.start_s.tolist() == [0, 10, 15, 15]
-    assert (figures.overall.wait_s, figures.overall.jct_s, figures.makespan_s) == (8.5, 19.25, 35)
-
-
 @pytest.mark.slow
 @thorough
 @given(instance=instances())
@@ -57,15 +47,6 @@ def test_fifo_starts_jobs_in_order_and_only_the_head_may_be_too_large(instance: 
         free = state.gpus - state.progress.gpus.sum()
         assert not len(state.pending) or state.workload.gpus[state.pending[0]] > free
         assert not len(state.pending) or state.running.max(initial=-1) < state.pending[0]
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_first_fit_leaves_no_gpus_idle_that_a_waiting_job_could_use(instance: Instance) -> None:
-    for state in seen(instance.jobs, gpus=instance.gpus, policy=first_fit()):
-        free = state.gpus - state.progress.gpus.sum()
-        assert (state.workload.gpus[state.pending] > free).all()
 
 
 sizes = st.lists(st.integers(1, 6), max_size=12)
@@ -153,12 +134,6 @@ def _planned_by_counting(jobs: tuple[ClusterJob, ...], *, gpus: int) -> list[flo
     return starts
 
 
-def test_a_job_overtakes_if_no_planned_start_moves() -> None:
-    jobs = rows((0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20))
-    result = simulate(jobs, gpus=4, policy=conservative_backfill())
-    assert result.start_s.tolist() == [0, 10, 2, 15]
-
-
 def test_the_second_in_line_is_protected_too() -> None:
     jobs = rows((0, 2, 10), (1, 3, 10), (2, 4, 5), (3, 1, 30))
     result = simulate(jobs, gpus=4, policy=conservative_backfill())
@@ -173,21 +148,3 @@ def test_the_second_in_line_is_protected_too() -> None:
 def test_planning_once_at_arrival_equals_counting_second_by_second(instance: Instance) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=conservative_backfill())
     assert result.start_s.tolist() == _planned_by_counting(result.jobs, gpus=instance.gpus)
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_no_later_arrival_moves_an_earlier_start(instance: Instance) -> None:
-    everyone = simulate(instance.jobs, gpus=instance.gpus, policy=conservative_backfill())
-    for count in range(1, len(instance.jobs)):
-        fewer = simulate(everyone.jobs[:count], gpus=instance.gpus, policy=conservative_backfill())
-        assert everyone.start_s[:count].tolist() == fewer.start_s.tolist()
-
-
-def test_a_reservation_splits_the_gaps_where_it_starts_and_ends() -> None:
-    gaps = with_reservation(Gaps(np.array([0.0, 4.0]), np.array([2, 4])), start_s=2.0, gpus=2, duration_s=3.0)
-    assert gaps.time_s.tolist() == [0.0, 2.0, 4.0, 5.0]
-    assert gaps.free.tolist() == [2, 0, 2, 4]
-    assert earliest_gap(gaps, gpus=2, duration_s=2.0) == 0.0
-    assert earliest_gap(gaps, gpus=3, duration_s=1.0) == 5.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,15 +82,6 @@ def test_ends_equal_those_of_the_literal_simulator(instance: Instance, starvatio
     assert {job.name: end for job, end in zip(result.jobs, result.finish_s, strict=True)} == expected
 
 
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_no_gpus_idle_that_a_waiting_job_could_use(instance: Instance) -> None:
-    for state in seen(instance.jobs, gpus=instance.gpus, policy=tiresias(quanta=(12, 40))):
-        free = state.gpus - state.progress.gpus.sum()
-        assert (state.workload.gpus[state.pending] > free).all()
-
-
 @pytest.mark.parametrize("quanta", [(0.0,), (5.0, 5.0), (7.0, 3.0)])
 def test_quanta_that_do_not_rise_are_refused(quanta) -> None:
     with pytest.raises(UsageError, match="must rise"):
@@ -149,44 +139,6 @@ def test_equal_gains_go_to_the_higher_queue_and_then_to_the_earlier_arrival() ->
     assert states[12.0] == [1, 2, 1]  # job 0 has had 40 GPU seconds by 10 and stands in queue 1
 
 
-@pytest.mark.slow
-@thorough
-@given(instance=instances(), pending_over=st.integers(0, 3))
-def test_rules_hold_at_every_event(instance: Instance, pending_over: int) -> None:
-    quantum = 12.0
-    policy = elastic_tiresias(quanta=(quantum,), pending_over=pending_over)
-    attained, held, now = np.zeros(len(instance.jobs)), np.zeros(len(instance.jobs)), 0.0
-    for state in seen(instance.jobs, gpus=instance.gpus, policy=policy, pauses=Pauses(1.5, 0.5)):
-        attained, now = attained + held * (state.now_s - now), state.now_s
-        attained[np.isclose(attained, quantum, rtol=0, atol=1e-4)] = quantum  # sums of times are rounded
-        held = state.progress.gpus
-        asked, jobs = state.workload.gpus, state.running
-        shrunk = np.maximum(asked // 2, state.workload.min_gpus)
-        fresh = jobs[attained[jobs] < quantum]
-        assert (held[fresh] >= asked[fresh]).all()  # R1 never touches queue 0
-        if len(state.pending):
-            assert ((held[jobs] == asked[jobs]) | (held[jobs] == shrunk[jobs])).all()  # R2 only when nobody waits
-            _assert_first_fit(state, shrunk=shrunk, attained=attained, quantum=quantum, pending_over=pending_over)
-        else:
-            _assert_no_useful_gpu_idle(state)
-
-
-def _assert_first_fit(state, *, shrunk, attained, quantum, pending_over) -> None:
-    """No waiting job could start in the idle GPUs at the size that the rules give it."""
-    free = state.gpus - state.progress.gpus.sum()
-    asked = state.workload.gpus
-    crowded = any(state.progress.gpus[state.running] < asked[state.running]) or len(state.pending) > pending_over
-    sizes = np.where((attained >= quantum) & crowded, shrunk, asked)
-    assert (sizes[state.pending] > free).all()
-
-
-def _assert_no_useful_gpu_idle(state) -> None:
-    if state.progress.gpus.sum() < state.gpus:
-        for job in state.running:
-            rates, held = state.workload.rates[state.workload.kind[job]], state.progress.gpus[job]
-            assert held == state.workload.max_gpus[job] or rates[held + 1] <= rates[held]
-
-
 RULES = st.builds(
     Rules,
     st.integers(0, 2),
@@ -205,18 +157,6 @@ def test_ends_equal_those_of_plain_loops(seed: int, rules: Rules) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=policy, pauses=rules.pauses)
     expected = elastic_reference(result.jobs, gpus=instance.gpus, rules=rules)
     assert result.finish_s.tolist() == pytest.approx([expected[job.name] for job in result.jobs])
-
-
-@pytest.mark.slow
-@thorough
-@given(instance=instances())
-def test_elastic_tiresias_on_inelastic_jobs_is_tiresias(instance: Instance) -> None:
-    jobs = tuple(inelastic(job) for job in instance.jobs)
-    ends = [
-        simulate(jobs, gpus=instance.gpus, policy=make(quanta=(12.0, 40.0), starvation=2.0)).finish_s.tolist()
-        for make in (tiresias, elastic_tiresias)
-    ]
-    assert ends[0] == ends[1]
 
 
 def test_a_negative_threshold_is_refused() -> None:
