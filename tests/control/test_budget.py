@@ -76,20 +76,6 @@ def test_a_shadow_is_not_held_by_the_budget() -> None:
     ]
 
 
-def test_an_exchange_costs_as_much_as_a_change_of_the_size_and_is_held_back_as_well() -> None:
-    def exchanging(training: Any) -> Any:
-        return control.always().replace(ops.all_gather(training.busy_seconds) > 1)
-
-    replay = Replay(compile_policies([Policy("exchanging", exchanging)], budget=Budget(2, 100)), size=2)
-    fired = []
-    for step in range(1, 8):
-        outcome = replay.step([{"busy_seconds": 1}, {"busy_seconds": 2}], {**CALM, "step": step})
-        fired.append(bool(outcome.fired[0]))
-        if fired[-1]:
-            replay.rescale(2)  # as many peers as before, and not the same
-    assert fired == [True, True, False, False, False, False, False]
-
-
 def test_of_several_rules_in_one_step_each_needs_a_change_of_its_own() -> None:
     def several(training: Any) -> Any:
         busy = ops.all_gather(training.busy_seconds)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kungfu import control
-from kungfu.control import Call, Rescale
+from kungfu.control import Rescale
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, TrainingSignals, is_gate
 
@@ -52,12 +52,3 @@ def test_a_rescale_keeps_the_local_batch_size_unless_told_otherwise() -> None:
 def test_a_rescale_that_keeps_nothing_known_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"keep='batch'\): .* local_batch_size, global_batch_size"):
         control.always().rescale(4, keep="batch")  # type: ignore[arg-type]  # what a user might write
-
-
-def test_a_call_keeps_its_function_and_its_signals_in_order() -> None:
-    def hook(control: Any, noise: float, speed: float) -> None: ...
-
-    action = control.every(5).call(hook, training.mean_loss, 3).action
-    assert isinstance(action, Call)
-    assert action.fn is hook
-    assert [str(one.type) for one in action.signals] == ["float32", "int64"]
