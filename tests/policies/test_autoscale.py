@@ -77,31 +77,12 @@ def test_the_error_of_an_efficiency_is_that_of_rates_that_jitter() -> None:
     assert abs(returned.inputs["efficiency"] - 1) < 4 * error
 
 
-@pytest.mark.slow
-def test_it_adds_as_many_at_once_as_it_was_told() -> None:
-    assert efficiency(4, unit=2) > 0.3 > efficiency(6, unit=2)
-    assert sizes(max_peers=12, efficiency=0.3, unit=2) == [4, 6, 8, 6]
-
-
-@pytest.mark.slow
-def test_a_cluster_that_is_too_large_shrinks() -> None:
-    found = sizes(start=8, max_peers=8, efficiency=0.4)
-    assert found[-1] == max(size for size in range(2, 9) if efficiency(size - 1) > 0.4) == 4
-    assert min(found) == 3
-    assert found[0] == 7  # it begins at its limit, so the first step goes down
-
-
 def test_a_job_with_more_peers_than_the_policy_allows_shrinks_to_its_limit() -> None:
     """A job with more peers than the policy allows shrinks to its limit, and walks from there."""
     assert sizes(start=6, steps=60, max_peers=4, efficiency=0.1)[:2] == [4, 3]
     # Below the fewest of the job it asks for nothing: such a size cannot be had.
     least = ClusterModel(saturating, steps=60, start=Start(size=6, min_size=6, max_size=8))
     assert run_policy(autoscale(max_peers=4), least) == ()
-
-
-@pytest.mark.slow
-def test_it_keeps_to_the_limits_of_the_job() -> None:
-    assert sizes(max_peers=12, efficiency=0.0, max_size=4)[-1] == 4
 
 
 @pytest.mark.slow
@@ -151,10 +132,6 @@ def test_above_the_threshold_it_adds_and_below_it_returns() -> None:
     assert decided({3: 300.0, 4: 400.0, 5: 450.0}, [3, 4, 5])[-1] == (120, 4)
 
 
-def test_where_the_first_peers_fail_it_jumps_to_the_next_lowest_untried_size() -> None:
-    assert decided({4: 400.0, 5: 410.0}, [4, 5])[-1] == (80, 3)
-
-
 def test_equal_throughputs_are_no_efficiency_above_zero() -> None:
     assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=0.0)[-1] == (80, 1)
     assert decided({2: 100.0, 3: 100.0}, [2, 3], efficiency=-0.01)[-1] == (80, 4)
@@ -169,11 +146,6 @@ def test_at_the_upper_limit_it_looks_down_and_at_the_lower_one_it_stays() -> Non
 def test_without_a_throughput_it_does_nothing() -> None:
     nothing = {"step_seconds": [[math.nan] * 2] * 40, "busy_seconds": [[math.nan] * 2] * 40}
     assert decided({2: 100.0}, [2], arrays=nothing) == []
-
-
-def test_of_one_sample_it_says_nothing() -> None:
-    one = [[math.nan] * 2] * 20 + [[0.02] * 2] + [[math.nan] * 2] * 19
-    assert decided({2: 100.0}, [2], arrays={"step_seconds": one, "busy_seconds": one}) == []
 
 
 def test_while_a_peer_is_a_straggler_it_does_nothing() -> None:

@@ -59,30 +59,6 @@ def settled(
     return {"batch": done.get("SetGlobalBatchSize", kept), "rate": done.get("SetLearningRate", rate)}
 
 
-@pytest.mark.parametrize(
-    ("batch", "before", "after", "expected"),
-    [
-        (64, 2, 4, 64),  # strong scaling: 4 peers are optimal for 64 already
-        (64, 4, 8, 128),  # twice the batch keeps 8 peers busy
-        (64, 4, 10, 160),  # only 256 would keep 10 busy, and that is more than 2.5 times as much: weak scaling
-        (64, 2, 10, 256),
-        (64, 8, 4, 32),  # towards fewer peers the batch shrinks with them
-        (256, 4, 16, 1024),
-        (64, 1, 2, 64),  # alone at first: 64 samples keep two busy
-        (8, 1, 4, 32),  # below all entries one peer is optimal; 32 samples keep only two busy, and are the most
-        (64, 4, 1, 16),  # down to one peer: none of the factors is at most 1/4
-    ],
-)
-def test_the_batch_grows_only_as_far_as_the_peers_need_it(batch: int, before: int, after: int, expected: int) -> None:
-    assert settled(batch=batch, before=before, after=after)["batch"] == expected
-
-
-@pytest.mark.parametrize(("before", "after", "expected"), [(2, 4, 64), (4, 8, 128), (2, 3, 64)])
-def test_a_table_of_one_entry_knows_of_no_batch_that_keeps_more_busy(before: int, after: int, expected: int) -> None:
-    # 64 samples keep 4 peers busy, and so do 128, as the entry below them says: 8 peers are a weak scaling, by 8 / 4.
-    assert settled(batch=64, before=before, after=after, table={64: 4})["batch"] == expected
-
-
 def test_an_epoch_bounds_the_batch() -> None:
     assert settled(batch=64, before=4, after=8, epoch_samples=100)["batch"] == 100  # instead of 128
 

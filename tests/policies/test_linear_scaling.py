@@ -53,18 +53,9 @@ def rates(policies: Any, *, steps: int = 60) -> list[FiredRule]:
     return [one for one in run_policy(policies, model) if one.rule != "schedule"]
 
 
-def test_linear_scaling_multiplies_by_what_the_batch_was_multiplied_by() -> None:
-    found = rates([schedule({5: 4, 20: 8, 40: 1}), linear_scaling()])
-    assert [one.value for one in found] == [0.25, 0.5, 0.0625]
-
-
 def test_linear_scaling_starts_from_where_the_last_ramp_leads() -> None:
     found = rates([schedule({5: 4, 10: 8}), linear_scaling(over_steps=1000)])
     assert [one.value for one in found] == [0.25, 0.5]
-
-
-def test_a_rescale_that_keeps_the_batch_keeps_the_rate() -> None:
-    assert rates([schedule({5: 4}, keep="global_batch_size"), linear_scaling()]) == []
 
 
 @pytest.mark.parametrize("length", [-1, math.nan, math.inf])

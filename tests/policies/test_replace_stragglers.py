@@ -70,41 +70,6 @@ def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
     assert decisions({0: 0.1}, size=1) == []
 
 
-def test_at_half_speed_the_average_falls_below_the_threshold_in_step_five() -> None:
-    """Computed by hand, at half speed the average falls below the threshold in the fifth step."""
-    # 1, 0.95, 0.905, 0.8645, 0.82805, 0.795245: the sixth step knows of five.
-    assert on_arrays([[1.0, 1.0, 2.0]] * 6) == [(6, (2,))]
-    assert on_arrays([[1.0, 1.0, 2.0]] * 5) == []
-    # With alpha 0.5: 1, 0.75.
-    assert on_arrays([[1.0, 1.0, 2.0]] * 2, alpha=0.5) == [(2, (2,))]
-
-
-def test_one_data_point_is_not_enough_unless_it_is_the_whole_average() -> None:
-    steps = [[1.0, 1.0, 9.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
-    assert on_arrays(steps) == []
-    assert on_arrays(steps, alpha=1.0) == [(2, (2,))], "in the next step it is as fast as the others"
-
-
-def test_a_step_that_is_not_known_neither_condemns_nor_acquits() -> None:
-    slow, unknown = [1.0, 1.0, 2.0], [1.0, 1.0, math.nan]
-    assert on_arrays([slow] * 4 + [unknown] * 50 + [slow] * 2) == [(56, (2,))]
-    assert on_arrays([[math.nan] * 3] * 50) == []
-    # Of one that is not known now, the median has the last that was.
-    assert on_arrays([slow] + [[math.nan, 1.0, 2.0]] * 5) == [(6, (2,))]
-
-
-def test_with_two_peers_the_median_lies_between_them() -> None:
-    # 1 and 2 seconds: the median speed is 0.75, and the slow one is at 2/3 of it, the fast one at 4/3.
-    assert on_arrays([[1.0, 2.0]] * 10) == [(10, (1,))]
-    # At 0.8 of the other's speed it is at 8/9.
-    assert on_arrays([[0.8, 1.0]] * 100) == []
-
-
-def test_of_three_slow_peers_among_four_none_is_replaced() -> None:
-    """If three of four peers are slow, the fast one is the exception, and none is replaced."""
-    assert on_arrays([[1.0, 2.0, 2.0, 2.0]] * 50) == []
-
-
 # ---- in a job -------------------------------------------------------------------------------------------------------
 
 
@@ -140,13 +105,6 @@ def test_a_straggler_is_among_the_leavers_if_the_job_shrinks_in_the_same_step() 
     model = ClusterModel(LINEAR, 100, Start(size=4), speed_by_peer={1: 0.5})
     found = changes([schedule({20: 3}), replace_stragglers(every=20)], model)
     assert found == [(21, (), (1,), 3)]
-
-
-def test_where_no_host_has_a_free_slot_the_straggler_stays_and_the_decision_says_why() -> None:
-    model = ClusterModel(LINEAR, 100, Start(size=4, max_size=4), speed_by_peer={2: 0.5}, hosts=HostSlots((2, 2)))
-    first, *_ = run_policy(replace_stragglers(every=20), model)
-    assert (first.step, first.ranks, first.unmet) == (20, (2,), "no host has a free slot")
-    assert changes(replace_stragglers(every=20), model) == []
 
 
 def test_the_newcomer_starts_on_another_host_where_there_is_one() -> None:
@@ -255,20 +213,6 @@ def test_by_hand_the_slowest_ten_times_in_a_row_is_replaced() -> None:
     interrupted = [[1.0, 2.0, 1.0]] * 9 + [[1.0, 1.0, 1.0]]
     assert on_arrays(interrupted * 5, **row) == []
     assert on_arrays(interrupted, times=9, **row) == [(10, (1,))]
-
-
-def test_the_slowest_counts_below_the_threshold_only() -> None:
-    steps = [[1.0, 1.1, 1.0]] * 20
-    assert on_arrays(steps, criterion="slowest_in_a_row") == []
-    assert on_arrays(steps, criterion="slowest_in_a_row", threshold=1)[0] == (11, (1,))
-
-
-def test_by_the_row_no_peer_is_replaced_unless_one_is_known_to_be_slower() -> None:
-    """No peer is replaced by the row either if all are alike, if there is only one, or if nothing is known."""
-    row = {"criterion": "slowest_in_a_row", "threshold": 1}
-    assert on_arrays([[1.0, 1.0, 1.0]] * 30, **row) == []
-    assert on_arrays([[5.0]] * 30, **row) == []
-    assert on_arrays([[math.nan, 1.0, 2.0]] * 30, **row) == []
 
 
 def test_by_the_row_rank_0_and_a_slow_replacement_are_replaced_in_turn() -> None:
