@@ -177,19 +177,6 @@ def test_a_replacement_without_room_is_asked_for_once_until_the_view_changes() -
     assert [(one.joined, one.left) for one in run.changes] == [((), (1,)), ((4,), ())]
 
 
-def test_a_replaced_peer_leaves_at_the_barrier_at_which_the_job_grows() -> None:
-    """A peer that is replaced leaves when the other has come, and a larger size comes at the same barrier."""
-
-    def both(training: Any) -> Any:
-        slow = ops.all_gather(training.busy_seconds) > 1
-        once = control.every(10).until(training.step > 10)
-        return once.rescale(4), once.replace(slow)
-
-    model = ClusterModel(LINEAR, 40, Start(size=2), speed_by_peer={0: 0.1}, rescaling=Rescaling(joining_steps=5))
-    (change,) = run_on_model(Policy("both", both), model).changes
-    assert (change.step, change.joined, change.left, change.size) == (16, (2, 3, 4), (0,), 4)
-
-
 # ---- samples ---------------------------------------------------------------------------------------------------------
 
 

@@ -293,14 +293,6 @@ def test_a_size_and_an_eviction_in_one_step_are_one_request_whichever_comes_firs
     assert [(one.step, one.rule) for one in shrunk] == [(5, "rescale"), (5, "evict")]
 
 
-def test_a_size_and_a_replacement_in_one_step_are_one_request() -> None:
-    def rules(training: Any) -> Any:
-        return control.every(5).rescale(6), control.every(5).replace(slow_ones(training))
-
-    decided = run_policy(Policy("rules", rules), LAME)
-    assert [(one.step, one.rule) for one in decided] == [(5, "rescale"), (5, "replace")], "both came about at once"
-
-
 def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
     def shrink(control: Any) -> None:
         control.rescale(1)
@@ -311,18 +303,6 @@ def test_what_a_hook_asks_for_beside_a_rule_is_told_as_unmet() -> None:
         ("schedule", ""),
         ("shrink", "schedule came before it"),
     ]
-
-
-def test_of_two_hooks_that_set_one_thing_in_one_step_the_second_is_told_as_unmet() -> None:
-    def hooked(name: str, samples: int) -> Policy:
-        def ask(control: Any) -> None:
-            control.set_global_batch_size(samples)
-
-        ask.__name__ = name
-        return Policy(name, lambda t: control.every(5).until(t.step > 5).call(ask))
-
-    decided = run_policy([hooked("first", 64), hooked("second", 128)], LAME)
-    assert [(one.rule, one.unmet) for one in decided] == [("first", ""), ("second", "first came before it")]
 
 
 def test_a_hook_has_no_more_than_the_budget_either() -> None:

@@ -16,7 +16,7 @@ from kungfu.control import Evict, Replace, Rescale, SetGlobalBatchSize
 from kungfu.policies import replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
 from kungfu.signal import Constant
-from kungfu.testing import ClusterModel, HostSlots, PeerSpeeds, Rescaling, SlowPeer, Start
+from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob
 from kungfu.testing.simulated_run import run_on_model
@@ -54,35 +54,11 @@ def test_an_offer_and_a_newer_request_are_decided_together() -> None:
     assert (barrier.job.view, barrier.job.terms.target_size) == (2, 0), "it is one change of the view"
 
 
-def test_two_rules_that_name_peers_in_one_step_are_carried_out_in_one_change() -> None:
-    barrier = barrier_of(4)
-    assert hold(barrier, [names(0, action=Evict), names(2, 3)], [], [], []) == [4, 3, 3, 3]
-    assert (barrier.job.peers, barrier.job.view) == ([1, 4, 5], 3)
-
-
 def test_a_rule_that_is_superseded_says_by_which_one() -> None:
     barrier = barrier_of(2)
     hooked = FiredRule(1, "other", Rescale(Constant(3.0), "local_batch_size"), 3.0, {})
     hold(barrier, [asks_for(4), hooked], [])
     assert barrier.unmet == {("other", 1): "grow came before it"}
-
-
-def test_a_replacement_for_a_growing_job_comes_with_the_same_wave() -> None:
-    """A replacement that is asked for while the job grows comes with the same wave."""
-    barrier = barrier_of(2, joining_steps=3)
-    hold(barrier, [asks_for(4)], [], [names(0)], [])
-    # Two were on their way, and the third is awaited as long as they were.
-    assert (barrier.job.joiners, barrier.job.terms.target_size, barrier.job.terms.leaving) == ((2, 3, 4), 4, (0,))
-    assert hold(barrier, [], [], []) == [2, 2, 4]
-    assert (barrier.job.peers, barrier.job.view) == ([1, 2, 3, 4], 2)
-
-
-def test_who_comes_in_place_of_another_starts_on_another_host() -> None:
-    slow, hosts = PeerSpeeds(slow=[SlowPeer(0.5, host=0)]), HostSlots((4, 2))
-    model = ClusterModel({1: 100}, steps=60, start=Start(size=2, max_size=2), speeds=slow, hosts=hosts)
-    barrier = SimulatedBarrier(SimulatedJob.started(model), Replay(compile_policies([]), size=2))
-    hold(barrier, [names(0)], [])
-    assert barrier.job.hosts.places[2] == (1, 0)
 
 
 def sets(samples: int, *, step: int = 1) -> FiredRule:
