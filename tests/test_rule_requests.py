@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kungfu.compiler.fired import FiredRule
-from kungfu.control import Call, Evict, Replace, Rescale, SetGlobalBatchSize
+from kungfu.control import Call, Evict, Replace, Rescale
 from kungfu.control.hook import Control, HookRequest
 from kungfu.errors import PolicyError
 from kungfu.rule_requests import call_hook, requests_of
@@ -49,39 +49,6 @@ def asked(fired: list[FiredRule], *, hook: int | None = None, hooks: Sequence[Ho
     return tuple(requests_of(fired, VIEW, call=lambda *_: requests))
 
 
-def test_a_size_and_peers_that_two_rules_ask_for_in_one_step_are_one_request() -> None:
-    for order in ([GROW, marked(Replace, 1)], [marked(Replace, 1), GROW]):
-        lead, *others = merge(asked(order)).taken
-        assert (lead.what, lead.by) == (Resize(6, "global_batch_size", 0), "grow")
-        assert [(one.by, one.what) for one in others] == [("slow", leave(6, when="replaced"))]
-
-
-def test_two_rules_that_mark_peers_are_one_request() -> None:
-    taken = merge(asked([marked(Evict, 0), marked(Replace, 3, rule="worn")])).taken
-    assert [one.what for one in taken] == [leave(5), leave(8, when="replaced")]
-
-
-def test_a_hooks_request_beside_a_rule_is_superseded_or_comes_first() -> None:
-    """A hook's request beside a rule is superseded and reported, or comes first if the hook is first."""
-    found = merge(asked([GROW, HOOK], hook=2))
-    assert ([one.by for one in found.taken], [(one.request.by, one.by) for one in found.superseded]) == (
-        ["grow"],
-        [("hook", "grow")],
-    )
-    found = merge(asked([HOOK, GROW], hook=2))
-    assert ([one.what for one in found.taken], [one.request.by for one in found.superseded]) == (
-        [Resize(2, "local_batch_size")],
-        ["grow"],
-    )
-
-
-def test_a_command_comes_before_the_size_of_a_rule_and_beside_its_peers() -> None:
-    both = (*asked([GROW, marked(Replace, 1)]), Asked(Resize(3), "kungfu resize 3", 9, id="r"))
-    found = merge(both)
-    assert [one.by for one in found.taken] == ["kungfu resize 3", "slow"]
-    assert [(one.request.by, one.by) for one in found.superseded] == [("grow", "kungfu resize 3")]
-
-
 SETTINGS: list[tuple[HookRequest, HookRequest]] = [
     (HookRequest("set_global_batch_size", 64.0), HookRequest("set_global_batch_size", 128.0)),
     (HookRequest("set_learning_rate", 0.1), HookRequest("set_learning_rate", 0.2, ramp_length=9.0)),
@@ -97,12 +64,6 @@ def test_of_two_hooks_that_set_one_thing_the_first_is_taken_and_the_other_told(
     found = merge((*asked([HOOK], hooks=[one]), *asked([later], hooks=[other])))
     assert [(taken.by, taken.what) for taken in found.taken] == [("hook", asked([HOOK], hooks=[one])[0].what)]
     assert [(lost.request.by, lost.by) for lost in found.superseded] == [("later", "hook")]
-
-
-def test_a_rule_and_a_hook_that_set_the_batch_are_merged_as_two_rules() -> None:
-    rule = FiredRule(7, "batch", SetGlobalBatchSize(Constant(64.0)), 64.0, {})
-    found = merge(asked([rule, HOOK], hooks=[HookRequest("set_global_batch_size", 128.0)]))
-    assert ([one.what for one in found.taken], found.superseded[0].by) == ([SetBatch(64.0)], "batch")
 
 
 def test_two_values_checkpoints_and_stops_are_carried_out_beside_each_other() -> None:
