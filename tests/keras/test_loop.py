@@ -380,17 +380,6 @@ def test_a_policy_that_stops_training_ends_the_epoch_there():
     assert int(model.optimizer.iterations) in (3, 4)
 
 
-def test_a_callback_that_raises_ends_fit_with_its_error():
-    x, y = points()
-
-    class Failing(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            raise ZeroDivisionError("of the user's")
-
-    with pytest.raises(ZeroDivisionError, match="of the user's"):
-        in_job(compiled(network()), x, y, callbacks=[Failing()])
-
-
 def test_no_epochs_at_all_leave_the_model_as_it_is():
     x, y = points()
     model = compiled(network())

@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.keras.losses import WholeBatchLosses
-from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly
 
 SAMPLES, WORDS = 7, 4
 SLICES = [[3, 4], [7, 0], [1, 1, 5], [0, 0, 7]]
@@ -153,13 +153,3 @@ def test_a_job_of_one_trains_on_masked_outputs_as_keras_does(jit_compile, capsys
         assert_same(mine, plain)
     assert ("run without XLA" in capsys.readouterr().err) == jit_compile
     assert mine.fit.attached.training.traces() == 1
-
-
-@pytest.mark.slow
-def test_a_job_of_one_adds_up_a_sum_as_keras_does():
-    x, y = points()
-    with float64():
-        mine, plain = (compiled(network(), keras.losses.MeanSquaredError("sum")) for _ in range(2))
-        in_job(mine, x, y, batch_size=16, epochs=2)
-        plainly(plain, x, y, batch_size=16, epochs=2)
-        assert_same(mine, plain)
