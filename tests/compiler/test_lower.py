@@ -42,17 +42,6 @@ def late(training: Any) -> Any:
 LATE = Policy("late", late)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
-def test_an_eager_cluster_decides_and_remembers_what_the_replay_does(size: int) -> None:
-    plan = compile_policies([LATE, Policy("watching", lambda t: control.every(2).call(ignore, monitor.throughput(t)))])
-    cluster, replay, rng = eager_cluster(plan, size=size), Replay(plan, size=size), np.random.default_rng(size)
-    for number in range(1, 8):
-        local, agreed = invented(rng, number=number, size=size)
-        assert_same(step(cluster, local, agreed), replay.step(local, agreed))
-        for rank, program in enumerate(cluster.programs):
-            np.testing.assert_allclose(states(program), replayed_states(replay, rank=rank), rtol=1e-6)
-
-
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_traced_cluster_exchanges_its_messages_in_the_same_order_on_all_peers(size: int) -> None:
     plan = compile_policies([LATE])
@@ -133,35 +122,6 @@ def test_states_have_stable_distinct_names_and_say_who_shares_them() -> None:
         ("agreed", "reset"),
         ("agreed", "keep"),
     }
-
-
-def test_a_rescale_resets_the_folds_that_said_so_and_no_other() -> None:
-    def watching(training: Any) -> Any:
-        kept, reset = training.mean_loss.ema(0.5), training.mean_loss.ema(0.25, on_rescale="reset")
-        return control.always().call(ignore, kept, reset)
-
-    plan = compile_policies([Policy("watching", watching)])
-    cluster, rng = eager_cluster(plan, size=1), np.random.default_rng(0)
-    program = cluster.programs[0]
-    step(cluster, *invented(rng, number=1, size=1))
-    moved = states(program)
-    program.reset_on_rescale()
-    for one, value in zip(program.variables, moved, strict=True):
-        assert one.variable.numpy() == (value if one.on_rescale == "keep" else one.init)
-
-
-def test_a_rescale_resets_every_entry_of_a_vector() -> None:
-    def watching(training: Any) -> Any:
-        return control.every(2).call(ignore, training.mean_loss.window(3, on_rescale="reset").max())
-
-    plan = compile_policies([Policy("watching", watching)])
-    cluster, rng = eager_cluster(plan, size=1), np.random.default_rng(0)
-    for number in range(1, 5):
-        step(cluster, *invented(rng, number=number, size=1))
-    (window,) = cluster.programs[0].variables
-    assert np.all(np.isfinite(window.variable.numpy()))
-    cluster.programs[0].reset_on_rescale()
-    np.testing.assert_array_equal(window.variable.numpy(), [np.nan] * 3)
 
 
 def test_a_message_that_fails_leaves_every_state_as_it_was() -> None:

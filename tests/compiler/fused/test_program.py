@@ -16,12 +16,10 @@ from kungfu import control, monitor, native, ops
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
-from kungfu.compiler.replay import Replay
-from kungfu.errors import InternalError
 from kungfu.native import builder
 from kungfu.policies import gns_batch, schedule
 from kungfu.policy_definition import Policy
-from tests.compiler.cluster import as_tensors, invented, replayed_states, states
+from tests.compiler.cluster import as_tensors, invented, states
 
 
 def ignore(control: Any, *values: float) -> None:
@@ -81,31 +79,6 @@ def test_who_has_read_a_state_keeps_what_he_has_read() -> None:
         assert any(not np.array_equal(one, two, equal_nan=True) for one, two in zip(states(program), then, strict=True))
 
 
-def test_it_runs_on_every_step_of_a_while_loop() -> None:
-    counted = Policy("counted", lambda t: control.every(2).call(ignore, t.mean_loss.ema(0.5), t.step))
-    plan = compile_policies([counted])
-    looped, replay = fused(lower(plan)), Replay(plan, size=1)
-
-    @tf.function
-    def steps(count: tf.Tensor) -> tf.Tensor:
-        fired = tf.constant(0)
-        for number in tf.range(1, count + 1):
-            sources = {
-                "step": number,
-                "size": 1,
-                "rank": 0,
-                "change_due": False,
-                "mean_loss": tf.cast(number, tf.float32),
-            }
-            fired += tf.reduce_sum(tf.cast(stepped(looped, sources).fired, tf.int32))
-        return fired
-
-    assert int(steps(tf.constant(6, tf.int64))) == 3
-    for number in range(1, 7):
-        replay.step([{}], {"step": number, "change_due": False, "mean_loss": float(number)})
-    np.testing.assert_allclose(states(looped), replayed_states(replay, rank=0), rtol=1e-6)
-
-
 def test_a_plan_without_rules_or_with_messages_of_its_own_stays_op_by_op() -> None:
     late = Policy("late", lambda t: control.every(2).call(ignore, ops.all_reduce(t.loss - t.mean_loss, "sum")))
     for policies in ([], [late]):
@@ -119,25 +92,6 @@ def test_without_a_library_it_stays_op_by_op(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(builder, "_loaded", [])
     monkeypatch.setenv("KUNGFU_NATIVE_LIBRARY", "/nowhere/none.so")
     assert fused(program) is program
-
-
-# Of those that a schedule reads.
-ALL_BUT_ONE = {
-    "size": 2,
-    "rank": 0,
-    "step": 1,
-    "view": 1,
-    "min_size": 1,
-    "max_size": 2,
-    "refused_size": 0,
-    "target_size": 0,
-}
-
-
-def test_a_source_that_the_step_does_not_offer_is_named() -> None:
-    program = fused(lower(compile_policies([schedule({1: 2})])))
-    with pytest.raises(InternalError, match="the step did not offer the source 'change_due' that its plan reads"):
-        program.conclude(ALL_BUT_ONE, tf.zeros([0]), no_messages)
 
 
 @pytest.mark.parametrize(

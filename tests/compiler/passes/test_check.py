@@ -40,11 +40,6 @@ def test_the_message_names_only_the_local_signals_that_no_collective_stands_abov
     assert "'loss'" not in str(caught.value)
 
 
-def test_a_named_local_signal_is_called_by_its_name() -> None:
-    with pytest.raises(PolicyError, match=r'write kf.ops.all_reduce\(slowness, "mean"\)$'):
-        compiled(lambda training: control.always().rescale((training.busy_seconds * 2).named("slowness")))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

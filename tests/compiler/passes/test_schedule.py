@@ -46,10 +46,6 @@ def test_both_policies_cost_no_message() -> None:
         assert not any(one.message for one in plan.after)
 
 
-def test_the_noise_scale_adds_three_floats_to_the_gradients() -> None:
-    assert [compile_policies([gns_batch(max_peers=8)]).piggybacked.floats(size) for size in (1, 4)] == [3, 3]
-
-
 def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
     def watching(training: Any) -> Any:
         return control.every(7).call(ignore, monitor.gradient_noise_scale(training))
