@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
-from tests.cli.recorded import FAILED, GROWN, measured, written
+from tests.cli.recorded import FAILED, GROWN, written
 from tests.event_log.made import made
 
 
@@ -96,18 +95,6 @@ def test_explain_prints_the_plan_of_a_policy(capsys: pytest.CaptureFixture[str])
     assert "gns_batch" in capsys.readouterr().out
 
 
-def test_explain_of_no_policy_is_one_message_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "kungfu.policies:none_such"]) == 2
-    assert capsys.readouterr().err.startswith("kungfu explain: ")
-
-
-def test_draw_prints_the_path_of_its_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = written(tmp_path, GROWN, metrics=[measured(step) for step in range(1, 4)])
-    assert main(["draw", str(run)]) == 0
-    assert capsys.readouterr().out == f"{run / 'run.png'}\n"
-    assert (run / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_without_a_folder_it_is_the_newest_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,35 +131,6 @@ def test_a_word_that_is_no_command_is_told_with_one_that_is(
 def test_without_a_command_there_is_help_and_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert "explain" in capsys.readouterr().err
-
-
-def test_the_two_planning_commands_are_reached_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "simulate", "generated:elan:5", "--gpus", "32", "--policy", "fifo", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["policies"]) == ["fifo"]
-    spec = Path(__file__).parents[2] / "examples" / "tuning.yaml"
-    assert main(["plan", "tuning", str(spec), "--deadline", "20m", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["deadline_s"] == 1200
-
-
-@pytest.mark.parametrize(
-    "words", [["simulate", "nowhere.csv", "--gpus", "4", "--policy", "fifo"], ["tuning", "nowhere.yaml"]]
-)
-def test_a_planning_command_that_cannot_work_is_one_message_and_code_2(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", *words]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"kungfu plan {words[0]}: ")
-    assert err.count("\n") == 1
-
-
-def test_help_lists_both_planning_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        main(["plan", "--help"])
-    shown = capsys.readouterr().out
-    assert "    simulate  run a scheduler over a trace of jobs\n" in shown
-    assert "    tuning    plan a hyperparameter search under a deadline\n" in shown
 
 
 def test_help_of_kungfu_names_plan_and_loads_nothing_of_planning() -> None:

@@ -36,18 +36,6 @@ def test_each_step_is_a_point_with_its_last_values_and_what_is_not_known_is_none
     assert found.signals == ("gain", "straggler_fractions")
 
 
-def test_a_group_has_its_extremes_and_its_median() -> None:
-    losses = [5.5, 1.0, 9.0, 2.0, 8.0, 7.0, None, 6.0, 4.0]
-    rows = [{"step": step, "loss": loss, "size": 2} for step, loss in enumerate(losses, start=1)]
-    found = run_of_rows(rows, most_groups=4)
-    assert found.steps.tolist() == [4.0, 8.0, 9.0]
-    loss = found.curves["loss"]
-    assert loss.low.tolist() == [1.0, 6.0, 4.0]
-    assert loss.values.tolist() == [3.75, 7.0, 4.0]
-    assert loss.high.tolist() == [9.0, 8.0, 4.0]
-    assert found.curves["size"].values.tolist() == [2.0] * 3
-
-
 def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [measured(step, loss="NaN" if step > 500 else -9.5 if step == 300 else 1.0) for step in range(1, 601)]
     found = run_of_rows(rows, most_groups=200)

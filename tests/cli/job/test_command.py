@@ -77,16 +77,6 @@ def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.
     assert out.endswith(", view 3: ckpt-4\n")
 
 
-def test_the_same_id_is_carried_out_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serve_job(tmp_path) as place:
-        assert main(["resize", "2", str(tmp_path), "--id", "r"]) == 0
-        assert main(["resize", "2", str(tmp_path), "--id", "r", "--json"]) == 0
-        assert len(place.told) == 1
-    first, _, second = capsys.readouterr().out.partition("\n")
-    assert first.endswith("view 3: it was so already")
-    assert json.loads(second)["state"] == "carried out"
-
-
 def test_what_is_refused_is_code_1_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path):
         assert main(["resize", "9", str(tmp_path)]) == 1

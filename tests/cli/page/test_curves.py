@@ -36,16 +36,6 @@ def applied(known: Points, update: Points | None) -> Points:
     return {"from": 0, **joined, "curves": curves}
 
 
-def test_a_short_run_is_drawn_step_by_step() -> None:
-    curves = Curves()
-    for step in range(1, MOST_GROUPS + 1):
-        curves.add(row(step, loss=float(step * 7919 % 1000)))
-    points = curves.all()
-    assert points["steps"] == list(range(1, MOST_GROUPS + 1))
-    assert values(points, "loss") == [float(step * 7919 % 1000) for step in range(1, MOST_GROUPS + 1)]
-    assert points["times"][0] == 101.0
-
-
 def test_a_step_of_the_size_within_joined_steps_is_seen_in_its_order() -> None:
     curves = Curves()
     for step in range(1, 5 * MOST_GROUPS):

@@ -69,24 +69,6 @@ def test_a_decision_that_something_later_takes_the_place_of_is_closed_by_it() ->
     assert closed["outcome"] == "nothing came of it, since stop_on_nan came after it, at step 57"
 
 
-def test_a_change_closes_the_decisions_of_all_rules_that_it_carries_out() -> None:
-    story = told(*GROWN[:6])
-    slow = made(event="decision", rule="slow", step=54, asked=2, size=2, peers=(1,), when="replaced", done="")
-    story.tell(slow)
-    together = made(event="rescale", rule="gns_batch and slow", decided_at=50, step=60, to=3, joined=(2, 3), parts={})
-    story.tell(together)
-    assert [item["state"] for item in of_kind(story, "decision")] == ["carried out", "carried out"]
-
-
-def test_a_growth_that_a_loss_met_is_closed_by_the_rescale_that_carries_it_out() -> None:
-    story = told(*GROWN[:6])
-    story.tell(made(event="recovered", step=55, to=1, lost={"1": "killed by SIGKILL"}, parts={}))
-    assert of_kind(story, "decision")[-1]["state"] == "decided"
-    story.tell(made(event="rescale", rule="gns_batch", decided_at=50, step=60, to=3, joined=(2, 3), parts={}))
-    assert of_kind(story, "decision")[-1]["state"] == "carried out"
-    assert of_kind(story, "change")[-1]["cause"] == "gns_batch"
-
-
 def test_a_change_has_its_parts_with_when_they_were() -> None:
     grown, shrunk = of_kind(told(*GROWN), "change")
     assert (grown["before"], grown["after"], grown["stop_s"], grown["is_loss"]) == (2, 3, 0.134796, False)

@@ -260,10 +260,3 @@ def test_a_checkpoint_says_how_long_it_took_and_that_training_went_on_without_on
     first, second, *_ = narrative([kept, made(event="checkpoint", step=41, error="No space left", seconds=0.1)])
     assert first.details == ("rank 0 held the others for 2 ms, and wrote for 250 ms while all trained on",)
     assert second.details == ("training went on without it; what was there before is as it was",)
-
-
-def test_what_at_least_decided_is_told_with_the_policy_that_won() -> None:
-    saw = {"grow": 4.0, "schedule": 2.0, "target": 4.0}
-    at_least = {"rule": "at_least(grow, schedule)", "saw": saw, "won": ["grow"], "lost": ["schedule"]}
-    [decision, _] = narrative([made(event="decision", size=2, asked=4, done="2 more", **at_least)])
-    assert decision.details == ("grow wanted 4, schedule wanted 2: grow won", "done: 2 more")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kungfu.cli.report import one_line
-from kungfu.cli.report.changes import changes, rescaled
+from kungfu.cli.report.changes import rescaled
 from kungfu.cli.report.one_line import SILENT
-from kungfu.event_log.job import fold
 from tests.event_log.made import KINDS, made
 
 
@@ -121,8 +120,3 @@ def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
         "training stood still for 500 ms (barrier 30 ms, later 100 ms)",
         "the first step after it took 200 ms; the batch is now 8 samples",
     ]
-
-
-def test_changes_of_the_membership_are_counted_by_what_they_followed_from() -> None:
-    events = [made(event=kind) for kind in ("rescale", "recovered", "recovered")]
-    assert changes(fold(events)) == "1 rescale and 2 recoveries"
