@@ -57,15 +57,6 @@ def test_a_request_is_taken_shown_as_under_way_and_done_when_its_view_is_in_forc
         ]
 
 
-def test_a_refusal_says_why(tmp_path: Path) -> None:
-    with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        assert "not in view 2" in job.submit(Asked(Resize(1), id="a", if_view=2)).reason
-        assert "peer 5 is not in view 3" in job.submit(Asked(Leave((5,)), id="b")).reason
-        assert place.told == []
-    with serve_job(tmp_path, scaling="inelastic"), connected(tmp_path) as job:
-        assert "inelastic" in job.submit(Asked(Resize(1), id="a")).reason
-
-
 def test_a_request_that_nobody_made_and_one_without_an_id_are_usage_errors(tmp_path: Path) -> None:
     with serve_job(tmp_path), connected(tmp_path) as job:
         with pytest.raises(UsageError, match="has taken no request 'x'"):

@@ -163,19 +163,6 @@ def test_once_training_is_over_nothing_is_taken_any_more() -> None:
     assert "training is over" in agent.asked(Resize(2), name="s").reason
 
 
-def test_every_change_of_a_request_is_in_the_journal_once() -> None:
-    agent = Agent()
-    agent.asked(Resize(3))
-    agent.asked(Resize(3))
-    agent.now = 4.0
-    agent.moves(view(4, 0, 1, 2))
-    agent.handle(Tick())
-    assert [(one.id, one.request, one.state, one.seconds) for one in agent.journal] == [
-        ("r", "resize 3", "accepted", 0.0),
-        ("r", "resize 3", "carried out", 4.0),
-    ]
-
-
 def test_the_speed_of_each_peer_is_told_where_a_policy_measures_it() -> None:
     agent = Agent()
     assert [(one.speed, one.is_straggler) for one in agent.status().peers] == [(None, None)] * 2

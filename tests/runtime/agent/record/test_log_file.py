@@ -55,17 +55,6 @@ def test_a_disk_that_failed_is_tried_again_once_a_second(tmp_path: Path) -> None
     assert (tmp_path / "log").read_text() == "asked for\nafter\n"
 
 
-def test_a_file_can_say_itself_where_lines_are_missing(tmp_path: Path) -> None:
-    clock = Clock()
-    file = LogFile(tmp_path / "log", clock=clock, mark=lambda gap: f"{gap.lines} lost\n".encode())
-    file.write(b"one\n")
-    with full_disk():
-        file.write(b"two\n")
-    clock.now += 1.0
-    file.write(b"three\n")
-    assert (tmp_path / "log").read_text() == "one\n1 lost\nthree\n"
-
-
 def test_a_folder_that_has_become_a_file_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "peers").write_text("")
     file = LogFile(tmp_path / "peers" / "peer-0.log", clock=Clock())

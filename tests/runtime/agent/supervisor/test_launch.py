@@ -228,28 +228,6 @@ def test_all_are_ended_some_at_the_second_request_and_some_by_force(
         assert [peer.child.returncode for peer in peers] == codes
 
 
-def test_peers_die_with_their_agent(tmp_path: Path) -> None:
-    agent = """if True:
-        import os, sys, time
-        from pathlib import Path
-        from kungfu.runtime.agent.supervisor.launch import start
-        from kungfu.runtime.agent.record.log_file import LogFile
-
-        peer = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
-        process = start(peer, environment=dict(os.environ), log=LogFile(Path(sys.argv[1]), clock=time.time))
-        assert process.child.stdout.readline() == b"up\\n"
-        print(process.pid, flush=True)
-        process.child.wait()
-    """
-    with subprocess.Popen([sys.executable, "-c", agent, str(tmp_path / "log")], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        peer = int(parent.stdout.readline())
-        assert psutil.pid_exists(peer)
-        parent.send_signal(signal.SIGKILL)
-        parent.wait(DEADLINE_S)
-    assert ended(peer)
-
-
 # Starts a child that leaves its session, and says its number.
 LEAVING_SESSION = """if True:
     import os, signal, subprocess, sys

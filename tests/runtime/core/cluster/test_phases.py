@@ -98,13 +98,6 @@ def test_a_job_whose_peers_train_no_more_is_done() -> None:
     assert after(in_second(0, 1), *over(0, 1, phase=2), ProcessEnded(0, 0), ProcessEnded(1, 0))[1] == [Done()]
 
 
-def test_the_failure_of_a_program_after_its_last_phase_fails_the_job() -> None:
-    _, commands = after(training(0, 1), *over(0, 1), ProcessEnded(0, 0), ProcessEnded(1, 3))
-    (fail,) = commands
-    assert isinstance(fail, Fail)
-    assert "exit code 3" in fail.reason
-
-
 # ---- joiners ---------------------------------------------------------------------------------------------------------
 
 

@@ -49,11 +49,6 @@ def training(*ids: int) -> Cluster:
 # ---- the first peers -----------------------------------------------------------------------------------------------
 
 
-def test_first_peers_of_one_program_form_their_view_at_once() -> None:
-    _, commands = after(started(2), ready(0), ready(1))
-    assert commands == [AdmitFirstView(View(1, (peer(0), peer(1))))]
-
-
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
     cluster, commands = after(started(3), ready(1), ready(2, "other"), ready(0))
     assert commands == [ComparePrograms((peer(0),), peer(2))], "with the first peer, when all are ready"
@@ -71,12 +66,6 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
 
 
 # ---- joiners -------------------------------------------------------------------------------------------------------
-
-
-def test_a_joiner_of_the_same_program_is_offered() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3))
-    _, commands = after(cluster, ready(2))
-    assert [type(one) for one in commands] == [OfferJoiners]
 
 
 def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() -> None:

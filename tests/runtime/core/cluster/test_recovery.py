@@ -183,11 +183,6 @@ def test_nobody_is_killed_for_being_late_while_nobody_has_lost_anybody() -> None
     assert after(cluster, Tick(), now=1e6)[1] == [], "the others may be far from their next step"
 
 
-def test_the_only_one_left_goes_on_alone() -> None:
-    _, lead = regrouped(training(0, 1), 0, 1)
-    assert lead == AdmitSurvivors(view_of(1, version=3), (0,), 2, {0: "killed by SIGKILL"})
-
-
 def test_without_a_survivor_the_job_fails_for_the_first_and_tells_of_all() -> None:
     _, commands = after(training(0, 1), ProcessEnded(0, 1), ProcessEnded(1, 1))
     assert commands[-1] == Fail(0, "exit code 1", others={1: "exit code 1"})

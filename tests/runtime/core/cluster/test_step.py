@@ -226,13 +226,6 @@ def test_a_script_that_fails_after_its_training_fails_the_job() -> None:
     assert after(cluster, ProcessEnded(1, 0))[1] == [Fail(0, "exit code 1, after its training was over")]
 
 
-def test_a_job_is_done_when_its_last_process_has_ended() -> None:
-    finishing = [TrainingFinished(id_, leaving=False) for id_ in (0, 1)]
-    cluster, commands = after(training(0, 1), *finishing, ProcessEnded(0, 0))
-    assert commands == []
-    assert after(cluster, ProcessEnded(1, 0))[1] == [Done()]
-
-
 def test_a_peer_that_left_by_decision_may_end_as_it_likes() -> None:
     cluster, commands = after(
         training(0, 1, 2), TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
