@@ -49,13 +49,6 @@ def test_a_script_that_raises_at_import_ends_the_job_with_its_error(tmp_path):
     assert "ImportError: no module of that name, on purpose" in failed(ended)
 
 
-@SOAK
-def test_a_child_of_a_peer_that_failed_is_ended_with_the_job(tmp_path):
-    ended = ran(tmp_path, "-np", 2, program="failing.py", arguments=["child"])
-    assert ended.code == 1
-    assert "left a child behind" in failed(ended)
-
-
 def test_an_error_in_one_rank_is_the_root_and_not_what_the_other_lost_by_it(tmp_path):
     ended = ran(tmp_path, "-np", 2, *ALL_OR_NOTHING, program="failing.py", arguments=["raise"], executed=True)
     assert ended.code == 1

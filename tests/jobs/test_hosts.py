@@ -107,26 +107,6 @@ def test_the_half_with_rank_0_continues_and_a_host_that_comes_back_has_room(tmp_
 
 
 @SOAK
-def test_a_peer_that_is_taken_away_from_full_hosts_is_replaced_in_its_slot(tmp_path: Path) -> None:
-    with training(tmp_path, slots=(1, 1), size=2) as run:
-        run.faults("at step 10 notice rank 1")
-        ended, _ = run.ends(0, 0)
-    assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0], [0, 2]]
-    assert hosts_of(ended) == {0: 0, 1: 1, 2: 1}
-    assert not ended.all_of("missing")
-
-
-@SOAK
-def test_of_two_halves_the_one_without_rank_0_stops(tmp_path: Path) -> None:
-    with training(tmp_path, slots=(1, 1), size=2) as run:
-        run.hosts[0].steps(10)
-        run.hosts[0].signal(signal.SIGKILL)
-        _, ended = run.hosts.ends(deadline_s=180)
-    assert ended.code == NO_QUORUM_CODE, ended.output
-    assert "1 of the 2 peers" in ended.output
-
-
-@SOAK
 def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -19,7 +16,7 @@ import numpy as np
 import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import PROGRAMS, ROOT, TWO_DEVICES, Ended, ran
+from tests.jobs.harness import PROGRAMS, TWO_DEVICES, Ended, ran
 from tests.jobs.programs import keras_losses
 from tests.keras.fitting import float64
 from tests.soak import SOAK
@@ -147,21 +144,6 @@ def test_two_peers_grow_to_three_and_shrink_to_one_in_the_middle_of_an_epoch(tmp
     assert "this peer was let go, and its program ends inside of model.fit()" in ended.output
 
 
-@SOAK
-def test_peers_that_stay_have_equal_weights_and_only_the_leader_writes(tmp_path):
-    """Peers that stay have the same weights and numbers, and only the leader writes."""
-    ended, found = fitted(tmp_path, "-np", 2, epochs=EPOCHS)
-    assert ended.sizes == [2]
-    first, second = found[0], found[1]
-    assert first == second
-    assert_told_once(first)
-    assert_as_plain(first)
-    with (tmp_path / "results" / "log.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [int(row["epoch"]) for row in rows] == list(range(EPOCHS))
-    assert [float(row["loss"]) for row in rows] == first["history"]["loss"]
-
-
 def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_on(tmp_path):
     ended, found = fitted(tmp_path, "-np", 2, "--min", 1, "--max", 2, epochs=EPOCHS, die=0)
     assert ended.sizes[:2] == [2, 1]
@@ -222,15 +204,6 @@ def test_another_list_of_callbacks_on_one_peer_ends_the_job_with_both_lists(tmp_
     assert ended.code == 2, ended.output
     assert "'TerminateOnNaN', 'History'] on this peer, and ['LearningRateScheduler', 'Told', " in ended.output
     assert not ended.metrics
-
-
-@SOAK
-def test_a_callback_that_raises_on_one_peer_takes_it_alone_out_of_the_job(tmp_path):
-    ended, found = fitted(tmp_path, "-np", 2, "--min", 1, "--max", 2, epochs=EPOCHS, raises=1)
-    assert ended.sizes[:2] == [2, 1]
-    assert "ZeroDivisionError: of the user's callback" in ended.output
-    assert_told_once(found[0])
-    assert_as_plain(found[0])
 
 
 @pytest.mark.parametrize(
@@ -305,22 +278,3 @@ def test_datasets_that_give_other_samples_on_each_peer_are_refused(tmp_path):
     assert "data that every peer reads, and has to read alike" in ended.output
     assert "validation data of model.fit(), by a checksum" in ended.output
     assert not ended.metrics
-
-
-@pytest.mark.parametrize("peers", [0, 2])
-@SOAK
-def test_the_example_trains_alone_and_as_a_job(tmp_path, peers):
-    script, words = ROOT / "examples" / "keras" / "digits.py", ["--epochs", "3", "--save", str(tmp_path / "best.keras")]
-    if peers:
-        ended = ran(tmp_path, "-np", peers, "--max", peers, program=script, arguments=words, deadline_s=280.0)
-        assert ended.code == 0, ended.output
-        printed = (ended.folder / "peers" / "peer-0.log").read_text()
-        assert {row["size"] for row in ended.metrics} == {peers}
-    else:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        printed = subprocess.run(
-            [sys.executable, script, *words], check=True, capture_output=True, text=True, env=environment, timeout=280
-        ).stdout
-    (accuracy,) = re.findall(r"accuracy on 360 held-out images: (\S+)", printed)
-    assert float(accuracy) > 0.8
-    assert (tmp_path / "best.keras").stat().st_size

@@ -124,16 +124,6 @@ def test_fine_tuning_in_three_fits_ends_like_plain_keras(tmp_path):
 
 
 @SOAK
-def test_an_example_that_shrinks_comes_to_what_plain_keras_does(tmp_path):
-    words = ["--epochs", "2", "--batch-size", "240"]
-    ended = as_job(tmp_path, "digits.py", words, "-np", 3, "--min", 1, "--max", 3, schedule={0: 3, 3: 2})
-    assert ended.sizes == [3, 2]
-    assert all(in_the_middle(tmp_path))
-    assert_each_sample_once(tmp_path)
-    assert_as_plain(tmp_path, "digits.py", words)
-
-
-@SOAK
 def test_a_step_with_two_optimizers_is_undone_if_rank_0_is_killed_between_them(tmp_path):
     """A step with two optimizers is undone if rank 0 is killed between their applications."""
     words = ["--epochs", "2", "--batch-size", "300"]  # of 6 steps each

@@ -43,21 +43,6 @@ def test_who_is_killed_is_lost_and_who_stands_still_is_ended_and_nobody_else(tmp
     assert "died" not in ended.all_of("broken")[0]["why"], "the texts do not say so"
 
 
-@SOAK
-def test_who_has_notice_leaves_in_good_order(tmp_path: Path) -> None:
-    options = ("-np", 2, "--preemptions", 0)
-    running = started(tmp_path, *options, program="failing.py", arguments=["endless"], environment=MEANINGLESS)
-    with running as job:
-        job.steps(3)
-        signalled(job, 1, signal.SIGTERM)
-        left = job.event("finished", peer=1)
-        job.event("rescale")
-        job.signal(signal.SIGTERM)
-        ended = job.end(deadline_s=QUICKLY_S)
-    assert (left["leaving"], ended.code) == (True, 143)
-    assert ended.all_of("failed") == ended.all_of("recovered") == []
-
-
 @pytest.mark.parametrize(
     ("how", "options", "code"),
     [

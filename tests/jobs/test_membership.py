@@ -108,16 +108,6 @@ def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp
     assert [row["batch"] for row in ended.metrics] == [4] * 4
 
 
-@SOAK
-def test_a_peer_that_leaves_behind_the_last_step_is_in_the_record(tmp_path):
-    ended, found = trained(tmp_path, "-np", 2, epochs=2, samples=24, schedule='{"3": 1}')
-    assert ended.sizes == [2, 1]
-    assert_exact(found, epochs=2)
-    (rescale,) = ended.all_of("rescale")
-    assert (rescale["step"], rescale["from"], rescale["to"]) == (4, 2, 1)
-    assert "first_step_s" not in rescale["parts"]
-
-
 SLOW_COMPILER = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 case "$2" in *.o) exec touch "$2" ;; esac

@@ -78,7 +78,7 @@ def test_a_full_disk_under_the_record_ends_nothing_and_leaves_a_gap(tmp_path):
 
 def test_the_noise_scale_is_that_computed_by_hand_and_the_replay_has_it_too(tmp_path):
     """The noise scale of two peers is that computed by hand, and the replay has it too."""
-    arguments = ["noise_scale", 230, tmp_path / "calls"]
+    arguments = [230, tmp_path / "calls"]
     ended = ran(tmp_path, "-np", 2, program="signals.py", arguments=arguments)
     assert ended.code == 0, ended.output
     assert [row["noise_scale"] for row in ended.metrics] == [pytest.approx(2 / 3, rel=1e-6)] * 230
@@ -94,7 +94,7 @@ def test_the_noise_scale_is_that_computed_by_hand_and_the_replay_has_it_too(tmp_
 
 
 def test_without_room_for_a_trace_there_is_none_and_a_replay_says_why(tmp_path):
-    arguments = ["noise_scale", 5, tmp_path / "calls"]
+    arguments = [5, tmp_path / "calls"]
     ended = ran(tmp_path, "-np", 1, "--trace-limit", 0, program="signals.py", arguments=arguments)
     assert ended.code == 0, ended.output
     assert not (ended.folder / "trace.jsonl").exists()

@@ -25,6 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.common import own_id
 
 FEATURES, PEERS = 5, 256
 SHIFT, MOMENTUM = 5.0, 0.999  # of what BatchNorm sees: its moving mean after n updates is SHIFT (1 - MOMENTUM^n)
@@ -63,11 +64,6 @@ def counted(averaged: Any, places: Any) -> Any:
     """How often each sample was in the batches of all peers: the mean is their sum over the samples of the step."""
     total = 1.0 / tf.reduce_max(places)
     return tf.round(averaged * total)
-
-
-def own_id() -> int:
-    """The id of this peer, before and after it is attached."""
-    return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
 
 
 @kf.policy

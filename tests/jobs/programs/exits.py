@@ -7,7 +7,6 @@ the file named by KUNGFU_TEST_STAYS_UNTIL is there.
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import time
@@ -15,13 +14,13 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
+from tests.jobs.programs.common import descending, own_id
 
 HOW, PEERS = sys.argv[1], {int(word) for word in sys.argv[2:]}
-PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+PEER = own_id()
 UNTIL = Path(os.environ.get("KUNGFU_TEST_UNTIL", "/"))
 
 
@@ -31,21 +30,14 @@ def main() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.01)
     training = kf.attach(model, optimizer)
-    steps = tf.Variable(0)
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        steps.assign_add(1)
+    step = descending(training, model, optimizer)
 
     x = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
     for batch in training.batches(x, batch_size=10, epochs=500, seed=0):
         if step(batch) is training.SKIPPED:
             continue
-        if PEER in PEERS and int(steps) >= 5 and not leaves_loop():
+        if PEER in PEERS and int(optimizer.iterations) >= 5 and not leaves_loop():
             break
         if not UNTIL.exists():
             time.sleep(0.1)

@@ -20,11 +20,6 @@ FAILS = PEER >= 2 if SIZE else True
 
 if HOW == "import" and FAILS:
     raise ImportError("no module of that name, on purpose")
-if HOW == "child" and PEER == 1:
-    import subprocess
-
-    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    raise RuntimeError("left a child behind, on purpose")
 if HOW == "never-ready" and FAILS:
     time.sleep(600)
 if HOW == "no-attach":

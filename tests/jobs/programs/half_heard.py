@@ -22,9 +22,10 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.service import PeerService
+from tests.jobs.programs.common import descending, own_id
 
 HOW, HEARS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+PEER = own_id()
 LAST_STEP, STOPPED_AT = 40, 9
 WITHIN_S = 20.0
 
@@ -62,12 +63,7 @@ def main() -> None:
     optimizer = keras.optimizers.SGD(0.01)
     training = kf.attach(model, optimizer, policies=[ending()] if HOW == "stop" else [])
 
-    @training.step
-    def step(x: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(tf.square(found - 1.0)))
 
     x = np.random.default_rng(0).normal(size=(6 * LAST_STEP, 2)).astype(np.float32)
     for batch in training.batches(x, batch_size=6, epochs=1, seed=0):

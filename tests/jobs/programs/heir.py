@@ -19,6 +19,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
+from tests.jobs.programs.common import descending
 
 HOW, RESULTS = sys.argv[1], Path(sys.argv[2])
 WITHIN_S = 30.0
@@ -39,12 +40,7 @@ def main() -> None:
     if HOW == "registered":
         training.register("counted", lambda: counted, counted.update)
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(tf.square(found - 1.0)))
 
     x, own_steps = np.random.default_rng(0).normal(size=(400, 2)).astype(np.float32), 0
     for batch in training.batches(x, batch_size=10, epochs=10**6, seed=0):

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.common import descending
 
 BATCH, LARGER = 12, 30
 own = {"peer": -1, "temperature": 1.0, "grows": False}
@@ -64,12 +64,7 @@ def main(folder: Path) -> None:
     own["peer"] = training.peer
     training.register("temperature", lambda: own["temperature"], lambda value: own.update(temperature=value))
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer)
 
     for x in training.batches(np.ones((600, 1), np.float32), batch_size=BATCH, epochs=1_000_000, seed=1):
         step(x)

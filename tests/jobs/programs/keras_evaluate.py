@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.common import in_float64, own_id
 
 SAMPLES, BATCH = 70, 6
 KILLED = 2
@@ -40,9 +41,7 @@ class Largest(keras.metrics.Metric):
 
 def build() -> Any:
     """A network of float64 whose second output is the number of the sample."""
-    keras.utils.set_random_seed(1)
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
+    in_float64(1)
     given = keras.Input((4,))
     value = keras.layers.Dense(1, name="value")(keras.layers.BatchNormalization()(given[:, :3]))
     number = keras.layers.Identity(name="number")(given[:, 3:])
@@ -88,7 +87,7 @@ class Watching(keras.callbacks.Callback):
 
 
 def main(folder: Path) -> None:
-    own = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+    own = own_id()
     (x, y), (model, seen), found = data(), build(), Found()
     kf.keras.attach(model, combine={"largest": "max"})
     watching = Watching(seen, found, own)

@@ -16,7 +16,6 @@ import pickle
 import runpy
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,9 +28,8 @@ import kungfu as kf
 from kungfu.training.barrier import Barrier
 from kungfu.training.job_loop import JobLoop
 from kungfu.training.training import SKIPPED, Training
+from tests.jobs.programs.common import await_offer, awaited, own_id
 from tests.jobs.programs.plain_twin import PlainTwin
-
-DEADLINE_S = 200.0
 
 
 class Recorder:
@@ -132,17 +130,7 @@ class Recorder:
         """
         events = self._folder / "log" / "events.jsonl"
         awaited(lambda: events.read_text().replace(" ", "").count('"event":"offered"') >= count, what=f"offer {count}")
-        changes = training._runner.graph_state.posts.changes
-        if training.rank == 0:
-            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
-
-
-def awaited(look: Callable[[], bool], *, what: str) -> None:
-    """Until it is there."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not look():
-        assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
-        time.sleep(0.02)
+        await_offer(training)
 
 
 def leave(path: Path, found: dict[str, Any]) -> None:
@@ -183,7 +171,7 @@ def main() -> None:
     else:
         recorder = Recorder(given.folder, given)
         recorder.install()
-        number = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+        number = own_id()
         atexit.register(lambda: leave(given.folder / f"{number}.pickle", recorder.found))
     for name in ("sklearn", "matplotlib"):
         sys.modules.pop(name, None)  # the tests' programs do without them

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.jobs.programs.common import await_offer, awaited, in_float64, own_id
+
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
 PARTITION = 15
 RATE, DECAY = 0.02, 0.9
-DEADLINE_S = 200.0
 
 
 def data() -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -116,9 +117,7 @@ class Counting(keras.layers.Layer):
 
 def build() -> tuple[Any, Any]:
     """A network of float64, compiled, and the metric that counts the samples."""
-    keras.utils.set_random_seed(1)
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
+    in_float64(1)
     given = keras.Input((FEATURES + 1,))
     hidden = keras.layers.Dense(6, activation="tanh")(Counting()(given[:, :FEATURES]))
     value = keras.layers.Dense(1, name="value")(hidden)
@@ -159,32 +158,13 @@ class Told(keras.callbacks.Callback):
             count = sum(step <= steps for step in self._wait)  # one more at each of these steps
             text, wanted = self._record.read_text, f'"event":"{kind}"'
             awaited(lambda: text().replace(" ", "").count(wanted) >= count, what=f"event {kind}, number {count}")
-            self._await_offer()
-
-    def _await_offer(self) -> None:
-        """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
-        training = self.model.fit.attached.training
-        changes = training._runner.graph_state.posts.changes
-        if training.rank == 0:
-            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
+            await_offer(self.model.fit.attached.training)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.found["seen"].append(np.diag(np.asarray(self._counts.total_cm)).tolist())
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.found["ended"].append(epoch)
-
-
-class Raising(keras.callbacks.Callback):
-    """Raises at the end of epoch 1, on one peer."""
-
-    def __init__(self, peer: int | None) -> None:
-        super().__init__()
-        self._raises = lambda: own_id() == peer  # a number would be rank 0's
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if epoch == 1 and self._raises():
-            raise ZeroDivisionError("of the user's callback")
 
 
 class Unlike(keras.callbacks.Callback):
@@ -235,19 +215,6 @@ class Doomed(keras.callbacks.Callback):
         self._begins(epoch)
 
 
-def awaited(look: Callable[[], bool], *, what: str) -> None:
-    """Until it is there."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not look():
-        assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
-        time.sleep(0.02)
-
-
-def own_id() -> int:
-    """The id of this peer."""
-    return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
-
-
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--results", type=Path, required=True)
@@ -261,7 +228,6 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
     parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
-    parser.add_argument("--raises", type=int, help="the peer whose callback raises at the end of epoch 1")
     parser.add_argument("--losses", type=int, default=0, help="1: of every kind, see keras_losses.py")
     parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
     parser.add_argument("--die-in-callback", type=int, help="the peer that is killed at the end of epoch 1; see Unlike")
@@ -313,7 +279,6 @@ def main() -> None:
         keras.callbacks.ModelCheckpoint(
             given.results / "largest.weights.h5", "loss", mode="max", save_best_only=True, save_weights_only=True
         ),
-        Raising(given.raises),
         Unlike(given.die_in_callback),
         Doomed(given.doom),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),

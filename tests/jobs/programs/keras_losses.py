@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from tests.jobs.programs.common import in_float64
 from tests.jobs.programs.keras_fit import FEATURES, RATE, SAMPLES, data
 
 UNEVEN, WORDS = 85, 5
@@ -85,9 +86,7 @@ def data_of_losses() -> tuple[np.ndarray, dict[str, np.ndarray], dict[str, np.nd
 
 def build_losses() -> tuple[Any, Any]:
     """A network whose losses are divided by 1, by weights, by positions that are not masked; and regularized."""
-    keras.utils.set_random_seed(1)
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
+    in_float64(1)
     given = keras.Input((FEATURES + 1 + WORDS,))
     dense = keras.layers.Dense(6, activation="tanh", kernel_regularizer=keras.regularizers.L2(0.01))
     hidden = dense(given[:, :FEATURES])

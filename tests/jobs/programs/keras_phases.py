@@ -16,7 +16,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras_fit import Counting, awaited, own_id
+from keras_fit import Counting
+
+from tests.jobs.programs.common import await_offer, awaited, in_float64, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -30,9 +32,7 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 def build() -> Any:
     """A network of float64, whose first layer is frozen at first."""
-    keras.utils.set_random_seed(1)
-    keras.config.set_floatx("float64")
-    keras.config.set_dtype_policy("float64")
+    in_float64(1)
     first = keras.layers.Dense(6, activation="tanh", name="first")
     between = keras.layers.Lambda(lambda x: 1.25 * x)
     return keras.Sequential([keras.Input((FEATURES,)), Counting(), first, between, keras.layers.Dense(1, name="last")])
@@ -83,16 +83,10 @@ class Waiting(keras.callbacks.Callback):
         offers = wait.get(self._training.step_number)
         if offers:
             awaited(lambda: self._offers() >= offers, what=f"offer {offers}")
-            self._await_offer()
+            await_offer(self.model.fit.attached.training)
 
     def _offers(self) -> int:
         return self._record.read_text().count('"event": "offered"')
-
-    def _await_offer(self) -> None:
-        """Until rank 0 has heard of the joiner that is ready: then it comes in after the next step."""
-        changes = self.model.fit.attached.training._runner.graph_state.posts.changes
-        if self._training.rank == 0:
-            awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
 
 
 def arguments() -> argparse.Namespace:

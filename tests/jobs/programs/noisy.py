@@ -14,10 +14,10 @@ from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import gns_batch, hybrid_scaling, stop_on_nan
+from tests.jobs.programs.common import descending
 
 SAMPLES, BATCH = 480, 8
 
@@ -28,12 +28,7 @@ def main(folder: Path) -> None:
     policies = [gns_batch(max_peers=3, decay=0.05, every=20), hybrid_scaling({BATCH: 3}), stop_on_nan(steps=3)]
     training = kf.attach(model, optimizer, policies=policies)
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer)
 
     x = np.stack([np.full(SAMPLES, 0.25), np.where(np.arange(SAMPLES) % 2, 1.0, -1.0)], axis=1).astype(np.float32)
     for batch in training.batches(x, batch_size=BATCH, epochs=1_000_000, seed=1):

@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.common import descending, own_id
 
 
 def main(steps: int, folder: Path) -> None:
-    peer = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+    peer = own_id()
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     optimizer = keras.optimizers.SGD(1.0)
     training = kf.attach(model, optimizer)
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer)
 
     own = np.array([[4.0, 0.0]] * 3 if peer == 0 else [[0.0, 4.0]], np.float32)
     for _ in range(steps):

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.common import descending
 
 SAMPLES, BATCH = 48, 12
 LATE_S = 1.0
@@ -30,12 +31,7 @@ def train(folder: Path, policies: Sequence[kf.Policy], *, epochs: int, pause_s: 
     optimizer = keras.optimizers.SGD(0.0)
     training = kf.attach(model, optimizer, policies=policies)
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True) + x)
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(found + x))
 
     last_quarter = 3 * epochs * SAMPLES // BATCH // 4
     for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=epochs, seed=1):

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
+from tests.jobs.programs.common import await_offer, awaited, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
 NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]
@@ -66,25 +67,23 @@ def linger(given: argparse.Namespace) -> None:
         return
     if not dies:
         awaited_in(given.record, '"state":"accepted"')
-    keras_fit.awaited(lambda: time.monotonic() > began + given.deadline + 2.0, what="the deadline")
+    awaited(lambda: time.monotonic() > began + given.deadline + 2.0, what="the deadline")
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def awaited_in(record: Path, wanted: str) -> None:
     """Until the record has this text."""
-    keras_fit.awaited(lambda: wanted in record.read_text().replace(" ", ""), what=wanted)
+    awaited(lambda: wanted in record.read_text().replace(" ", ""), what=wanted)
 
 
 def after_step(given: argparse.Namespace, training: Any, done: int) -> None:
     """Ends peer 3 after a step, and waits after another one until a joiner comes in with the next."""
-    if done == DIES_AFTER and keras_fit.own_id() == 3:
+    if done == DIES_AFTER and own_id() == 3:
         die(given)
     if done == JOINS_AFTER:
         awaited_in(given.record, '"event":"offered"')
-        changes = training._runner.graph_state.posts.changes
-        if training.rank == 0:
-            keras_fit.awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
+        await_offer(training)
 
 
 def die(given: argparse.Namespace) -> None:
@@ -156,7 +155,7 @@ def main() -> None:
     model, seen = {"fit": fitted, "loop": looped}[given.how](given, data)
     weights = [np.asarray(one).ravel().tolist() for one in model.weights]
     found = {"seen": seen, "weights": weights, "passed": data.passed}
-    (given.results / f"{keras_fit.own_id()}.json").write_text(json.dumps(found))
+    (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

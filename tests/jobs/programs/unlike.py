@@ -8,8 +8,6 @@ generator without a seed, in a loop and in a callback; in ``graph`` by its numbe
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -20,9 +18,10 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import gns_batch, schedule
+from tests.jobs.programs.common import descending, own_id
 
 HOW, FILE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "")
-PEER = json.loads(os.environ["KUNGFU_SETTINGS"])["peer"]
+PEER = own_id()
 ROUNDING = ("threads", "clipped")
 if HOW in ROUNDING:
     tf.config.threading.set_intra_op_parallelism_threads(4 if PEER == 1 else 1)
@@ -95,12 +94,7 @@ def main() -> None:
     optimizer = keras.optimizers.SGD(0.01, momentum, global_clipnorm=0.1 if HOW == "clipped" else None)
     training = kf.attach(model, optimizer, policies=policies())
 
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(tf.square(found - 1.0)))
 
     @tf.function
     def several(x):

@@ -1,0 +1,56 @@
+"""What programs of jobs have in common: the number of their peer, their step, float64, and waits with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+DEADLINE_S = 200.0
+
+
+def own_id() -> int:
+    """The id of this peer, before and after it is attached; 0 alone."""
+    return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
+
+
+def in_float64(seed: int) -> None:
+    """Keras draws from this seed, and computes in float64."""
+    keras.utils.set_random_seed(seed)
+    keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
+
+
+def descending(
+    training: Any, model: Any, optimizer: Any, loss: Callable[[Any, Any], Any] = lambda found, x: tf.reduce_mean(found)
+) -> Callable[[Any], Any]:
+    """The usual step: down the gradient of a loss of what the model makes of a batch, by default its mean."""
+
+    @training.step
+    def step(x: Any) -> None:
+        with tf.GradientTape() as tape:
+            value = loss(model(x, training=True), x)
+        gradients = training.average(tape.gradient(value, model.trainable_variables), loss=value)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    return step
+
+
+def awaited(look: Callable[[], bool], *, what: str) -> None:
+    """Until it is there."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not look():
+        assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
+        time.sleep(0.02)
+
+
+def await_offer(training: Any) -> None:
+    """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
+    changes = training._runner.graph_state.posts.changes
+    if training.rank == 0:
+        awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")
