@@ -12,7 +12,6 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import UsageError
 from tests.keras.fitting import SAMPLES, assert_fits_as_arrays, points
-from tests.training.linear import linear_run
 
 X, Y = points()
 NUMBERS = np.arange(SAMPLES)
@@ -60,15 +59,6 @@ def test_files_by_their_names_of_which_only_those_that_are_asked_for_are_read(tm
     assert samples.take(np.array([3, 0, 2])).numpy().tolist() == [[3, 9], [0, 0], [2, 4]]
     with pytest.raises(tf.errors.NotFoundError, match=r"4\.txt"):
         samples.take(np.array([1, 4]))
-
-
-def test_the_loop_walks_them_each_once_an_epoch():
-    run, seen = linear_run(), []
-    samples = kf.data.mapped(X[:, :2].astype(np.float32), lambda row: row * 2.0)
-    for x in run.training.batches(samples, batch_size=16, epochs=1, seed=3):
-        if run.step(x) is not kf.Training.SKIPPED:
-            seen.append(np.asarray(x)[:, 0])
-    np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.sort(2 * X[:, 0].astype(np.float32)))
 
 
 @pytest.mark.slow

@@ -30,6 +30,16 @@ def numbers(name: str) -> Any:
     return (np.array([float(line), 1.0], np.float32) for line in Path(name).read_text().split())
 
 
+def watched(folder: Path, opened: list[str]) -> Any:
+    """The files of the folder, which say when they are opened."""
+
+    def read(name: str) -> Any:
+        opened.append(Path(name).name)
+        return numbers(name)
+
+    return kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+
+
 def test_samples_are_those_of_the_files_and_are_counted_once(folder):
     files = kf.data.partitions(str(folder / "*.txt"), numbers)
     assert len(files) == 16
@@ -42,11 +52,7 @@ def test_samples_are_those_of_the_files_and_are_counted_once(folder):
 def test_the_loop_walks_them_each_once_an_epoch_and_opens_each_file_once(folder):
     opened, seen, run = [], [], linear_run()
 
-    def read(name: str) -> Any:
-        opened.append(Path(name).name)
-        return numbers(name)
-
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    files = watched(folder, opened)
     for x in run.training.batches(files, batch_size=3, epochs=2, seed=1):
         if run.step(x) is not kf.Training.SKIPPED:
             seen.append(np.asarray(x)[:, 0].astype(int).tolist())
@@ -117,11 +123,7 @@ def test_the_dataset_for_evaluate_reads_apart_from_what_trains(folder):
 def test_alone_fit_reads_the_files_one_after_the_other(folder):
     opened = []
 
-    def read(name: str) -> Any:
-        opened.append(Path(name).name)
-        return numbers(name)
-
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    files = watched(folder, opened)
     for shuffle in (True, False):
         given = {"batch_size": 5, "shuffle": shuffle, "steps_per_epoch": None}
         batches, orders = arguments_alone(files, given, seed=3)["x"], []
@@ -137,11 +139,7 @@ def test_alone_fit_reads_the_files_one_after_the_other(folder):
 def test_a_place_in_the_middle_of_a_file_is_come_to_before_its_rows_are_taken(folder):
     opened = []
 
-    def read(name: str) -> Any:
-        opened.append(Path(name).name)
-        return numbers(name)
-
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    files = watched(folder, opened)
     files.read_to(np.array([3, 4, 8, 7, 15]))
     assert (files.passed, opened) == (3 + 2 + 4, ["4.txt", "2.txt", "0.txt"]), "none of one that begins with its start"
     assert files.take(np.array([3, 4, 8, 7, 15]))[:, 0].numpy().tolist() == [3, 4, 8, 7, 15]
@@ -164,11 +162,7 @@ def test_slices_that_become_smaller_open_no_file_again(folder):
     """More peers, while the loader is ahead: the rows it has read are not read again from the start of their file."""
     opened = []
 
-    def read(name: str) -> Any:
-        opened.append(Path(name).name)
-        return numbers(name)
-
-    files, kept = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS), KeptRows()
+    files, kept = watched(folder, opened), KeptRows()
     for rows in ([5, 6], [7, 8], [9, 10]):  # of the step, and the two ahead
         kept.take(0, np.array(rows), files.take)
     for row in range(7, 11):
