@@ -11,17 +11,7 @@ import pytest
 import kungfu as kf
 from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
-from kungfu.testing import run_policy
-
-
-def told(made: Any, **arrays: Any) -> list[float]:
-    """A monitor's values step by step."""
-
-    @kf.policy
-    def watching(training: Any) -> Any:
-        return kf.control.always().call(lambda control, value: None, made(training))
-
-    return [next(iter(one.inputs.values())) for one in run_policy(watching(), arrays)]
+from tests.monitor.test_throughput_by_size import told
 
 
 def test_the_samples_to_go_are_those_of_the_loader_unless_they_are_said() -> None:

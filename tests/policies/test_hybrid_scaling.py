@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from kungfu.compiler import compile_policies, fired_on_rescale
 from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, schedule
-from kungfu.testing import ClusterModel, FiredRule, SimulatedStep, Start, run_policy
+from kungfu.testing import ClusterModel, SimulatedStep, Start
 from kungfu.testing.simulated_run import simulate
+from tests.policies.test_linear_scaling import rates
 
 TABLE = {32: 2, 64: 4, 128: 8, 256: 10}
 
@@ -86,11 +87,6 @@ def test_it_is_algorithm_1_whatever_the_rescale_kept(
     found = settled(batch=batch, before=before, after=after, keep=keep, table=table)
     assert abs(found["batch"] - wanted) <= 0.5  # it is whole, and the paper's last resort need not be
     np.testing.assert_allclose(found["rate"], 0.125 * found["batch"] / batch, rtol=1e-6)
-
-
-def rates(policies: Any, *, steps: int = 60) -> list[FiredRule]:
-    model = ClusterModel({1: 100, 8: 800}, steps=steps, start=Start(size=2, global_batch_size=32, learning_rate=0.125))
-    return [one for one in run_policy(policies, model) if one.rule != "schedule"]
 
 
 def test_beside_a_policy_that_rescales_it_sets_both() -> None:

@@ -49,14 +49,6 @@ def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pyt
     assert draw_command(written(tmp_path, GROWN, metrics=rows), tmp_path / "a.png", signals=None) == 0
 
 
-def test_a_noise_scale_that_is_no_number_in_half_of_the_steps_is_named_so() -> None:
-    rows = [{"step": step, "batch": 8, "noise_scale": "NaN" if step % 2 else 8.0} for step in range(1, 5_001)]
-    panel = Figure().subplots()
-    draw_noise(panel, run_of_rows(rows))
-    told = [one.get_text() for one in panel.get_legend().get_texts()]
-    assert told == ["noise scale (no number in 50 % of the steps)", "batch"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [5_000, 100_000])
 def test_a_picture_draws_what_is_typical_and_a_jump_where_it_is(steps: int) -> None:

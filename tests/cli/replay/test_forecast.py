@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.main import main
 from kungfu.cli.replay.forecast import forecast, forecast_as_json
 from kungfu.compiler import compile_policies
 from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from tests.cli.recorded import written as with_events
+from tests.cli.replay.test_command import said
 from tests.record.recorded import written
 from tests.testing.recorded_run import lines_of, recorded_run
 
@@ -29,12 +29,6 @@ RAN = compile_policies([schedule({40: 4, 80: 6})])
 def folder(tmp_path: Path, *, model: ClusterModel = MODEL, plan: Any = RAN) -> Path:
     trace, events = recorded_run(plan, model)
     return written(with_events(tmp_path, events), lines_of(trace))
-
-
-def said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> str:
-    monkeypatch.setenv("COLUMNS", "160")
-    assert main(["replay", *map(str, words)]) == 0
-    return capsys.readouterr().out
 
 
 def test_it_ends_with_what_was_what_would_have_been_and_the_difference(
