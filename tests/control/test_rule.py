@@ -139,11 +139,3 @@ def test_what_peers_do_not_agree_on_or_is_no_number_cannot_be_shown(shown: Any) 
         PolicyError, match=r"showing\(seen=...\): takes one number that all peers agree on, and this is <"
     ):
         control.always().rescale(2).showing(seen=shown)
-
-
-@pytest.mark.parametrize(("samples", "target"), [(0.0, None), (-64.0, None), (0.4, 2), (128.0, 128)])
-def test_a_batch_that_is_not_above_0_asks_for_nothing(samples: float, target: int | None) -> None:
-    rule = control.always().set_global_batch_size(training.mean_loss)
-    outcome = decided(rule, mean_loss=samples, global_batch_size=64, epoch_samples=0)
-    assert outcome.fired.tolist() == [target is not None]
-    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])

@@ -36,7 +36,18 @@ def decided(rule: Rule, *, losses: tuple[float, ...] = (0.0, 0.0, 0.0), **change
 
 
 @pytest.mark.parametrize(
-    ("wanted", "target"), [(96.0, 96), (96.4, 96), (1.0, 3), (64.0, None), (math.nan, None), (math.inf, None)]
+    ("wanted", "target"),
+    [
+        (96.0, 96),
+        (96.4, 96),
+        (1.0, 3),
+        (0.4, 3),
+        (64.0, None),
+        (0.0, None),
+        (-64.0, None),
+        (math.nan, None),
+        (math.inf, None),
+    ],
 )
 def test_a_batch_is_asked_for_where_it_is_another_one(wanted: float, target: float | None) -> None:
     outcome = decided(control.always().set_global_batch_size(training.mean_loss), mean_loss=wanted)

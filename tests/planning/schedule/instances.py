@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from kungfu_planning.schedule import LINEAR, ClusterJob, Curve
 from kungfu_planning.schedule.curve import rate_at
+from tests.planning.tune.instances import digits_of
 
 CURVES = (
     LINEAR,
@@ -47,17 +48,9 @@ def instances(draw: st.DrawFn, *, most_jobs: int = 5, last_s: int = 15) -> Insta
     gpus = draw(st.integers(1, 8))
     codes = draw(st.lists(_CODES, min_size=1, max_size=most_jobs))
     rows = sorted(
-        (_digits(code, bases=(16, 8, 20, len(CURVES), 4, 9)) for code in codes), key=lambda d: d[0] % (last_s + 1)
+        (digits_of(code, bases=(16, 8, 20, len(CURVES), 4, 9)) for code in codes), key=lambda d: d[0] % (last_s + 1)
     )
     return Instance(gpus, tuple(_job(index, digits, gpus=gpus, last_s=last_s) for index, digits in enumerate(rows)))
-
-
-def _digits(code: int, *, bases: tuple[int, ...]) -> list[int]:
-    digits = []
-    for base in bases:
-        code, digit = divmod(code, base)
-        digits.append(digit)
-    return digits
 
 
 def _job(index: int, digits: list[int], *, gpus: int, last_s: int) -> ClusterJob:

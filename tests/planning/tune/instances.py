@@ -28,7 +28,7 @@ CERTAIN = st.just(0.0)
 SPREADS = (0.5, 3.0, 40.0)
 
 
-def _digits(code: int, *, bases: tuple[int, ...]) -> list[int]:
+def digits_of(code: int, *, bases: tuple[int, ...]) -> list[int]:
     """A number in a mixed base, lowest digit first: drawing one is much quicker than drawing each digit."""
     digits = []
     for base in bases:
@@ -39,7 +39,7 @@ def _digits(code: int, *, bases: tuple[int, ...]) -> list[int]:
 
 def _coded(*bases: int) -> st.SearchStrategy[list[int]]:
     """A list of independent digits, the i-th from 0 to below ``bases[i]``."""
-    return st.integers(0, prod(bases) - 1).map(lambda code: _digits(code, bases=bases))
+    return st.integers(0, prod(bases) - 1).map(lambda code: digits_of(code, bases=bases))
 
 
 def experiments(*, trials: int = 16) -> st.SearchStrategy[Experiment]:

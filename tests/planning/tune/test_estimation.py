@@ -56,8 +56,8 @@ def test_the_plans_worked_out_by_hand_take_and_cost_exactly_that(
 @MANY
 @given(planned(simulators=certain()))
 def test_without_chance_time_and_cost_are_those_of_the_slow_twin(case: Case) -> None:
-    found, told = estimate(case[0], plan=case[1]), tell(case[0], plan=case[1])
-    assert (found.seconds, found.dollars) == (pytest.approx(told.seconds), pytest.approx(told.dollars))
+    found = estimate(case[0], plan=case[1])
+    assert (found.seconds, found.dollars) == pytest.approx(tell(case[0], plan=case[1]))
 
 
 @pytest.mark.slow

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from kungfu_planning.tune import Simulator
 
 
-@dataclass(frozen=True)
-class Told:
-    """What the twin found: seconds, dollars, and GPU seconds held and trained."""
-
-    seconds: float
-    dollars: float
-    held_gpu_s: float
-    trained_gpu_s: float
-
-
-def tell(simulator: Simulator, *, plan: tuple[int, ...]) -> Told:
+def tell(simulator: Simulator, *, plan: tuple[int, ...]) -> tuple[float, float]:
+    """Seconds and dollars."""
     cloud, node = simulator.cloud, simulator.cloud.instance.gpus
     now, provisioned, trained = 0.0, 0, 0.0
     alive: list[float] = []
@@ -41,7 +30,7 @@ def tell(simulator: Simulator, *, plan: tuple[int, ...]) -> Told:
     used = trained * cloud.instance.dollars_per_s / node
     data = provisioned * cloud.data.gigabytes * cloud.data.dollars_per_gb
     dollars = data + (held if cloud.billing == "instance" else used)
-    return Told(now, dollars, sum(lives) * node, trained)
+    return now, dollars
 
 
 def _needed(trials: int, *, gpus: int, node: int, packing: str) -> int:
