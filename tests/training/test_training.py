@@ -195,27 +195,6 @@ def test_an_error_of_a_hook_keeps_its_type():
         run.step(points(2))
 
 
-def test_two_optimizers_each_update_their_own_variables():
-    model = linear_model(keras.layers.Dense(2, use_bias=False, kernel_initializer="ones"))
-    first, second = keras.optimizers.SGD(1.0), keras.optimizers.SGD(2.0)
-    head, tail = model.trainable_variables[:1], model.trainable_variables[1:]
-    first.build(head)
-    second.build(tail)
-    training = kf.attach(model, [first, second])
-
-    @training.step
-    def step(x):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, [*head, *tail]), loss=loss)
-        first.apply_gradients(zip(gradients[:1], head, strict=True))
-        second.apply_gradients(zip(gradients[1:], tail, strict=True))
-
-    step(tf.constant([[1.0, 0.0]]))
-    assert tail[0].numpy().ravel().tolist() == [-2.0, -2.0]
-    assert head[0].numpy().ravel().tolist() == [1.0, 1.0, 1.0, 1.0], "the tail was zero"
-
-
 def test_a_first_call_that_fails_can_be_made_again():
     _, training = attached()
     wrong = [True]

@@ -67,21 +67,6 @@ def test_a_batch_that_is_not_given_to_the_step_is_refused():
         next(loop)
 
 
-def test_an_epoch_sees_each_sample_once_in_an_order_of_its_own():
-    run = linear_run()
-    trained = walked(run, points(10), batch_size=4, epochs=3, seed=5)
-    assert [len(batch) for batch in trained] == [4, 4, 2] * 3
-    epochs = [[one for batch in trained[start : start + 3] for one in batch] for start in (0, 3, 6)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
-    assert len({tuple(epoch) for epoch in epochs}) == 3
-    assert run.training.traces() == 1
-
-
-def test_the_order_follows_the_seed():
-    orders = [walked(linear_run(), points(10), batch_size=5, epochs=1, seed=seed) for seed in (1, 1, 2)]
-    assert orders[0] == orders[1] != orders[2]
-
-
 def test_the_position_advances_by_the_samples_of_a_step():
     run = linear_run()
     positions = []
@@ -195,14 +180,3 @@ def test_a_dataset_that_a_function_makes_of_indices_is_trained_on():
     run = linear_run()
     trained = walked(run, make, samples=9, batch_size=4, epochs=1, seed=1)
     assert trained == walked(linear_run(), data, batch_size=4, epochs=1, seed=1)
-
-
-def test_an_error_of_the_users_loading_comes_out_of_the_loop_and_ends_its_thread():
-    def load(row):
-        raise OSError("disk gone")
-
-    loop = linear_run().training.batches(list(points(9)), batch_size=4, epochs=1, seed=1, load=load)
-    with pytest.raises(OSError, match="disk gone") as caught:
-        next(loop)
-    assert "while loading 4 samples" in caught.value.__notes__[0]
-    assert "kungfu-loader" not in {thread.name for thread in threading.enumerate()}

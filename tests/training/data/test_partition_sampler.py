@@ -17,50 +17,6 @@ def peer() -> PartitionSampler:
     return one
 
 
-def step_of(peers: dict[int, PartitionSampler], position: Position, *, version: int, batch: int) -> list[int]:
-    """What all of them take; each reads ahead, too."""
-    taken = []
-    for rank, one in enumerate(peers.values()):
-        slice_ = StepSlice(position, version, len(peers), rank, batch)
-        one.reach(slice_, list(peers))
-        share = one.indices(slice_).tolist()
-        ahead = slice_.after(one.samples)
-        if ahead.position.epoch < 2:
-            one.indices(ahead)
-        assert len(share) <= slice_.largest_share(one.samples)
-        taken += share
-    return taken
-
-
-def test_each_sample_comes_once_an_epoch_also_with_joiners():
-    """Each sample comes once an epoch, and a joiner continues from the variable of another peer."""
-    everyone = {number: peer() for number in range(4)}
-    views = [([0, 1], 4), ([0, 1], 5), ([0, 1, 2], 6), ([2, 1], 3), ([1, 3], 4)]
-    position, seen, version, members = Position(0, 0), [], 0, []
-    for turn in range(40):
-        wanted, batch = views[min(turn, len(views) - 1)]
-        if wanted != members:
-            version += 1
-            # As the state is: those who come in hold what one that stays held at the end of the step before.
-            stays = next((one for one in members if one in wanted), None)
-            for one in set(wanted) - set(members):
-                if stays is not None:
-                    everyone[one]._variable.assign(everyone[stays]._variable)
-            members = wanted
-        peers = {one: everyone[one] for one in members}
-        first = step_of(peers, position, version=version, batch=batch)
-        assert step_of(peers, position, version=version, batch=batch) == first, "a step that is done again"
-        seen += first
-        after = StepSlice(position, version, len(members), 0, batch).after(20).position
-        if after.epoch > position.epoch:
-            assert sorted(seen) == list(range(20))
-            seen = []
-        position = after
-        if position.epoch == 2:
-            return
-    raise AssertionError("no end")
-
-
 def test_all_peers_know_before_a_step_that_one_may_have_to_read_to_its_place() -> None:
     """In a new view, with another batch, and where a peer goes on in the middle of another one's partition."""
     peers, position = {number: peer() for number in range(3)}, Position(0, 0)

@@ -90,14 +90,6 @@ def test_a_slice_smaller_than_was_expected_still_gives_the_mean_of_its_samples()
         np.testing.assert_allclose(got, mean, rtol=1e-6)
 
 
-def test_a_step_without_samples_moves_nothing():
-    run = linear_run()
-    run.step(points(3))
-    before = run.weights
-    assert np.asarray(run.step(np.zeros((0, 2), np.float32))).tolist() == [0.0, 0.0]
-    assert run.weights.tolist() == before.tolist()
-
-
 def test_a_large_loss_scale_is_kept_for_the_optimizer_and_taken_out_for_the_monitors():
     seen = []
 

@@ -8,11 +8,10 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu import control, ops, policy
+from kungfu import control, policy
 from kungfu.errors import UsageError
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
-from kungfu.signal import TrainingSignals
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -221,26 +220,6 @@ def test_steps_run_eagerly_like_traced():
 def test_a_step_whose_first_call_is_inside_another_graph_is_refused_clearly():
     with pytest.raises(UsageError, match=r"inside a tf\.function before it was ever called outside"):
         tf.function(linear_run().step)(tf.ones([2, 2]))
-
-
-def test_a_loop_of_steps_in_one_graph_does_what_steps_one_by_one_do():
-    seen: list[float] = []
-    counted = control.every(2).call(lambda control, step: seen.append(step), ops.clip(TrainingSignals().step, 0, 99))
-    apart, together = linear_run(), linear_run(policies=[policy(lambda training: counted)()])
-    for run in (apart, together):
-        run.step(points(4))
-    for _ in range(5):
-        apart.step(points(4))
-
-    @tf.function
-    def loop(x: tf.Tensor) -> None:
-        for _ in tf.range(5):
-            together.step(x)
-
-    loop(tf.constant(points(4)))
-    np.testing.assert_allclose(together.weights, apart.weights)
-    assert seen == [2, 4]
-    assert together.training.traces() == 1
 
 
 def test_a_hook_that_fails_makes_the_loop_of_steps_fail_and_no_step_runs_after_it():

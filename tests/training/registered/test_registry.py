@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
-import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.training.graph.training_state import StateClasses
 from kungfu.training.registered.registry import Registry
@@ -90,22 +88,3 @@ def test_a_variable_that_goes_along_anyway_is_refused_by_its_name():
     run.training.register("weights", run.model.trainable_variables[0].value)
     with pytest.raises(UsageError, match="'model/linear/head/kernel', which goes along anyway"):
         run.step(points(2))
-
-
-def test_an_averaged_array_and_all_other_kinds_pass_a_barrier_of_one_peer_untouched():
-    asked = kf.Policy("asking", lambda training: kf.control.every(2).call(lambda control: control.barrier()))
-    run = linear_run(policies=[asked])
-    held, calls = {"mean": np.array([1.0, 2.0]), "log": []}, []
-
-    def get():
-        calls.append(run.training.size)
-        return held["mean"]
-
-    run.training.register("mean", get, lambda value: held.update(mean=value), kind="averaged")
-    run.training.register("log", lambda: held["log"], lambda value: held.update(log=value), kind="own")
-    for step in range(6):
-        held["log"].append(step)
-        run.step(points(2))
-    assert held["mean"].tolist() == [1.0, 2.0]
-    assert held["log"] == [0, 1, 2, 3, 4, 5]
-    assert len(calls) > 2, "it was read at the barriers"
