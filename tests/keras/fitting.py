@@ -36,6 +36,21 @@ def points(classes: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return x, (np.digitize(value, [-1.0, 1.0])[:, None] if classes else np.tanh(value)[:, None])
 
 
+class Batches(keras.utils.PyDataset):
+    """Inputs and targets by index, so many samples a batch."""
+
+    def __init__(self, x: Any, y: Any, size: int) -> None:
+        super().__init__()
+        self.x, self.y, self.size = x, y, size
+
+    def __len__(self) -> int:
+        return -(-len(self.x) // self.size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self.size, (index + 1) * self.size)
+        return self.x[rows], self.y[rows]
+
+
 def network(*layers: Any, outputs: int = 1, activation: str = "linear") -> Any:
     """A small network, the same each time."""
     keras.utils.set_random_seed(4)

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import SAMPLES, Batches, assert_same, compiled, float64, in_job, network, plainly, points
 
 pytestmark = pytest.mark.slow
 
@@ -256,13 +256,7 @@ def test_a_py_dataset_with_class_weights_is_trained_as_by_keras():
     """A `PyDataset` with class weights, a smaller last batch and several steps per execution is trained as by Keras."""
     x, y = points(**CLASSES)
 
-    class Batches(keras.utils.PyDataset):
-        def __len__(self) -> int:
-            return 4
-
-        def __getitem__(self, index: int) -> Any:
-            rows = slice(16 * index, 16 * index + 16)
-            return x[rows], keras.utils.to_categorical(y[rows, 0], 3)
+    batches = Batches(x, keras.utils.to_categorical(y[:, 0], 3), 16)
 
     def once(name: str) -> Any:
         model = compiled(network(outputs=3, activation="softmax"), "categorical_crossentropy", metrics=["accuracy"])
@@ -271,8 +265,8 @@ def test_a_py_dataset_with_class_weights_is_trained_as_by_keras():
 
     with float64():
         mine, plain = once("mine"), once("plain")
-        in_job(mine, Batches(), epochs=2, class_weight={0: 1.5, 2: 0.5})
-        plainly(plain, Batches(), epochs=2, class_weight={0: 1.5, 2: 0.5})
+        in_job(mine, batches, epochs=2, class_weight={0: 1.5, 2: 0.5})
+        plainly(plain, batches, epochs=2, class_weight={0: 1.5, 2: 0.5})
         assert_same(mine, plain)
 
 

@@ -16,6 +16,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, difference
 from kungfu.training.job_connection import JobConnection
+from tests.jobs.programs.keras_phases import squares
 from tests.keras.fitting import compiled, float64, in_job, network, plainly, points
 
 pytestmark = pytest.mark.slow
@@ -150,13 +151,6 @@ class Shifted(keras.Model):
 
     def call(self, x: Any) -> Any:
         return self.last(self.shift(self.first(x)))
-
-
-def squares(weight: float) -> Any:
-    def loss(y: Any, predicted: Any) -> Any:
-        return weight * keras.ops.mean(keras.ops.square(y - predicted), axis=-1)
-
-    return loss
 
 
 @kf.policy

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from kungfu.keras.data import FitData, fit_data
-from tests.keras.fitting import arguments, points
+from tests.keras.fitting import Batches, arguments, points
 
 X, Y = points()
 ORDER = np.random.default_rng(1).permutation(len(X))
@@ -30,21 +30,6 @@ def dataset(x: Any, y: Any) -> Any:
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(SIZE)
 
 
-class Batches(keras.utils.PyDataset):
-    """The same by index."""
-
-    def __init__(self, x: Any, y: Any) -> None:
-        super().__init__()
-        self.x, self.y = x, y
-
-    def __len__(self) -> int:
-        return -(-len(self.x) // SIZE)
-
-    def __getitem__(self, index: int) -> Any:
-        rows = slice(index * SIZE, (index + 1) * SIZE)
-        return self.x[rows], self.y[rows]
-
-
 class Shuffled(Batches):
     """In another order after each epoch."""
 
@@ -53,10 +38,15 @@ class Shuffled(Batches):
 
 
 def generator(x: Any, y: Any) -> Iterator[Any]:
-    yield from iter(Batches(x, y))
+    yield from iter(Batches(x, y, SIZE))
 
 
-KINDS = {"arrays": lambda x, y: (x, y), "dataset": dataset, "py dataset": Batches, "generator": generator}
+KINDS = {
+    "arrays": lambda x, y: (x, y),
+    "dataset": dataset,
+    "py dataset": partial(Batches, size=SIZE),
+    "generator": generator,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,7 +84,7 @@ def test_data_that_come_in_another_order_each_time_are_not_compared():
         return x, y + tf.ensure_shape(noise, [1])
 
     assert compared(rows.map(noisy).batch(SIZE)) == -1
-    assert compared(Shuffled(X, Y)) == -1
+    assert compared(Shuffled(X, Y, SIZE)) == -1
 
 
 def test_a_generator_gives_its_first_batch_to_the_validation_too():

@@ -11,29 +11,18 @@ import tensorflow as tf
 
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.training.data.checksums import spread_rows
-from tests.keras.fitting import compiled, network, points
+from tests.keras.fitting import Batches, compiled, network, points
 
 SIZE = 8
 X, Y = (one[:30] for one in points())
 COUNT = 4
 
 
-class Batches(keras.utils.PyDataset):
-    """The same data by batch."""
-
-    def __len__(self) -> int:
-        return COUNT
-
-    def __getitem__(self, index: int) -> Any:
-        rows = slice(index * SIZE, (index + 1) * SIZE)
-        return X[rows], Y[rows]
-
-
 KINDS = {
     "arrays": lambda: {"x": X, "y": Y, "batch_size": SIZE},
     "tensors": lambda: {"x": tf.constant(X), "y": tf.constant(Y), "batch_size": SIZE},
     "dataset": lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).batch(SIZE)},
-    "py dataset": lambda: {"x": Batches()},
+    "py dataset": lambda: {"x": Batches(X, Y, SIZE)},
 }
 
 
