@@ -27,20 +27,9 @@ def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms 
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_request_or_an_offer_nothing_changes() -> None:
-    assert decided(view_of(2), terms_of(2), LIMITS) == Decision(view_of(2), terms_of(2))
-
-
 def test_a_smaller_request_lets_the_newest_go_at_once() -> None:
     decision = decided(view_of(4), terms_of(4), LIMITS, asked=size_request(2))
     assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
-
-
-def test_a_smaller_request_dismisses_those_under_way_offered_or_not() -> None:
-    under_way = terms_of(3, target=5)
-    for offer in (None, Prepared(peers(7, 8))):
-        decision = decided(view_of(3), under_way, LIMITS, asked=size_request(2), prepared=offer)
-        assert (decision.view.ids, decision.prepare, decision.terms.target_size) == ((0, 1), 2, 0)
 
 
 def test_a_larger_request_prepares_peers_while_the_view_stays() -> None:
@@ -68,18 +57,7 @@ def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
     assert (decision.terms.target_size, decision.terms.refused_size, decision.prepare) == (0, 4, 2)
 
 
-def test_a_request_for_the_present_size_dismisses_those_under_way() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(2), prepared=Prepared(peers(7, 8)))
-    assert decision == Decision(view_of(2), terms_of(2), prepare=2)
-    assert decided(view_of(2), terms_of(2), LIMITS, asked=size_request(2)).prepare is None
-
-
 # ---- the newest request wins -----------------------------------------------------------------------------------------
-
-
-def test_a_newer_request_for_fewer_takes_some_of_the_offered_and_dismisses_the_rest() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), prepared=Prepared(peers(7, 8)))
-    assert (decision.view.ids, decision.terms.refused_size) == ((0, 1, 7), 0)
 
 
 def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:

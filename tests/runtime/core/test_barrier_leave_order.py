@@ -9,24 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.request import Asked, Leave, Resize, When
+from kungfu.runtime.core.request import Asked, Resize, When
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import Peer
 from kungfu.runtime.settings import Limits
-
-LIMITS = Limits(1, 6)
-
-
-def view_of(size: int) -> View:
-    return View(5, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
-
-
-def to_size(size: int) -> Asked:
-    return Asked(Resize(size, "local_batch_size"), "rule", 10)
-
-
-def leaving(*ids: int, when: When) -> Asked:
-    return Asked(Leave(ids, when, 0, "local_batch_size"), "stragglers", 10)
+from tests.runtime.core.deciding import LIMITS, leaving, size_request, view_of
 
 
 def decided(
@@ -64,7 +51,7 @@ def decided(
 def test_a_shrink_lets_the_slow_peers_go_first(
     target: int, speeds: dict[int, float], ids: tuple[int, ...], slow: dict[int, float]
 ) -> None:
-    decision = decided(to_size(target), speeds=speeds)
+    decision = decided(size_request(target), speeds=speeds)
     assert decision.view.ids == ids
     assert (decision.slow, list(decision.slow)) == (slow, list(slow))
     assert decision.terms.global_batch_size == 32 * len(ids)
@@ -78,21 +65,21 @@ def test_a_shrink_that_somebody_outside_asks_for_does_too() -> None:
 
 def test_those_under_way_are_dismissed_before_anybody_leaves() -> None:
     under_way, offer = Terms(128, 32.0, target_size=6), Prepared((Peer(8, ""), Peer(9, "")))
-    dismissed = decided(to_size(4), speeds={1: 0.5}, terms=under_way, prepared=offer)
+    dismissed = decided(size_request(4), speeds={1: 0.5}, terms=under_way, prepared=offer)
     assert (dismissed.view, dismissed.prepare, dismissed.slow) == (view_of(4), 4, {})
-    fewer = decided(to_size(5), speeds={1: 0.5}, terms=under_way, prepared=offer)
+    fewer = decided(size_request(5), speeds={1: 0.5}, terms=under_way, prepared=offer)
     assert (fewer.view.ids, fewer.slow) == ((0, 1, 2, 3, 8), {})
 
 
 def test_named_peers_leave_before_slow_ones_and_are_not_told_as_slow() -> None:
     speeds = {0: 0.6, 1: 1.0, 2: 0.7, 3: 1.0}
-    replaced = decided(to_size(3), leaving(3, when="replaced"), speeds=speeds)
+    replaced = decided(size_request(3), leaving(3, when="replaced"), speeds=speeds)
     assert (replaced.view.ids, replaced.slow) == ((0, 1, 2), {})
-    both = decided(to_size(2), leaving(3, when="replaced"), speeds=speeds)
+    both = decided(size_request(2), leaving(3, when="replaced"), speeds=speeds)
     assert (both.view.ids, both.slow) == ((1, 2), {0: 0.6})
-    evicted = decided(to_size(2), leaving(2, when="now"), speeds=speeds)
+    evicted = decided(size_request(2), leaving(2, when="now"), speeds=speeds)
     assert (evicted.view.ids, evicted.slow) == ((1, 3), {0: 0.6})
-    noticed = decided(to_size(2), leaving(1, when="noticed"), speeds=speeds)
+    noticed = decided(size_request(2), leaving(1, when="noticed"), speeds=speeds)
     assert (noticed.view.ids, noticed.slow) == ((2, 3), {0: 0.6})
 
 
@@ -101,13 +88,13 @@ def test_a_slow_peer_whose_replacement_has_come_left_for_it_and_not_by_a_shrink(
     decision = decided(speeds={1: 0.5}, terms=terms, prepared=Prepared((Peer(9, ""),)))
     assert (decision.view.ids, decision.slow) == ((0, 2, 3, 9), {})
     # It was to be replaced, and the job shrinks before anybody has come.
-    shrunk = decided(to_size(3), speeds={1: 0.5}, terms=terms)
+    shrunk = decided(size_request(3), speeds={1: 0.5}, terms=terms)
     assert (shrunk.view.ids, shrunk.slow, shrunk.prepare) == ((0, 2, 3), {1: 0.5}, 3)
 
 
 def test_a_peer_that_stays_until_others_hold_the_state_is_no_straggler_that_left() -> None:
     terms = Terms(96, 32.0, departing=(0,))
-    decision = decided(to_size(2), speeds={0: 0.3, 2: 0.5}, terms=terms)
+    decision = decided(size_request(2), speeds={0: 0.3, 2: 0.5}, terms=terms)
     assert (decision.view.ids, decision.slow) == ((1, 3), {2: 0.5})
 
 
@@ -126,7 +113,7 @@ def test_without_a_request_nobody_leaves_for_being_slow() -> None:
 def test_whatever_the_speeds_as_many_leave_and_whoever_stays_keeps_its_place(
     size: int, target: int, speeds: dict[int, float], named: set[int], when: When
 ) -> None:
-    asked = [to_size(target), *([leaving(*sorted(named), when=when)] if named else [])]
+    asked = [size_request(target), *([leaving(*sorted(named), when=when)] if named else [])]
     by_speed, by_age = (decided(*asked, speeds=one, size=size) for one in (speeds, {}))
     assert by_speed.view.size == by_age.view.size
     assert by_speed.terms.global_batch_size == by_age.terms.global_batch_size

@@ -9,24 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, Prepared, decide
-from kungfu.runtime.core.request import Asked, Leave, Resize, When
+from kungfu.runtime.core.request import Asked, Leave
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.settings import Limits
-
-LIMITS = Limits(1, 6)
+from kungfu.runtime.core.view import View
+from tests.runtime.core.deciding import LIMITS, leaving, peers, size_request
 
 
-def peers(*ids: int) -> tuple[Peer, ...]:
-    return tuple(Peer(id_, f"host:{id_}") for id_ in ids)
-
-
-def to_size(size: int) -> Asked:
-    return Asked(Resize(size, "local_batch_size"), "grow", 10)
-
-
-def leaving(*ids: int, when: When = "replaced") -> Asked:
-    return Asked(Leave(ids, when, 0, "local_batch_size"), "stragglers", 10)
+def replaced(*ids: int) -> Asked:
+    return leaving(*ids, when="replaced")
 
 
 def held(before: Decision, *asked: Asked, prepared: Prepared | None = None, outside: Asked | None = None) -> Decision:
@@ -49,32 +39,32 @@ def counts(*decisions: Decision) -> list[int]:
 
 
 def test_each_peer_that_is_replaced_counts_once_its_replacement_joins() -> None:
-    asked = held(start(3, replaced=4), leaving(0, 2))
+    asked = held(start(3, replaced=4), replaced(0, 2))
     done = joined(asked, ready=2)
     assert counts(asked, done, held(done)) == [4, 6, 6]
 
 
 def test_only_those_that_have_come_count() -> None:
-    asked = held(start(3), leaving(0, 2))
+    asked = held(start(3), replaced(0, 2))
     assert counts(joined(asked, ready=1, missing=1), joined(asked, ready=0, missing=2)) == [1, 0]
 
 
 def test_a_change_of_the_size_replaces_nobody() -> None:
-    grown = joined(held(start(2), to_size(4)), ready=2)
-    shrunk = held(grown, to_size(1))
+    grown = joined(held(start(2), size_request(4)), ready=2)
+    shrunk = held(grown, size_request(1))
     assert (grown.view.size, shrunk.view.size, counts(grown, shrunk)) == (4, 1, [0, 0])
 
 
 def test_where_the_size_changes_in_the_same_barrier_the_others_that_join_count() -> None:
-    asked = held(start(3), to_size(4), leaving(0))
+    asked = held(start(3), size_request(4), replaced(0))
     both = joined(asked, ready=2)
     assert (both.view.ids, counts(both)) == ((1, 2, 50, 51), [1])
-    evicted = joined(held(start(3), to_size(4), leaving(0, when="now")), ready=2)
+    evicted = joined(held(start(3), size_request(4), leaving(0)), ready=2)
     assert (evicted.view.ids, counts(evicted)) == ((1, 2, 50, 51), [0]), "the job was smaller before they came"
 
 
 def test_where_all_are_replaced_the_one_that_stays_longer_counts_once() -> None:
-    both = joined(held(start(2), leaving(0, 1)), ready=2)
+    both = joined(held(start(2), replaced(0, 1)), ready=2)
     gone = held(both)
     assert (both.view.ids, gone.view.ids) == ((0, 50, 51), (50, 51))
     assert counts(both, gone) == [2, 2]
@@ -90,7 +80,7 @@ def test_those_who_come_for_lost_peers_replace_nobody() -> None:
     survivors = Decision(View(7, peers(0, 2)), Terms(96, 48.0, target_size=3, replaced_peers=2))
     assert counts(joined(survivors, ready=1)) == [2]
     # An exchange was under way: the newcomer that it asked for comes for the lost peer.
-    exchanging = held(start(3, replaced=2), leaving(1))
+    exchanging = held(start(3, replaced=2), replaced(1))
     lost = replace(exchanging, view=View(7, peers(0, 1)), terms=replace(exchanging.terms, leaving=()))
     assert counts(joined(lost, ready=1)) == [2]
 
@@ -110,7 +100,7 @@ def test_in_any_history_as_many_are_replaced_as_joined_without_making_the_job_la
     now, spare = start(size), 50
     for _ in range(data.draw(st.integers(1, 8))):
         kind = data.draw(st.sampled_from(["size", "now", "replaced", None]))
-        asked = [] if kind is None else [to_size(data.draw(st.integers(1, 6)))] if kind == "size" else []
+        asked = [] if kind is None else [size_request(data.draw(st.integers(1, 6)))] if kind == "size" else []
         if kind in ("now", "replaced"):
             asked = [leaving(*sorted(data.draw(st.sets(st.sampled_from(now.view.ids)))), when=kind)]
         offer, under_way = None, now.terms.target_size - now.view.size + len(now.terms.leaving)

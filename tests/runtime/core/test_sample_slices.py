@@ -46,10 +46,6 @@ def test_slices_of_peers_are_disjoint_even_and_cover_the_step(samples: int, offs
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-def test_a_hundred_samples_over_three_peers_are_34_33_33() -> None:
-    assert [len(part) for part in take(Position(0, 0), samples=500, batch=100, size=3)] == [34, 33, 33]
-
-
 def test_a_peer_may_have_nothing_to_do_at_the_end_of_an_epoch() -> None:
     assert [len(part) for part in take(Position(0, 98), samples=100, batch=32, size=4)] == [1, 1, 0, 0]
     assert [len(part) for part in take(Position(0, 100), samples=100, batch=32, size=2)] == [0, 0]

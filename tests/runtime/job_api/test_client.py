@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -90,20 +89,6 @@ def test_a_request_that_only_rules_and_agents_make_is_refused(tmp_path: Path) ->
             progress = job.submit(Asked(what, id=in_words(what)))
             assert (progress.state, place.told) == ("refused", [])
             assert "may not be asked for from outside" in progress.reason
-
-
-def test_only_a_batch_size_can_be_kept(tmp_path: Path) -> None:
-    newer: Any = 99
-    request = pb.Asked(id="r", resize=pb.Resize(size=2, keep=newer))
-    with serve_job(tmp_path), rpc.connect(read_job_file(tmp_path).agent, secret=SECRET) as channel:
-        with pytest.raises(rpc.RpcError) as caught:
-            JobServiceStub(channel).SubmitRequest(request, timeout=60.0)
-        assert "Keep 99 is not known to kungfu" in caught.value.details()
-        assert "it knows local_batch_size, global_batch_size" in caught.value.details()
-    loss: Any = "loss"
-    said = "'loss' is not known; there are local_batch_size, global_batch_size"
-    with serve_job(tmp_path), connected(tmp_path) as job, pytest.raises(UsageError, match=said):
-        job.submit(Asked(Resize(2, loss), id="r"))
 
 
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:

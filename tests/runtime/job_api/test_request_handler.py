@@ -11,7 +11,6 @@ from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
 from kungfu.runtime.core.cluster import Cluster, Rules, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
-from kungfu.runtime.core.requests.request_log import REMEMBERED
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
 from kungfu.runtime.job_api.service import ProgressQuery, Query, StatusQuery
@@ -138,19 +137,6 @@ def test_steps_beside_which_somebody_gets_ready_do_not_count_in_a_profile() -> N
     agent.handle(ReportedRecords(metrics=(ROW,) * 20))
     (point,) = agent.look().points
     assert (agent.look().state, point.size, point.steps, point.samples_per_s) == ("carried out", 2, 5, 128.0)
-
-
-def test_a_request_whose_id_was_given_long_ago_is_refused_and_stands_nowhere() -> None:
-    agent = Agent()
-    for name in range(REMEMBERED + 1):
-        agent.asked(Resize(9), name=str(name))
-    before = len(agent.journal)
-    answer = agent.asked(Resize(3), name="0")
-    assert (answer.state, "was given to a request of this job that ended long ago" in answer.reason) == (
-        "refused",
-        True,
-    )
-    assert (agent.told, len(agent.journal)) == ([], before)
 
 
 def test_once_training_is_over_nothing_is_taken_any_more() -> None:

@@ -231,7 +231,7 @@ def test_a_state_that_differs_is_named_on_every_peer() -> None:
         running.members[2].state.content = b"drift"
         outcomes = running.all_do(barrier())
         first, *others = errors_of(outcomes)
-        text = "UsageError: the peers of view 1 do not hold the same state: w of rank 2 is not that of rank 0; a "
+        text = "UsageError: the peers of view 1 do not hold the same state: v0 of rank 2 is not that of rank 0; a "
         assert first.startswith(text)
         assert others == [first, first]
 
@@ -332,7 +332,7 @@ def test_a_state_that_arrives_wrong_starts_no_view() -> None:
         joining, peer = running.begin(broken)
         tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
         outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
-        text = "the peers of view 2 do not hold the same state: w of rank 2 is not that of rank 0"
+        text = "the peers of view 2 do not hold the same state: v0 of rank 2 is not that of rank 0"
         assert errors_of([*outcomes, joining.exception(WITHIN_S)]) == [
             f"InternalError: {text}",
             f"InternalError: {text}",
@@ -346,4 +346,4 @@ class _Deaf(Held):
 
     @contextmanager
     def writable(self) -> Iterator[Buffers]:
-        yield Buffers.of([self.memory.copy()])
+        yield Buffers.of([self.variables[0].copy()])

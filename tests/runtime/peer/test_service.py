@@ -157,20 +157,13 @@ def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
     assert service().PrepareAttachment(from_view(view), None).address == "store for 3"
 
 
-class Refusing:
-    """What gRPC gives to a handler."""
-
-    def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise RuntimeError(f"{code.name}: {details}")
-
-
 def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> None:
     posts: list[str] = []
     leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
     newer: Any = 99
     request = pb.Asked(leave=pb.Leave(peers=[1], when=newer), by="kungfu scale-in 1", id="r")
-    with pytest.raises(RuntimeError, match="INVALID_ARGUMENT: When 99 is not known"):
-        leader.ForwardRequest(request, Refusing())
+    with pytest.raises(RefusedError, match="INVALID_ARGUMENT: When 99 is not known"):
+        leader.ForwardRequest(request, Call())
     assert (posts, leader.take_external_request()) == ([], None)
 
 

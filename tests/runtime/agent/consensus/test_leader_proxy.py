@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import grpc
 import pytest
 
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
@@ -13,13 +12,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from tests.runtime.agent.consensus.agents import SETTINGS
-
-
-class Context:
-    """What gRPC gives to a handler."""
-
-    def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise RuntimeError(f"{code.name}: {details}")
+from tests.runtime.peer.test_service import Call, RefusedError
 
 
 def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
@@ -28,8 +21,8 @@ def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
     answers: list[BaseException] = []
 
     def call() -> None:
-        with pytest.raises(RuntimeError) as raised:
-            front.ReportReady(pb.Hello(), Context())
+        with pytest.raises(RefusedError) as raised:
+            front.ReportReady(pb.Hello(), Call())
         answers.append(raised.value)
 
     waits: Any = threading.Thread(target=call)

@@ -6,7 +6,6 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from kungfu.runtime.agent.consensus.service import HostService, LeaderLost
@@ -19,6 +18,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.agent.test_leader import Quiet
+from tests.runtime.peer.test_service import Call, RefusedError
 
 SETTINGS = Settings("job", -1, "127.0.0.1", "ab" * 16, "local", Limits(1, 3), Deadlines(heartbeat_s=5.0))
 
@@ -41,17 +41,6 @@ def test_an_agent_that_learns_of_the_lost_leader_by_a_vote_request_acts_once() -
         service.RequestVote(pb.VoteRequest(job="job", host=2), None)
     assert consensus.leader is None
     assert [type(event) for event in seen] == [LeaderLost]
-
-
-class Call:
-    """What a call knows of itself."""
-
-    def abort(self, code: grpc.StatusCode, details: str) -> None:
-        raise RefusedError(code)
-
-
-class RefusedError(Exception):
-    """The call was not answered."""
 
 
 def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_path: Path) -> None:

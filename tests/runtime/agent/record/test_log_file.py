@@ -9,17 +9,9 @@ from pathlib import Path
 
 from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 from tests.runtime.agent.record.full_disk import full_disk
+from tests.runtime.agent.record.test_journal import Clock
 
 TOO_LARGE = os.strerror(errno.EFBIG)
-
-
-class Clock:
-    """Seconds that a test sets."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_lines_that_find_no_room_are_counted_and_the_file_continues(tmp_path: Path) -> None:
@@ -29,12 +21,12 @@ def test_lines_that_find_no_room_are_counted_and_the_file_continues(tmp_path: Pa
     assert file.write(b"one\ntwo\n") is None
     with full_disk(room_bytes=11):
         assert file.write(b"three is cut in its middle\n") is None
-        clock.now = 103.0
+        clock.now = 13.0
         assert file.write(b"four\nfive") is None
-    assert file.gap == LogGap(100.0, 103.0, 3, TOO_LARGE)
+    assert file.gap == LogGap(10.0, 13.0, 3, TOO_LARGE)
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
-    clock.now = 104.5
-    assert file.write(b"six\n") == LogGap(100.0, 103.0, 3, TOO_LARGE)
+    clock.now = 14.5
+    assert file.write(b"six\n") == LogGap(10.0, 13.0, 3, TOO_LARGE)
     assert file.gap is None
     assert (tmp_path / "log").read_bytes() == b"one\ntwo\nsix\n"
 
@@ -59,14 +51,14 @@ def test_a_folder_that_has_become_a_file_costs_the_lines_and_nothing_else(tmp_pa
     (tmp_path / "peers").write_text("")
     file = LogFile(tmp_path / "peers" / "peer-0.log", clock=Clock())
     file.write(b"one\n")
-    assert file.gap == LogGap(100.0, 100.0, 1, os.strerror(errno.EEXIST))
+    assert file.gap == LogGap(10.0, 10.0, 1, os.strerror(errno.EEXIST))
 
 
 def test_a_device_without_room_costs_the_lines_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "log").symlink_to("/dev/full")
     file = LogFile(tmp_path / "log", clock=Clock())
     file.write(b"one\n")
-    assert file.gap == LogGap(100.0, 100.0, 1, os.strerror(errno.ENOSPC))
+    assert file.gap == LogGap(10.0, 10.0, 1, os.strerror(errno.ENOSPC))
     file.close()
     file.close()
     assert file.write(b"after the end\n") is None

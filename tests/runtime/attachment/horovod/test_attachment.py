@@ -33,10 +33,10 @@ Answers = list[dict[str, Any]]
 class Peer:
     """A process that does what it is told, and how to hear what came of it."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str = HERE, *, program: str = "peer.py") -> None:
         self.host = host
         threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
-        pipe, command = subprocess.PIPE, [sys.executable, str(Path(__file__).with_name("peer.py")), host]
+        pipe, command = subprocess.PIPE, [sys.executable, str(Path(__file__).with_name(program)), host]
         told = environment("matplotlib", "sklearn") | threads  # Horovod derives a class from one of Keras'
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=told)
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import select
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lean_start import environment
+from tests.runtime.attachment.horovod.test_attachment import DEADLINE_S, Peer
 from tests.soak import SOAK
 
 pytest.importorskip(
@@ -21,7 +16,6 @@ pytest.importorskip(
 )
 
 pytestmark = pytest.mark.slow
-WITHIN_S = 300.0
 Ask = Callable[..., dict[str, Any]]
 SOME = [(2, 1, 1), (2, 0, 5), (3, 2, 20), (3, 0, 50), (3, 1, 5)]
 ALL = [(size, victim, ms) for size, ms in product((2, 3), (0, 1, 2, 5, 10, 20, 35, 50, 80)) for victim in range(size)]
@@ -29,25 +23,17 @@ ALL = [(size, victim, ms) for size, ms in product((2, 3), (0, 1, 2, 5, 10, 20, 3
 
 @pytest.fixture(scope="module")
 def ask() -> Iterator[Ask]:
-    threads = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "2"}
-    command = [sys.executable, str(Path(__file__).with_name("killed_peers.py"))]
-    told = environment("matplotlib", "sklearn") | threads
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=told)
-    assert process.stdin is not None
-    assert process.stdout is not None
+    peers = Peer(program="killed_peers.py")
 
     def answer(**asked: Any) -> dict[str, Any]:
-        print(json.dumps(asked), file=process.stdin, flush=True)
-        ready, _, _ = select.select([process.stdout], [], [], WITHIN_S)
-        assert ready, f"no answer for {WITHIN_S} s to {asked}"
-        heard: dict[str, Any] = json.loads(process.stdout.readline())
-        return heard
+        peers.tell("view", **asked)
+        return peers.hear()
 
     try:
         yield answer
     finally:
-        process.kill()
-        process.communicate(timeout=WITHIN_S)
+        peers.process.kill()
+        peers.process.communicate(timeout=DEADLINE_S)
 
 
 @pytest.mark.parametrize(("size", "victim", "ms"), [*SOME, *(pytest.param(*one, marks=SOAK) for one in ALL)])

@@ -8,11 +8,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.attachment.horovod.topology import Topology, topology_of
 
 
-def test_on_one_host_all_ranks_are_local() -> None:
-    addresses = ["127.0.0.1:1", "127.0.0.1:2"]
-    assert topology_of(1, addresses=addresses) == Topology("127.0.0.1", 1, 2, 1, 2, 0, 1)
-
-
 def test_hosts_of_different_sizes_are_counted_only_where_they_have_the_local_rank() -> None:
     addresses = ["a:1", "b:1", "a:2", "c:1", "c:2"]
     across = [(p.local_rank, p.local_size, p.cross_rank, p.cross_size) for p in _all(addresses)]

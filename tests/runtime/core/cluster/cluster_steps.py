@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import Cluster, Command, Event, Rules, step
+from kungfu.runtime.core.cluster import Cluster, Command, Event, PeerProgressed, Rules, ViewStarted, start_job, step
+from kungfu.runtime.core.cluster.state import Hosts
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
@@ -24,3 +25,9 @@ def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, 
         cluster, more = step(cluster, event, now)
         commands.extend(more)
     return cluster, commands
+
+
+def training(*ids: int, rules: Rules = RULES, hosts: Hosts | None = None) -> Cluster:
+    """A cluster of these peers, in its first view."""
+    started, _ = start_job(len(ids), rules=rules, now=0.0, hosts=hosts)
+    return after(started, *(PeerProgressed(peer(id_), ready=True) for id_ in ids), ViewStarted(view_of(*ids)))[0]

@@ -37,13 +37,7 @@ from kungfu.runtime.core.cluster.state import Hosts
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
-
-
-def training(*ids: int, rules: Rules = RULES, hosts: Hosts | None = None) -> Cluster:
-    """A cluster of these peers, in its first view."""
-    started = start_job(len(ids), rules=rules, now=0.0, hosts=hosts)[0]
-    return after(started, *(ready(id_, 1) for id_ in ids), ViewStarted(view_of(*ids)))[0]
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training
 
 
 def ready(id_: int, phase: int, program: str = "") -> PeerProgressed:

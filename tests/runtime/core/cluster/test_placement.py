@@ -42,6 +42,7 @@ from kungfu.runtime.core.cluster import (
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
+from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 NO_SLOT = "no host has a free slot"
@@ -49,11 +50,7 @@ NO_SLOT = "no host has a free slot"
 
 def training(size: int, *slots: int) -> Cluster:
     """A cluster of this many peers in its first view, on hosts with so many slots."""
-    cluster, commands = start_job(size, rules=RULES, now=0.0, hosts=Hosts(dict(enumerate(slots))))
-    spawns = [command for command in commands if isinstance(command, Spawn)]
-    assert len(spawns) == size
-    events = [PeerProgressed(peer(spawn.peer), ready=True) for spawn in spawns]
-    return after(cluster, *events, ViewStarted(view_of(*range(size))))[0]
+    return cluster_steps.training(*range(size), hosts=Hosts(dict(enumerate(slots))))
 
 
 def report(version: int = 1, step_: int = 40) -> LossReport:

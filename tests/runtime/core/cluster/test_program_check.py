@@ -27,7 +27,7 @@ from kungfu.runtime.core.cluster import (
 from kungfu.runtime.core.cluster.events import PeersLost
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
 
 USUAL = "2 threads, one processor"
 WHY = "its program is not that of the job"
@@ -42,8 +42,7 @@ def started(size: int) -> Cluster:
 
 
 def training(*ids: int) -> Cluster:
-    view = View(1, tuple(peer(id_) for id_ in ids))
-    return after(started(len(ids)), *(ready(id_) for id_ in ids), ViewStarted(view))[0]
+    return after(started(len(ids)), *(ready(id_) for id_ in ids), ViewStarted(view_of(*ids)))[0]
 
 
 # ---- the first peers -----------------------------------------------------------------------------------------------

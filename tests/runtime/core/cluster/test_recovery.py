@@ -32,15 +32,9 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.request import AGENT, Asked, Leave
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
 
 DIED = "peer rank=1 died during gradients"
-
-
-def training(*ids: int, rules: Rules = RULES) -> Cluster:
-    """A cluster of this many peers, in its first view."""
-    events = [PeerProgressed(peer(id_), ready=True) for id_ in ids]
-    return after(start_job(len(ids), rules=rules, now=0.0)[0], *events, ViewStarted(view_of(*ids)))[0]
 
 
 def lost(

@@ -31,7 +31,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
     step,
 )
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
 
 
 def attached(id_: int) -> PeerProgressed:
@@ -44,12 +44,6 @@ def ready(id_: int) -> PeerProgressed:
 
 def started(size: int) -> Cluster:
     return start_job(size, rules=RULES, now=0.0)[0]
-
-
-def training(*ids: int) -> Cluster:
-    """A cluster of this many peers, in its first view."""
-    events = [event for id_ in ids for event in (attached(id_), ready(id_))]
-    return after(started(len(ids)), *events, ViewStarted(view_of(*ids)))[0]
 
 
 def growing(size: int, target: int) -> Cluster:
