@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,6 +183,33 @@ def ran(
     """A job from its start to its end."""
     with started(tmp_path, *options, program=program, arguments=arguments, executed=executed) as job:
         return job.end(deadline_s=deadline_s)
+
+
+def fit_job(
+    program: str, tmp_path: Path, *options: object, devices: int = 1, **given: object
+) -> tuple[Ended, dict[int, dict[str, Any]]]:
+    """The job of a program with fits of Keras, which ends well, and what each peer has found."""
+    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
+    for name, value in given.items():
+        words += [f"--{name.replace('_', '-')}", value if isinstance(value, int | str) else json.dumps(value)]
+    line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / program, *words]
+    ended = ran(tmp_path, *options, program=line[0], arguments=line[1:], deadline_s=280.0)
+    assert ended.code == 0, ended.output
+    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
+    return ended, found
+
+
+def endless(tmp_path: Path) -> list[object]:
+    """What makes ``network.py`` train until it is stopped, more slowly while there are two peers."""
+    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+
+
+def page_address(job: Job) -> str:
+    """Where the page of a job is, as kungfu-run prints it."""
+    found = job.seen(
+        lambda: re.search(r"page: (http://\S+/)", job.console.read_text()), what="its address", deadline_s=60.0
+    )
+    return str(found[1])
 
 
 def awaited(look: Callable[[], Any], *, what: str | Callable[[], str], deadline_s: float) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.record import read_trace
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
-from tests.jobs.harness import Job, started
+from tests.jobs.harness import Job, endless, started
 
 pytestmark = pytest.mark.slow
 
@@ -24,8 +24,7 @@ def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
         assert main([*map(str, words), "--logdir", str(job.folder), "--json"]) in (0, 1)
         return json.loads(capsys.readouterr().out)
 
-    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
-    with started(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=arguments) as job:
+    with started(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=endless(tmp_path)) as job:
         job.event("view", version=1)
         assert stat.S_IMODE((job.folder / NAME).stat().st_mode) == 0o600
         grown = asked(job, "resize", 3, "--if-view", 1, "--id", "grow")

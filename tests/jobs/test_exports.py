@@ -22,17 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from kungfu.cli.main import main
 from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.export.test_prometheus import DASHBOARD
-from tests.jobs.harness import Job, awaited, started
+from tests.jobs.harness import Job, awaited, endless, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
 WATCHED = ("-np", 2, "--max", 3, "--tensorboard", "board", "--metrics-port")
-
-
-def endless(tmp_path: Path) -> list[object]:
-    """A program that trains until it is stopped."""
-    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
 
 
 def served(job: Job) -> dict[tuple[str, str], float]:
@@ -90,21 +85,6 @@ def test_a_job_that_grows_and_loses_rank_0_is_seen_by_prometheus_and_tensorboard
     texts = texts_of(tmp_path / "board" / "log")
     assert "killed by SIGKILL" in texts["events/recoveries"][0][1]
     assert "kungfu resize 3" in texts["events/decisions"][0][1]
-
-
-@SOAK
-def test_a_port_in_use_and_a_folder_that_is_a_file_are_told_and_the_job_trains(tmp_path: Path) -> None:
-    (tmp_path / "board").write_text("no folder")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        options = (*WATCHED, taken.getsockname()[1])
-        arguments = ["--results", tmp_path / "results", "--epochs", 3, "--samples", 48]
-        with started(tmp_path, *options, program="network.py", arguments=arguments) as job:
-            ended = job.end()
-    assert ended.code == 0, ended.output
-    assert "no metrics are served at 127.0.0.1:" in ended.output
-    assert "Address already in use" in ended.output
-    assert re.search(r"TensorBoard: \S+ cannot be written \(.*\); training goes on", ended.output)
-    assert len(ended.metrics) == 12
 
 
 # ---- with a real Prometheus ------------------------------------------------------------------------------------------

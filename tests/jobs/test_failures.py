@@ -136,22 +136,6 @@ def test_a_peer_that_stands_still_is_killed_and_the_others_go_on(tmp_path, optio
     assert recovered["stop_s"] > option[1]
 
 
-@SOAK
-def test_a_peer_that_stands_still_is_noticed_while_another_one_is_killed(tmp_path):
-    """A peer that stands still while another one is killed is noticed by those that are left."""
-    options = ("-np", 3, "--failures", 0, "--heartbeat", 2)
-    with started(tmp_path, *options, program="failing.py", arguments=["endless"]) as job:
-        job.steps(3)
-        os.kill(job.event("spawned", peer=1)["pid"], signal.SIGSTOP)
-        os.kill(job.event("spawned", peer=2)["pid"], signal.SIGKILL)
-        recovered = job.event("recovered", to=1)
-        ended = ended_by(signal.SIGTERM, job)
-    assert recovered["stop_s"] < 45, "a wait while they train may take 60 s"
-    (dismissed,) = ended.all_of("dismissed")
-    assert dismissed["peer"] == 1
-    assert "it did not regroup with the others" in dismissed["reason"]
-
-
 def test_a_leader_that_stands_still_at_a_barrier_is_killed_before_the_deadline(tmp_path):
     """A leader that stands still at a barrier is killed long before the barrier's deadline."""
     options = ("-np", 2, "--failures", 0, "--heartbeat", 1.5)

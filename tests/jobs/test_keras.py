@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
-import json
 import re
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import PROGRAMS, TWO_DEVICES, Ended, ran
-from tests.jobs.programs import keras_losses
+from tests.jobs.harness import fit_job, ran
+from tests.jobs.programs import keras_fit, keras_losses
 from tests.keras.fitting import float64
 from tests.soak import SOAK
 
@@ -25,46 +22,22 @@ pytestmark = pytest.mark.slow
 
 EPOCHS = 4
 RELATIVE = 1e-8
-
-
-def program() -> Any:
-    """The module of the program that the jobs run."""
-    spec = importlib.util.spec_from_file_location("keras_fit", PROGRAMS / "keras_fit.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def fitted(
-    tmp_path: Path, *options: object, devices: int = 1, **given: object
-) -> tuple[Ended, dict[int, dict[str, Any]]]:
-    """The job of the program, and what each peer has found."""
-    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
-    for name, value in given.items():
-        words += [f"--{name.replace('_', '-')}", value if isinstance(value, int | str) else json.dumps(value)]
-    line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / "keras_fit.py", *words]
-    ended = ran(tmp_path, *options, program=line[0], arguments=line[1:], deadline_s=280.0)
-    assert ended.code == 0, ended.output
-    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
-    return ended, found
+fitted = partial(fit_job, "keras_fit.py")
 
 
 def orders(kind: str, epochs: int) -> list[np.ndarray]:
     """The samples of each epoch, in the order in which a job of this kind of data trains on them."""
-    module = program()
     if kind in ("arrays", "losses"):
-        samples = module.SAMPLES if kind == "arrays" else keras_losses.UNEVEN
+        samples = keras_fit.SAMPLES if kind == "arrays" else keras_losses.UNEVEN
         return [shuffled(samples, seed=3, epoch=epoch) for epoch in range(epochs)]
     if kind == "dataset":
-        read = module.dataset()
+        read = keras_fit.dataset()
         assert len(list(read)) == 8, "each peer looks it through once before it begins"
         return [_numbers(read) for _ in range(epochs)]
     if kind == "generator":
-        read = module.generator()
+        read = keras_fit.generator()
         return [_numbers(islice(read, 9)) for _ in range(epochs)]
-    read, found = module.Batches(), []
+    read, found = keras_fit.Batches(), []
     for epoch in range(epochs):
         read.on_epoch_end()
         order = [*shuffled(7, seed=3, epoch=epoch), 7]  # of whole batches, and the smaller one last
@@ -78,15 +51,13 @@ def _numbers(batches: Iterable[Any]) -> np.ndarray:
 
 def plain(epochs: int, *, kind: str = "arrays") -> tuple[dict[str, list[float]], list[np.ndarray]]:
     """History and weights of Keras alone, a batch of the job after the other, in the job's order."""
-    before = keras.config.floatx(), keras.config.dtype_policy()
-    try:
-        module = program()
-        (x, y), more, (model, _), _ = module.parts(kind == "losses")
+    with float64():
+        (x, y), more, (model, _), _ = keras_fit.parts(kind == "losses")
         weights = more.get("sample_weight")
         history: dict[str, list[float]] = {}
-        batch_size = module.GIVEN if kind == "generator" else module.BATCH
+        batch_size = keras_fit.GIVEN if kind == "generator" else keras_fit.BATCH
         for order in orders(kind, epochs):
-            model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
+            model.optimizer.learning_rate = float(model.optimizer.learning_rate) * keras_fit.DECAY
             found = model.fit(
                 x[order], {name: one[order] for name, one in y.items()}, batch_size=batch_size, shuffle=False,
                 sample_weight=weights and {name: one[order] for name, one in weights.items()},
@@ -96,9 +67,6 @@ def plain(epochs: int, *, kind: str = "arrays") -> tuple[dict[str, list[float]],
                 history.setdefault(name, []).extend(values)
         compared = model.trainable_variables if kind == "losses" else model.weights
         return history, [np.asarray(one).ravel() for one in compared]
-    finally:
-        keras.config.set_floatx(before[0])
-        keras.config.set_dtype_policy(before[1])
 
 
 def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, kind: str = "arrays") -> None:
@@ -115,8 +83,7 @@ def assert_as_plain(found: dict[str, Any], epochs: int = EPOCHS, *, kind: str = 
 
 def assert_told_once(found: dict[str, Any], epochs: int = EPOCHS, *, steps: int = 8) -> None:
     """Each sample once an epoch, each batch and each epoch told once; one trace."""
-    module = program()
-    assert found["seen"] == [[1.0] * module.SAMPLES] * epochs
+    assert found["seen"] == [[1.0] * keras_fit.SAMPLES] * epochs
     assert found["batches"] == [list(range(steps))] * epochs
     assert found["ended"] == list(range(epochs))
     assert found["traces"] == 1
@@ -156,7 +123,7 @@ def test_the_leader_is_killed_in_the_middle_of_an_epoch_and_the_next_one_writes_
     # The best of the leader before was in epoch 0, and the next one has not written over it.
     assert stayed["history"]["loss"][0] == max(stayed["history"]["loss"])
     with float64():
-        model, _ = program().build()
+        model, _ = keras_fit.build()
     model.optimizer.build(model.trainable_variables)
     model.load_weights(tmp_path / "results" / "largest.weights.h5")
     assert int(model.optimizer.iterations) == 8

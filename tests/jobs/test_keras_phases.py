@@ -2,68 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import signal
-import sys
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 
 from kungfu.runtime.checkpoints import find, read_manifest
 from kungfu.runtime.core.sample_slices import shuffled
-from tests.jobs.harness import PROGRAMS, Ended, ran, started
+from tests.jobs.harness import fit_job, started
+from tests.jobs.programs import keras_phases
+from tests.keras.fitting import float64
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
 RELATIVE = 1e-8
 STEPS = 20
-
-
-def program() -> Any:
-    """The module of the program that the jobs run."""
-    sys.path.insert(0, str(PROGRAMS))
-    try:
-        spec = importlib.util.spec_from_file_location("keras_phases", PROGRAMS / "keras_phases.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    finally:
-        sys.path.remove(str(PROGRAMS))
-
-
-def fitted(tmp_path: Path, *options: object, **given: object) -> tuple[Ended, dict[int, dict[str, Any]]]:
-    """The job of the program, and what each peer has found."""
-    words: list[object] = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl"]
-    for name, value in given.items():
-        words += [f"--{name}", value if isinstance(value, int) else json.dumps(value)]
-    ended = ran(tmp_path, *options, program="keras_phases.py", arguments=words, deadline_s=280.0)
-    assert ended.code == 0, ended.output
-    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
-    return ended, found
+fitted = partial(fit_job, "keras_phases.py")
 
 
 def plain() -> tuple[list[dict[str, list[float]]], list[list[float]], list[np.ndarray]]:
     """Histories, scores and weights of Keras alone, a batch of the job after the other, in the job's order."""
-    before = keras.config.floatx(), keras.config.dtype_policy()
     histories, scores = [], []
-    try:
-        module = program()
-        (x, y), model = module.data(), module.build()
+    with float64():
+        (x, y), model = keras_phases.data(), keras_phases.build()
         for phase in range(2):
-            module.compiled(model, phase)
+            keras_phases.compiled(model, phase)
             history: dict[str, list[float]] = {}
-            for epoch in range(module.EPOCHS):
-                model.optimizer.learning_rate = float(model.optimizer.learning_rate) * module.DECAY
-                order = shuffled(module.SAMPLES, seed=3, epoch=epoch)
+            for epoch in range(keras_phases.EPOCHS):
+                model.optimizer.learning_rate = float(model.optimizer.learning_rate) * keras_phases.DECAY
+                order = shuffled(keras_phases.SAMPLES, seed=3, epoch=epoch)
                 found = model.fit(
-                    x[order], y[order], batch_size=module.BATCH, shuffle=False, verbose=0,
+                    x[order], y[order], batch_size=keras_phases.BATCH, shuffle=False, verbose=0,
                     validation_data=(x[:20], y[:20]),
                 )  # fmt: skip
                 for name, values in found.history.items():
@@ -71,9 +43,6 @@ def plain() -> tuple[list[dict[str, list[float]]], list[list[float]], list[np.nd
             histories.append(history)
             scores.append(model.evaluate(x, y, verbose=0))
         return histories, scores, [np.asarray(one).ravel() for one in model.weights]
-    finally:
-        keras.config.set_floatx(before[0])
-        keras.config.set_dtype_policy(before[1])
 
 
 def assert_as_plain(found: dict[str, Any]) -> None:
@@ -120,9 +89,9 @@ def test_rank_0_is_killed_in_the_second_fit_and_replaced(tmp_path):
     # The record tells how far each fit was, whoever led.
     told = {row["step"]: row["progress"] for row in ended.metrics}
     assert {step: one["fit"] for step, one in told.items()} == {step: 1 + (step > STEPS // 2) for step in told}
-    assert {one["epochs"] for one in told.values()} == {program().EPOCHS}
+    assert {one["epochs"] for one in told.values()} == {keras_phases.EPOCHS}
     assert {step: one["steps_left"] for step, one in told.items()} == {step: -step % (STEPS // 2) for step in told}
-    assert (told[STEPS]["samples_left"], told[STEPS]["samples"]) == (0, 2 * program().EPOCHS * program().SAMPLES)
+    assert (told[STEPS]["samples_left"], told[STEPS]["samples"]) == (0, 2 * keras_phases.EPOCHS * keras_phases.SAMPLES)
 
 
 @SOAK

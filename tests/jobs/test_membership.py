@@ -98,16 +98,6 @@ def test_a_peer_that_leaves_makes_the_other_cut_its_share_into_more_micro_batche
     assert [row["batch"] for row in ended.metrics] == [25] * 12
 
 
-@SOAK
-def test_peers_that_bring_batches_of_their_own_are_weighted_by_their_samples(tmp_path):
-    ended = ran(tmp_path, "-np", 2, "--deadline", 10, program="own_batches.py", arguments=[4, tmp_path])
-    assert ended.code == 0, ended.output
-    found = [json.loads((tmp_path / f"peer-{peer}.json").read_text()) for peer in (0, 1)]
-    # Three of four samples have the gradient [4, 0] and one has [0, 4]: each of the four steps takes [3, 1] off.
-    assert found == [{"weights": [-12.0, -4.0], "traces": 1}] * 2
-    assert [row["batch"] for row in ended.metrics] == [4] * 4
-
-
 SLOW_COMPILER = """#!/bin/sh
 while [ "$1" != -o ]; do shift; done
 case "$2" in *.o) exec touch "$2" ;; esac

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import urllib.error
 import urllib.request
@@ -14,19 +13,11 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.job_api.job_file import read_job_file
-from tests.jobs.harness import Job, awaited, started
+from tests.jobs.harness import awaited, endless, page_address, started
 from tests.jobs.on_hosts import started_on_hosts
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
-
-
-def address_of(job: Job) -> str:
-    """Where the page is, as kungfu-run prints it."""
-    found = job.seen(
-        lambda: re.search(r"page: (http://\S+/)", job.console.read_text()), what="its address", deadline_s=60.0
-    )
-    return found[1]
 
 
 def posted(address: str, path: str, body: dict[str, Any], *, secret: str) -> tuple[int, dict[str, Any]]:
@@ -52,9 +43,8 @@ def events_of(stream: Any) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp_path: Path) -> None:
-    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
-    with started(tmp_path, "-np", 2, "--max", 3, "--page", program="network.py", arguments=arguments) as job:
-        address = address_of(job)
+    with started(tmp_path, "-np", 2, "--max", 3, "--page", program="network.py", arguments=endless(tmp_path)) as job:
+        address = page_address(job)
         job.event("view", version=1)
         with urllib.request.urlopen(f"{address}updates", timeout=120) as stream:
             events = events_of(stream)
@@ -92,10 +82,9 @@ def test_a_page_shows_a_job_live_resizes_it_with_the_secret_and_ends_with_it(tmp
 @SOAK
 def test_the_pages_of_the_others_continue_when_the_leading_host_is_killed(tmp_path: Path) -> None:
     """When the leading host is killed, the pages of the others continue with their buttons."""
-    arguments = ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
     line = ("-np", 3, "--max", 4, "--page")
-    with started_on_hosts(tmp_path, *line, slots=(1, 2, 2), program="network.py", arguments=arguments) as hosts:
-        addresses = [address_of(job) for job in hosts.jobs]
+    with started_on_hosts(tmp_path, *line, slots=(1, 2, 2), program="network.py", arguments=endless(tmp_path)) as hosts:
+        addresses = [page_address(job) for job in hosts.jobs]
         hosts[1].event("view", version=1)
         hosts[0].signal(signal.SIGKILL)
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
-import selectors
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,25 +39,12 @@ from kungfu.policy_definition import Policy
 from kungfu.record.lines import header_line
 from kungfu.runtime.job_api.job_file import read_job_file
 from tests.jobs.browser import WIDE, Browser, assert_in_order, browsing
-from tests.jobs.harness import ROOT, Job, awaited, lines_of, started
+from tests.jobs.harness import ROOT, awaited, endless, page_address, started
 from tests.soak import SOAK
 
 pytestmark = [pytest.mark.slow, SOAK]
 
 WITH_PAGE = ("-np", 2, "--max", 3, "--page", 0)
-
-
-def endless(tmp_path: Path) -> list[object]:
-    """A program that trains until it is stopped."""
-    return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
-
-
-def address_of(job: Job) -> str:
-    """Where the page of a job is."""
-    found = job.seen(
-        lambda: re.search(r"http://[^/\s]+/(?=\s)", job.console.read_text()), what="the address", deadline_s=60.0
-    )
-    return str(found[0])
 
 
 @contextmanager
@@ -90,7 +74,7 @@ def test_a_job_rescales_before_a_browsers_eyes_by_commands_and_by_its_keyboard(t
     with started(tmp_path, *WITH_PAGE, program="network.py", arguments=endless(tmp_path)) as job:
         with browsing(tmp_path / "profile") as browser:
             browser.look_at(WIDE)
-            marked(browser, address_of(job))
+            marked(browser, page_address(job))
             browser.shows("#size", "2", within_s=120.0)
             browser.shows("#state", "running")
             assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
@@ -287,72 +271,3 @@ def test_a_page_that_stays_open_keeps_the_newest_items_of_each_kind_and_no_more(
         browser.shows(newest, lambda text: f"step {MOST_ITEMS + 100}" in text)
         assert len(browser.texts("#failures-list > li")) == MOST_ITEMS
         assert browser.run("return window.isStillThere"), "without a reload"
-
-
-def test_two_hundred_browsers_at_once_see_every_update_and_the_job_loses_no_step(tmp_path: Path) -> None:
-    with started(tmp_path, *WITH_PAGE, program="network.py", arguments=endless(tmp_path)) as job:
-        job.steps(5)
-        address = address_of(job)
-        with ExitStack() as opened:
-            readers = [opened.enter_context(Reader(address)) for _ in range(200)]
-            read(readers, lambda reader: reader.count("event: snapshot") == 1)
-            steps = len(lines_of(job.folder / "metrics.jsonl"))
-            # A third leaves in the middle of all, without a word.
-            for reader in readers[::3]:
-                reader.socket.close()
-            stayed = [reader for nth, reader in enumerate(readers) if nth % 3]
-            assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
-            job.event("rescale", to=3)
-            read(stayed, lambda reader: '"to": 3' in reader.text or "2 -> 3 peers" in reader.text)
-            job.steps(steps + 50)
-        assert main(["stop", "--logdir", str(job.folder)]) == 0
-        ended = job.end()
-    assert ended.code == 0, ended.output
-    assert [row["step"] for row in ended.metrics] == [*range(1, len(ended.metrics) + 1)], "no step is lost"
-    assert ended.sizes == [2, 3]
-
-
-class Reader:
-    """A browser as the server sees it: a connection on which updates come."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.removeprefix("http://").rstrip("/").partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=60)
-        self.socket.sendall(
-            f"GET /updates HTTP/1.1\r\nHost: {host}:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
-        )
-        self.socket.setblocking(False)
-        self.text = ""
-
-    def __enter__(self) -> Reader:
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self.socket.close()
-
-    def count(self, words: str) -> int:
-        """How often this came."""
-        return self.text.count(words)
-
-
-def read(readers: list[Reader], is_done: Any, *, within_s: float = 60.0) -> None:
-    """Reads until each of them has what it waits for."""
-    waiting, deadline = (
-        {reader.socket: reader for reader in readers if not is_done(reader)},
-        time.monotonic() + within_s,
-    )
-    with selectors.DefaultSelector() as selector:
-        for one in waiting:
-            selector.register(one, selectors.EVENT_READ)
-        while waiting:
-            assert time.monotonic() < deadline, (
-                f"{len(waiting)} of {len(readers)} wait; {next(iter(waiting.values())).text[-500:]}"
-            )
-            for key, _ in selector.select(timeout=1.0):
-                reader = waiting[key.fileobj]  # type: ignore[index]  # sockets only
-                received = reader.socket.recv(1 << 20)
-                assert received, "the page has hung up"
-                reader.text += received.decode()
-                if is_done(reader):
-                    selector.unregister(key.fileobj)
-                    del waiting[key.fileobj]  # type: ignore[arg-type]  # likewise

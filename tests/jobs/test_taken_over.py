@@ -16,12 +16,11 @@ pytestmark = pytest.mark.slow
 DEADLINE_S = 10
 
 
-@pytest.mark.parametrize("how", ["loop", "fit"])
 @SOAK
-def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path, how, capsys):
+def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path, capsys):
     """A peer that reads to its place is waited for, and is killed there while others read and join."""
     results, record = tmp_path / "results", tmp_path / "log" / "events.jsonl"
-    words = ["--results", results, "--record", record, "--deadline", DEADLINE_S, "--how", how]
+    words = ["--results", results, "--record", record, "--deadline", DEADLINE_S]
     options = ["-np", 4, "--min", 1, "--max", 4, "--failures", 0, "--deadline", DEADLINE_S]
     with started(tmp_path, *options, program="taken_over.py", arguments=words) as job:
         # Two peers are left, of which one reads.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
-from tests.jobs.harness import lines_of, ran, started
+from tests.jobs.harness import ran
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -39,25 +36,6 @@ def test_a_change_on_one_peer_between_two_steps_ends_the_job_at_the_next_compari
 
 
 @SOAK
-def test_a_joiner_whose_policy_was_edited_is_refused_once_and_the_others_train_on(tmp_path):
-    file = tmp_path / "enough"
-    options = ("-np", 1, "--max", 2)
-    with started(tmp_path, *options, program="unlike.py", arguments=["joiner", file]) as job:
-        dismissed = job.event("dismissed", peer=1)
-        refused = job.event("refused")
-        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 20)
-        file.touch()
-        ended = job.end()
-    assert ended.code == 0, ended.output
-    assert "peer 0 has ((step % 5) == 0) & " in dismissed["reason"]
-    assert "peer 1 has ((step % 7) == 0) & " in dismissed["reason"]
-    assert "in rule summed [unlike.py:" in dismissed["reason"]
-    assert refused["asked"] == 2
-    assert [event["peer"] for event in ended.all_of("spawned")] == [0, 1], "nobody comes in its place"
-    assert ended.sizes == [1]
-
-
-@SOAK
 def test_peers_that_round_in_another_way_train_on_with_what_rank_0_has(tmp_path):
     """Prebuilt gns_batch, whose folds hold norms, and weights that follow from a norm, with 1 and 4 threads."""
     options = ("-np", 2, "--failures", 0, "--attachment", "horovod")
@@ -72,19 +50,3 @@ def test_peers_that_round_in_another_way_train_on_with_what_rank_0_has(tmp_path)
     assert names & {"policy/kungfu/fold_0/0", "model/sequential/dense/kernel"}
     assert all(one["difference"] <= 1e-4 * one["largest"] for event in rounded for one in event["widest"])
     assert "differed by rounding" in ended.output
-
-
-@SOAK
-def test_who_rounds_in_another_way_may_come_after_a_loss(tmp_path):
-    file = tmp_path / "enough"
-    with started(tmp_path, "-np", 2, program="unlike.py", arguments=["clipped", file]) as job:
-        job.event("rounded")
-        os.kill(job.event("spawned", peer=0)["pid"], signal.SIGKILL)
-        job.event("recovered", to=1)
-        job.event("rescale", to=2)
-        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 20)
-        file.touch()
-        ended = job.end()
-    assert ended.code == 0, ended.output
-    assert ended.sizes == [2, 1, 2]
-    assert next(event["others"] for event in ended.all_of("machines differ")).keys() == {"1"}

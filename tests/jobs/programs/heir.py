@@ -1,7 +1,7 @@
-"""Peer 0 dies when another one has come in, and before its own next step: heir.py HOW RESULTS.
+"""Peer 0 dies when another one has come in, and before its own next step: heir.py RESULTS.
 
-HOW is ``registered`` for a program that counts its steps in a registered value, ``plain`` for one that registers
-nothing. The other one trains five steps more; RESULTS is a folder where it leaves PEER.json at its end.
+The program counts its steps in a registered value. The other one trains five steps more; RESULTS is a folder where it
+leaves PEER.json at its end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import kungfu as kf
 from kungfu.policies import schedule
 from tests.jobs.programs.common import descending
 
-HOW, RESULTS = sys.argv[1], Path(sys.argv[2])
+RESULTS = Path(sys.argv[1])
 WITHIN_S = 30.0
 
 
@@ -37,8 +37,7 @@ def main() -> None:
     optimizer = keras.optimizers.SGD(0.01)
     training = kf.attach(model, optimizer, policies=[schedule({3: 2})])
     counted = {"steps": 0}
-    if HOW == "registered":
-        training.register("counted", lambda: counted, counted.update)
+    training.register("counted", lambda: counted, counted.update)
 
     step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(tf.square(found - 1.0)))
 

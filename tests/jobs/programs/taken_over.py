@@ -1,4 +1,4 @@
-"""Partitions that are taken over by peers that read for longer than a step may wait, in a loop or under Keras' ``fit``.
+"""Partitions that are taken over by peers that read for longer than a step may wait.
 
 Peer 3 is killed in the middle of its partition. Whoever takes that over reads to its place for longer than the deadline
 and is killed there, and whoever takes it over then reads until the job was asked for another peer, and for longer than
@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import keras
-import keras_fit
 import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
+from tests.jobs.programs import keras_fit
 from tests.jobs.programs.common import await_offer, awaited, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
@@ -34,7 +33,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--record", type=Path, required=True)
     parser.add_argument("--deadline", type=float, required=True)
-    parser.add_argument("--how", choices=["loop", "fit"], required=True)
     return parser.parse_args()
 
 
@@ -91,38 +89,6 @@ def die(given: argparse.Namespace) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Waiting(keras.callbacks.Callback):
-    """Does between two steps what has to be done there."""
-
-    def __init__(self, given: argparse.Namespace) -> None:
-        super().__init__()
-        self._after_step = lambda done: after_step(given, self.model.fit.attached.training, done)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._after_step(batch + 1)
-
-
-class Counted(keras.callbacks.Callback):
-    """How often each sample was seen."""
-
-    def __init__(self, counts: Any) -> None:
-        super().__init__()
-        self._read, self.seen = lambda: np.diag(np.asarray(counts.total_cm)).tolist(), []
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.seen = self._read()
-
-
-def fitted(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
-    import kungfu as kf
-
-    model, counts = keras_fit.build()
-    kf.keras.attach(model, seed=SEED)
-    counted = Counted(counts)
-    model.fit(data, batch_size=keras_fit.BATCH, epochs=1, verbose=0, callbacks=[counted, Waiting(given)])
-    return model, counted.seen
-
-
 def looped(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
     import kungfu as kf
 
@@ -152,7 +118,7 @@ def main() -> None:
     given = arguments()
     given.results.mkdir(exist_ok=True)
     data = kf.data.partitions(NAMES, reading(given), counts=[keras_fit.PARTITION] * len(NAMES))
-    model, seen = {"fit": fitted, "loop": looped}[given.how](given, data)
+    model, seen = looped(given, data)
     weights = [np.asarray(one).ravel().tolist() for one in model.weights]
     found = {"seen": seen, "weights": weights, "passed": data.passed}
     (given.results / f"{own_id()}.json").write_text(json.dumps(found))

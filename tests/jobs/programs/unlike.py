@@ -1,36 +1,30 @@
-"""A program whose peers are not alike, in the way that it is told: unlike.py HOW [FILE].
+"""A program whose peers are not alike, in the way that it is told: unlike.py HOW.
 
-The first peers differ in ``order``, in which they also draw a number of the optimizer, ``environment``, ``model``; in
-``threads`` and ``clipped`` only in how they round. In ``joiner`` the second peer differs, which a rule asks for. With a
-file peers train until it is there. In ``rate`` and ``noise`` the program changes something between two steps, by a
-generator without a seed, in a loop and in a callback; in ``graph`` by its number, in a loop in the graph.
+The peers differ in ``order``, in which they also draw a number of the optimizer; in ``clipped`` only in how they round.
+In ``rate`` and ``noise`` the program changes something between two steps, by a generator without a seed, in a loop and
+in a callback; in ``graph`` by its number, in a loop in the graph.
 """
 
 from __future__ import annotations
 
 import sys
-import time
-from pathlib import Path
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.policies import gns_batch, schedule
+from kungfu.policies import gns_batch
 from tests.jobs.programs.common import descending, own_id
 
-HOW, FILE = sys.argv[1], Path(sys.argv[2] if len(sys.argv) > 2 else "")
+HOW = sys.argv[1]
 PEER = own_id()
-ROUNDING = ("threads", "clipped")
-if HOW in ROUNDING:
+if HOW == "clipped":
     tf.config.threading.set_intra_op_parallelism_threads(4 if PEER == 1 else 1)
 
 
 def note(control, *values) -> None:
-    """A hook that only listens, and ends training once the file is there: what rank 0 sees of it counts for all."""
-    if FILE.name and FILE.exists():
-        control.stop()
+    """A hook that only listens."""
 
 
 @kf.policy
@@ -39,15 +33,7 @@ def summed(training):
     a = kf.ops.all_reduce(training.loss, "mean")
     b = kf.ops.all_reduce(training.samples, "sum")
     c = b + a if HOW == "order" and PEER == 1 else a + b
-    every = 7 if HOW == "joiner" and PEER == 1 else 5
-    return kf.control.every(every).call(note, c)
-
-
-@kf.policy
-def from_environment(training):
-    """A number of this process."""
-    bound = float(PEER) if HOW == "environment" else 1.0
-    return kf.control.every(5).when(training.step > bound).call(note, training.step)
+    return kf.control.every(5).call(note, c)
 
 
 @kf.policy
@@ -75,18 +61,13 @@ def fit_with_noise(model) -> None:
 def policies() -> list:
     if HOW in ("rate", "graph"):  # no barrier but that for which the checksum asks
         return []
-    if HOW in ROUNDING:
-        return [gns_batch(max_peers=2, min_peers=2), listening()]
-    grows = [schedule({4: 2})] if HOW == "joiner" else []
-    return [summed(), from_environment(), *grows]
+    return [gns_batch(max_peers=2, min_peers=2), listening()] if HOW == "clipped" else [summed()]
 
 
 def main() -> None:
     keras.utils.set_random_seed(0)
-    width = 512 if HOW in ROUNDING else 3 if HOW == "model" and PEER == 1 else 2
-    model = keras.Sequential(
-        [keras.Input((width if HOW in ROUNDING else 2,)), keras.layers.Dense(width), keras.layers.Dense(1)]
-    )
+    width = 512 if HOW == "clipped" else 2
+    model = keras.Sequential([keras.Input((width,)), keras.layers.Dense(width), keras.layers.Dense(1)])
     if HOW == "noise":
         fit_with_noise(model)
         return
@@ -109,12 +90,10 @@ def main() -> None:
         several(x)
         training.finish()
         return
-    for batch in training.batches(x, batch_size=8, epochs=10**6 if len(sys.argv) > 2 else 8, seed=0):
+    for batch in training.batches(x, batch_size=8, epochs=8, seed=0):
         if step(batch) is not training.SKIPPED and HOW == "rate":
             print("step done")
             optimizer.learning_rate.assign(np.random.default_rng().uniform())
-        if len(sys.argv) > 2:
-            time.sleep(0.02)
 
 
 if __name__ == "__main__":
