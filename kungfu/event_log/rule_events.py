@@ -19,10 +19,12 @@ __all__ = [
     "RuleEvent",
     "RulesEvent",
     "SetEvent",
+    "SettingRun",
     "ShadowEvent",
     "SpanEvent",
     "SpanPart",
     "SupersededEvent",
+    "joined_to_run",
 ]
 
 
@@ -103,6 +105,21 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
     to: Number | None
     over: Number
     unit: str
+
+
+class SettingRun(Struct, frozen=True):
+    """A setting that one rule changed so many times, twice or more, with nothing else told in between."""
+
+    first: SetEvent
+    last: SetEvent
+    times: int
+
+
+def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEvent | SettingRun:
+    """The run of a rule's setting once the rule has changed it once more; the event itself is a run of one."""
+    if run is None:
+        return event
+    return SettingRun(run.first, event, run.times + 1) if isinstance(run, SettingRun) else SettingRun(run, event, 2)
 
 
 class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):

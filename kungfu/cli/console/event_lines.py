@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable
 
 from kungfu.cli.report import one_line
-from kungfu.cli.report.decisions import SettingRun, merged_runs, set_repeatedly
-from kungfu.event_log.events import LoggedEvent, SetEvent
+from kungfu.event_log.events import LoggedEvent, SetEvent, SettingRun, joined_to_run
 
 __all__ = ["HOLD_S", "EventLines"]
 
@@ -31,7 +30,7 @@ class EventLines:
         self._tell, self._clock = tell, clock
         self._lock = threading.Lock()
         self._begun: set[tuple[str, str]] = set()  # rule and setting of each run whose first setting was told
-        self._held: list[SetEvent] = []
+        self._held: dict[tuple[str, str], SetEvent | SettingRun] = {}
         self._held_since = 0.0
 
     def event(self, event: LoggedEvent) -> None:
@@ -44,13 +43,13 @@ class EventLines:
                     self._tell_held()
                     self._begun.clear()
                     self._tell(line)
-            elif (event.rule, event.what) in self._begun:
+            elif (key := (event.rule, event.what)) in self._begun:
                 # One more setting of a run: it waits for the others.
                 self._held_since = self._held_since if self._held else self._clock()
-                self._held.append(event)
+                self._held[key] = joined_to_run(self._held.get(key), event)
             else:
                 # The first setting of a run.
-                self._begun.add((event.rule, event.what))
+                self._begun.add(key)
                 self._tell(line)
 
     def tell_due(self) -> None:
@@ -65,6 +64,6 @@ class EventLines:
             self._tell_held()
 
     def _tell_held(self) -> None:
-        for one in merged_runs(self._held):
-            self._tell(set_repeatedly(one) if isinstance(one, SettingRun) else one_line(one))
+        for run in self._held.values():
+            self._tell(one_line(run))
         self._held.clear()

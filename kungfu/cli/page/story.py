@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kungfu.cli.report.changes import MembershipChange, phase_of
-from kungfu.cli.report.decisions import SettingRun, asked, contest, passed_over, requested_by_hook
+from kungfu.cli.report.decisions import asked, contest, passed_over, requested_by_hook
 from kungfu.cli.report.narrative import is_told, paragraph
 from kungfu.cli.report.values import counted, duration, figure, label
 from kungfu.event_log.events import (
@@ -44,9 +44,11 @@ from kungfu.event_log.events import (
     RescaleEvent,
     RuleEvent,
     SetEvent,
+    SettingRun,
     ShadowEvent,
     SupersededEvent,
     UndefinedEvent,
+    joined_to_run,
 )
 from kungfu.event_log.job import Job, JobDecision
 
@@ -70,7 +72,7 @@ class Story:
         self._kept: dict[str, dict[int, Item]] = {}
         self._changed: dict[int, Item] = {}
         self._next = 0
-        self._runs: dict[tuple[str, str], tuple[int, SettingRun]] = {}
+        self._runs: dict[tuple[str, str], tuple[int, SetEvent | SettingRun | None]] = {}
 
     def add(self, event: LoggedEvent, job: Job) -> None:
         """Adds an event, after which the job is `job`; one that another event tells better has no item."""
@@ -80,7 +82,10 @@ class Story:
         if closed and isinstance(event, SupersededEvent):
             return
         if isinstance(event, SetEvent) and event.what != "stop":
-            self._add_setting(event)
+            number, run = self._runs.get((event.rule, event.what)) or (self._new_id(), None)
+            run = joined_to_run(run, event)
+            self._runs[event.rule, event.what] = number, run
+            self._put(number, _told("setting", event, run))
             return
         if not isinstance(event, FailedEvent) and not is_told(event, expected=_expected(event, job)):
             return
@@ -109,15 +114,6 @@ class Story:
     def _new_id(self) -> int:
         self._next += 1
         return self._next
-
-    def _add_setting(self, event: SetEvent) -> None:
-        """A setting joins the run of its rule, until something else is told."""
-        key = event.rule, event.what
-        number, run = self._runs.get(key, (0, None))
-        run = SettingRun(event, event, 1) if run is None else SettingRun(run.first, event, run.times + 1)
-        number = number or self._new_id()
-        self._runs[key] = number, run
-        self._put(number, _told("setting", event, run if run.times > 1 else event))
 
     def _close(self, decision: JobDecision) -> None:
         """Gives the item of a decision its outcome, if it is kept."""

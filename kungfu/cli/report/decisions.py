@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from kungfu.cli.report.values import counted, figure, finite_number, label, peers_named
 from kungfu.event_log.events import (
@@ -14,17 +13,16 @@ from kungfu.event_log.events import (
     RefusedEvent,
     RuleEvent,
     SetEvent,
+    SettingRun,
     ShadowEvent,
     SupersededEvent,
 )
 
 __all__ = [
-    "SettingRun",
     "asked",
     "contest",
     "held_back",
     "is_by_itself",
-    "merged_runs",
     "passed_over",
     "reasons",
     "refused",
@@ -167,43 +165,12 @@ def _start(event: RuleEvent) -> str:
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class SettingRun:
-    """A setting that one rule changed so many times, with nothing else in between."""
-
-    first: SetEvent
-    last: SetEvent
-    times: int
-
-
 def set_to(event: SetEvent) -> str:
     """A setting that a barrier changed."""
     if event.what == "stop":
         return f"{_start(event)} ends training"
     length = f" over {figure(event.over)} {event.unit}" if finite_number(event.over) else ""
     return f"{_start(event)} sets the {event.what} to {figure(event.to)}{length}"
-
-
-def merged_runs(events: Sequence[LoggedEvent]) -> list[LoggedEvent | SettingRun]:
-    """The events with each run of settings of one rule as one entry.
-
-    A run goes on until something else is told; other rules may set other things meanwhile.
-    """
-    told: list[LoggedEvent | SettingRun] = []
-    runs: dict[tuple[str, str], list[SetEvent]] = {}
-    for event in events:
-        # A setting joins the run of its rule.
-        if isinstance(event, SetEvent) and event.what != "stop":
-            runs.setdefault((event.rule, event.what), []).append(event)
-            continue
-        # Anything else ends every run, and is told after them.
-        told += [*map(_merged, runs.values()), event]
-        runs = {}
-    return [*told, *map(_merged, runs.values())]
-
-
-def _merged(run: Sequence[SetEvent]) -> SetEvent | SettingRun:
-    return run[0] if len(run) == 1 else SettingRun(run[0], run[-1], len(run))
 
 
 def set_repeatedly(run: SettingRun) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,15 +10,12 @@ from msgspec.structs import replace
 
 from kungfu.cli.report.changes import changes, recovered, rescaled, stood_still
 from kungfu.cli.report.decisions import (
-    SettingRun,
     asked,
     contest,
     is_by_itself,
-    merged_runs,
     reasons,
     refused,
     requested_by_hook,
-    set_repeatedly,
 )
 from kungfu.cli.report.one_line import one_line
 from kungfu.cli.report.values import counted, duration, figure, finite_number, peers_named
@@ -43,11 +40,13 @@ from kungfu.event_log.events import (
     RuleEvent,
     RulesEvent,
     SetEvent,
+    SettingRun,
     ShadowEvent,
     SpanEvent,
     SpawnedEvent,
     SupersededEvent,
     ViewEvent,
+    joined_to_run,
 )
 from kungfu.event_log.job import Job, fold
 
@@ -80,9 +79,22 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
     """
     began = next((event.time for event in events if event.time is not None), None)
     expected = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
-    told = merged_runs([event for event in events if is_told(event, expected=expected)])
+    told = _merged(event for event in events if is_told(event, expected=expected))
     causes = [paragraph(event, None) for event in events if isinstance(event, FailedEvent)]
     return [*causes, *(paragraph(one, began) for one in told), *_conclusion(fold(events), now)]
+
+
+def _merged(events: Iterable[LoggedEvent]) -> Iterator[LoggedEvent | SettingRun]:
+    """The events with each run of settings of one rule as one, which is told once something else is."""
+    runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
+    for event in events:
+        if isinstance(event, SetEvent) and event.what != "stop":
+            key = event.rule, event.what
+            runs[key] = joined_to_run(runs.get(key), event)
+        else:
+            yield from (*runs.values(), event)
+            runs = {}
+    yield from runs.values()
 
 
 def is_told(event: LoggedEvent, *, expected: Collection[int]) -> bool:
@@ -148,7 +160,7 @@ def _saw(event: RuleEvent) -> list[str]:
 
 
 def _set_repeatedly(run: SettingRun) -> HeadlineAndDetails:
-    return set_repeatedly(run), [f"at last {one}" for one in _saw(run.last)]
+    return one_line(run), [f"at last {one}" for one in _saw(run.last)]
 
 
 def _refused(event: RefusedEvent) -> HeadlineAndDetails:

@@ -13,6 +13,7 @@ from kungfu.cli.report.decisions import (
     reasons,
     refused,
     requested_by_hook,
+    set_repeatedly,
     set_to,
     superseded,
     would_have,
@@ -59,6 +60,7 @@ from kungfu.event_log.events import (
     RuleEvent,
     RulesEvent,
     SetEvent,
+    SettingRun,
     ShadowDissentEvent,
     ShadowEvent,
     SpanEvent,
@@ -81,8 +83,8 @@ SILENT = (RecordEvent, SpawnedEvent, OfferedEvent, PeerEndedEvent, SpanEvent, Ru
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-def one_line(event: LoggedEvent) -> str:
-    """An event in a line; empty for one that is not worth a line.
+def one_line(event: LoggedEvent | SettingRun) -> str:
+    """An event, or settings of one rule, in a line; empty for one that is not worth a line.
 
     >>> one_line(ViewEvent(version=2, peers=(0, 1, 2)))
     'view 2: 3 peers train'
@@ -329,7 +331,7 @@ def _size(size_bytes: int | None) -> str:
     return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")
 
 
-_LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
+_LINES: Mapping[type, Callable[[Any], str]] = {
     StartedEvent: _started,
     EndedEvent: lambda event: f"ended: {event.reason}",
     FailedEvent: lambda event: f"failed: {event.error}",
@@ -368,6 +370,7 @@ _LINES: Mapping[type[LoggedEvent], Callable[[Any], str]] = {
     UndefinedEvent: _undefined,
     DecisionEvent: _decision,
     CalledEvent: _called,
+    SettingRun: set_repeatedly,
     SetEvent: lambda event: _because(set_to(event), event),
     ShadowEvent: lambda event: _because(would_have(event), event),
     HeldEvent: lambda event: _because(held_back(event), event),
