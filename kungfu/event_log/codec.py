@@ -14,7 +14,16 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["check_version", "event_in", "event_of", "event_to_json", "event_to_line", "events_schema", "fields_of"]
+__all__ = [
+    "check_version",
+    "event_in",
+    "event_of",
+    "event_to_json",
+    "event_to_line",
+    "events_schema",
+    "fields_of",
+    "row_in",
+]
 
 _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
 
@@ -40,6 +49,20 @@ def event_in(line: str | bytes) -> AnyEvent | None:
         return cast(AnyEvent, _decoder.decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def row_in(line: bytes) -> dict[str, Any] | None:
+    """The figures of a line of ``metrics.jsonl``; ``None`` where it holds none, or was cut short."""
+    try:
+        return _row_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    # It is damaged, or has what JSON lacks and Python's writes: NaN, or halves of characters.
+    try:
+        value = json.loads(line.decode("utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def fields_of(event: LoggedEvent) -> dict[str, Any]:
@@ -76,4 +99,4 @@ def events_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of events.jsonl", **schema}
 
 
-_decoder = msgspec.json.Decoder(_ANY)
+_decoder, _row_decoder = msgspec.json.Decoder(_ANY), msgspec.json.Decoder(dict[str, Any])

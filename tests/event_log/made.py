@@ -9,7 +9,7 @@ from typing import Any, get_args
 import msgspec
 
 from kungfu.event_log.codec import event_of, event_to_line
-from kungfu.event_log.events import AnyEvent
+from kungfu.event_log.events import RECORD_VERSION, AnyEvent, RecordEvent
 
 _EMPTY: dict[type, Any] = {
     msgspec.inspect.IntType: 0,
@@ -34,6 +34,8 @@ def made(**fields: Any) -> AnyEvent:
 
 def write_record(folder: Path, *lines: dict[str, Any]) -> None:
     """Appends to the record in `folder`: events, made up where they are not whole, and steps."""
+    if not (events := folder / "events.jsonl").exists():
+        events.write_text(f"{event_to_line(RecordEvent(version=RECORD_VERSION))}\n")
     for line in lines:
         is_event = "event" in line
         with (folder / ("events.jsonl" if is_event else "metrics.jsonl")).open("a") as file:

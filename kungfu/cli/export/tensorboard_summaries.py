@@ -25,7 +25,6 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from kungfu.cli.export.record_follower import NewRecords
 from kungfu.cli.report import one_line
 from kungfu.cli.report.changes import recovered, rescaled
 from kungfu.event_log.events import (
@@ -45,6 +44,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float, as_whole
+from kungfu.event_log.record_follower import NewRecords
 
 __all__ = ["SummaryMaker", "is_kept"]
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from kungfu.cli.export.record_follower import RecordFollower
 from kungfu.cli.export.side_process import begin_beside, job_ends
 from kungfu.cli.export.tensorboard_summaries import SummaryMaker
 from kungfu.errors import KungfuError
+from kungfu.event_log.record_follower import RecordFollower
 
 __all__ = ["EventFile", "export_record", "main"]
 

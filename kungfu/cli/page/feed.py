@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.export.record_follower import RecordFollower
 from kungfu.cli.job.plan import MeasuredRun
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
@@ -21,6 +20,7 @@ from kungfu.cli.page.update_log import UpdateLog
 from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job
+from kungfu.event_log.record_follower import RecordFollower
 from kungfu.record import read_plan
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from kungfu.cli.export.record_follower import NewRecords
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
@@ -14,6 +13,7 @@ from kungfu.cli.page.story import Story
 from kungfu.cli.report.values import finite_number, rough_duration
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
+from kungfu.event_log.record_follower import NewRecords
 
 __all__ = ["RunModel", "as_text"]
 

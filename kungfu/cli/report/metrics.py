@@ -6,22 +6,19 @@ is found by bisection, and the lines come in the order of their steps out of a w
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
-
 from kungfu.cli.report.reader import nothing_in, open_record
 from kungfu.cli.report.values import finite_number
+from kungfu.event_log.codec import row_in
 
 __all__ = [
     "Row",
     "newest_step",
     "read_rows",
-    "row_of_line",
     "rows_between",
     "rows_in_order",
 ]
@@ -35,8 +32,6 @@ _WINDOW_LINES = 4096
 _NEAR_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 20
 
-_decoder = msgspec.json.Decoder(dict[str, Any])
-
 
 def read_rows(folder: Path) -> Iterator[Row]:
     """The figures of each step in the order of the file, one after the other; lines that have none are left out.
@@ -47,7 +42,7 @@ def read_rows(folder: Path) -> Iterator[Row]:
     is_empty = True
     with open_record(folder, _METRICS) as lines:
         for line in lines:
-            if (row := row_of_line(line)) is not None:
+            if (row := row_in(line)) is not None:
                 is_empty = False
                 yield row
     if is_empty:
@@ -63,7 +58,7 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
     with open_record(folder, _METRICS) as file:
         file.seek(_place_before(file, first))
         for line in file:
-            row = row_of_line(line)
+            row = row_in(line)
             step = None if row is None else finite_number(row.get("step"))
             if row is None or step is None or step < first:
                 continue
@@ -80,7 +75,7 @@ def newest_step(folder: Path) -> float:
     """
     with open_record(folder, _METRICS) as file:
         file.seek(max(0, file.seek(0, 2) - _CHUNK_BYTES))
-        rows = filter(None, map(row_of_line, file))
+        rows = filter(None, map(row_in, file))
         steps = [step for row in rows if (step := finite_number(row.get("step"))) is not None]
     if not steps:
         raise nothing_in(folder / _METRICS)
@@ -109,20 +104,6 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
         yield step, held[step]
 
 
-def row_of_line(line: bytes) -> dict[str, Any] | None:
-    """The object that a line holds; ``None`` where it holds none, or was cut short."""
-    try:
-        return _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
-    # It is damaged, or has what JSON lacks and Python's writes: NaN, or halves of characters.
-    try:
-        value = json.loads(line.decode("utf-8", errors="replace"))
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _place_before(file: BinaryIO, step: float) -> int:
     """A place, in bytes, a little before the first line of `step`; a line may begin before it."""
     low, high = 0, file.seek(0, 2)
@@ -143,7 +124,7 @@ def _step_after(file: BinaryIO, place: int, end: int) -> float | None:
     place += len(file.readline())
     while place < end and (line := file.readline()):
         place += len(line)
-        row = row_of_line(line)
+        row = row_in(line)
         if row is not None and (step := finite_number(row.get("step"))) is not None:
             return step
     return None

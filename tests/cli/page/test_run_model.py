@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.export.record_follower import NewRecords
 from kungfu.cli.page.run_model import RunModel, as_text
 from kungfu.event_log.events import EndedEvent
+from kungfu.event_log.record_follower import NewRecords
 from tests.cli.recorded import GROWN, measured
 from tests.event_log.made import KINDS, made
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from kungfu.cli.report import missing_steps, read_rows, rows_between, rows_in_order
-from kungfu.cli.report.metrics import newest_step, row_of_line
+from kungfu.cli.report.metrics import newest_step
 from kungfu.errors import UsageError
+from kungfu.event_log.codec import row_in
 from tests.cli.recorded import measured
 from tests.event_log.made import made
 
@@ -22,8 +23,8 @@ def test_lines_that_hold_no_step_are_left_out_and_odd_numbers_are_read_as_json_d
     first, second = read_rows(tmp_path)
     assert math.isnan(first["loss"])
     assert second == {"step": 2, "name": "\ufffd"}
-    assert row_of_line(b"[" * 100_000) is None
-    assert row_of_line(b'{"step": 123456789012345678901234567890}') in (
+    assert row_in(b"[" * 100_000) is None
+    assert row_in(b'{"step": 123456789012345678901234567890}') in (
         {"step": 123456789012345678901234567890}, {"step": 1.2345678901234568e29},
     )  # fmt: skip
 

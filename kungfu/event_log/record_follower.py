@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from kungfu.cli.report.metrics import Row, row_of_line
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import check_version, event_in
+from kungfu.event_log.codec import check_version, event_in, row_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
 from kungfu.event_log.growing_file import GrowingFile
 
@@ -19,7 +20,7 @@ class NewRecords:
     """What was added to a record: events and lines of metrics, each in the order of its file."""
 
     events: tuple[AnyEvent, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.events or self.rows)
@@ -30,15 +31,16 @@ class RecordFollower:
 
     Args:
         folder: The folder that kungfu-run writes to.
+        newest_bytes: Of the metrics that there are the first time, only so much of their end is read.
 
     Attributes:
         damaged: How many lines could not be read; they are left out.
         has_more: Whether the last call of `take` has left lines unread.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._events, self._metrics = GrowingFile(folder / "events.jsonl"), GrowingFile(folder / "metrics.jsonl")
+    def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
+        self._folder, self._events = folder, GrowingFile(folder / "events.jsonl")
+        self._metrics = GrowingFile(folder / "metrics.jsonl", at_first_bytes=newest_bytes)
         self._is_checked = self.has_more = False
         self.damaged = 0
 
@@ -53,7 +55,9 @@ class RecordFollower:
         except OSError as error:
             raise UsageError(f"{self._folder}: {error.strerror}; give a folder that can be read") from error
         self.has_more = more_events or more_rows
-        return NewRecords(tuple(self._parsed(events)), tuple(self._rows(rows)))
+        figures = [row_in(line) for line in rows]
+        self.damaged += figures.count(None)
+        return NewRecords(tuple(self._parsed(events)), tuple(row for row in figures if row is not None))
 
     def _parsed(self, lines: list[bytes]) -> list[AnyEvent]:
         found: list[AnyEvent] = []
@@ -68,8 +72,3 @@ class RecordFollower:
             elif not isinstance(event, RecordEvent):
                 found.append(event)
         return found
-
-    def _rows(self, lines: list[bytes]) -> list[Row]:
-        rows = [row_of_line(line) for line in lines]
-        self.damaged += rows.count(None)
-        return [row for row in rows if row is not None]

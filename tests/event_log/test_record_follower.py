@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.export.record_follower import RecordFollower
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
+from kungfu.event_log.record_follower import RecordFollower
 from tests.cli.recorded import GROWN, measured, written
 
 
