@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
-from kungfu.cli.draw.recorded_run import MOST_GROUPS, DrawnCurve, Series, curve_in
+from kungfu.cli.draw.recorded_run import MOST_GROUPS
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
 from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes
 from kungfu.cli.report.metrics import Row
-from kungfu.cli.report.step_groups import Figures, StepGroups
+from kungfu.cli.report.step_groups import Figures, Series, StepGroups
 from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number, number_or_nan
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
@@ -55,7 +55,7 @@ class ComparedRun:
         sizes: The sizes, one after the other.
         over: The axes of the plot up to the end of each step: seconds since training began, the number of the step (of
             a group the last one), samples, and peer-seconds.
-        curves: The loss, the size and the samples per second.
+        figures: Its figures in these groups: the loss, the size and the samples per second.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
         events: What happened.
@@ -66,7 +66,7 @@ class ComparedRun:
     first: int
     sizes: tuple[int, ...]
     over: Mapping[str, Series]
-    curves: Mapping[str, DrawnCurve]
+    figures: StepGroups
     loss: Series
     speed: Series
     events: tuple[LoggedEvent, ...]
@@ -166,13 +166,12 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     if not count:
         raise UsageError(f"{folder / 'metrics.jsonl'}: no step of the run was measured, so it cannot be compared")
     # Of a sum what it comes to in each group, which is its highest value.
-    sums = {name: curve_in(groups, name).high for name in _SUMS}
+    sums = {name: groups.curve(name).high for name in _SUMS}
     over = {"time": sums["time"], "steps": np.array([*groups.lasts()]), **sums}
-    curves = {name: curve_in(groups, name) for name in (*_CURVES, "size")}
-    loss, speed, size = (curve.values for curve in curves.values())
+    loss, speed, size = (groups.curve(name).values for name in (*_CURVES, "size"))
     typical = smoothed(loss, np.zeros_like(loss)), smoothed(speed, size)
     first = int(next(groups.firsts()))
-    return ComparedRun(name, count, first, tuple(map(int, sizes)), over, curves, *typical, events)
+    return ComparedRun(name, count, first, tuple(map(int, sizes)), over, groups, *typical, events)
 
 
 def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
@@ -200,7 +199,7 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     job = fold(compared.events)
     seconds, _, samples, peer_seconds = (float(axis[-1]) for axis in compared.over.values())
     resumed = f"its record begins with step {compared.first:,}: what came before, in another run, is not counted"
-    undefined = compared.curves["loss"].note
+    undefined = compared.figures.curve("loss").note
     notes = [resumed] * (compared.first > 1) + [f"loss: {undefined}"] * bool(undefined)
     return RunFigures(
         compared.name, compared.count, int(samples), seconds, peer_seconds,
@@ -274,16 +273,16 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
     for compared, colour in zip(runs, itertools.cycle(_COLOURS), strict=False):
         x = compared.over[over]
         draw = partial(draw_curve, color=colour, linewidth=1.8)
-        note = compared.curves["loss"].note
+        curve = compared.figures.curve
+        note = curve("loss").note
         named = (f"{compared.name} ({note})" if note else compared.name).replace("$", r"\$")
-        draw(loss, x, compared.curves["loss"], line=compared.loss, label=named)
-        draw(size, x, compared.curves["size"], is_stepped=True)
-        draw(speed, x, compared.curves["samples_per_s"], line=compared.speed)
+        draw(loss, x, curve("loss"), line=compared.loss, label=named)
+        draw(size, x, curve("size"), is_stepped=True)
+        draw(speed, x, curve("samples_per_s"), line=compared.speed)
         steps = compared.over["steps"]
         rescales = (one.step for one in compared.events if isinstance(one, RescaleEvent))
         at = np.searchsorted(steps, [step for step in rescales if steps[0] <= step <= steps[-1]])
-        sizes = compared.curves["size"].values[at]
-        size.scatter(x[at], sizes, marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
+        size.scatter(x[at], curve("size").values[at], marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
     if goal is not None:
         loss.axhline(goal, color=GREY, linewidth=1, linestyle=":")
     for panel, label in zip(panels, ("loss", "size (peers)", "samples/s"), strict=True):

@@ -42,7 +42,7 @@ def test_steps_done_again_count_once_and_a_resumed_run_says_where_it_begins(tmp_
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(measured(120, time=130.0, loss="NaN", size=3, batch=48)) + "\n")
     compared = read_run(folder, name="a")
-    assert (len(compared.loss), compared.curves["size"].values[-1]) == (20, 3)
+    assert (len(compared.loss), compared.figures.curve("size").values[-1]) == (20, 3)
     assert np.isfinite(compared.loss).all(), "a typical loss around a step that has none"
     assert figures_of(compared, goal=None).note.startswith("its record begins with step 101")
 

@@ -12,8 +12,9 @@ from matplotlib.collections import LineCollection
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.lib.stride_tricks import sliding_window_view
 
-from kungfu.cli.draw.recorded_run import DrawnCurve, RecordedRun, Series
+from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
+from kungfu.cli.report.step_groups import DrawnCurve, Series
 from kungfu.cli.report.values import duration, figure
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.metrics import Row
-from kungfu.cli.report.step_groups import Figures, Spread, StepGroups, WholeBatches
-from kungfu.cli.report.values import not_finite, number_or_nan, undefined_words
+from kungfu.cli.report.step_groups import DrawnCurve, Series, StepGroups, WholeBatches, numbers_in
+from kungfu.cli.report.values import not_finite
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
 from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
 
-__all__ = ["FRACTIONS", "MOST_GROUPS", "DrawnCurve", "RecordedRun", "Series", "curve_in", "read_run", "run_of_rows"]
+__all__ = ["FRACTIONS", "MOST_GROUPS", "RecordedRun", "read_run", "run_of_rows"]
 
-Series = NDArray[np.float64]
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent | SetEvent)
 
 # A figure that has a value for each peer.
@@ -32,31 +29,12 @@ MOST_GROUPS = 2048
 
 
 @dataclass(frozen=True)
-class DrawnCurve:
-    """A figure at each point, NaN where it is not known: its median, which is its value where each step is a point.
-
-    Attributes:
-        low: The lowest values of the steps of each point.
-        values: The medians; NaN also where it is no number in most steps of a point.
-        high: The highest values.
-        undefined: The share of the steps of each point in which it is no number.
-        note: How often it is no number in the run, in words; empty where it hardly is.
-    """
-
-    low: Series
-    values: Series
-    high: Series
-    undefined: Series
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class RecordedRun:
     """A run: its figures, as arrays with one entry for each point, and its events.
 
     Attributes:
         steps: The steps of the points, rising; of a group the last one.
-        curves: The figures by name.
+        figures: Its figures in groups of steps, one for each point.
         fractions: The speed of each peer as a fraction of the median's, by its id.
         signals: The names of what can be drawn in a panel of its own, in the order of the record: each named signal of
             the policies, the learning rate, and `FRACTIONS`.
@@ -66,7 +44,7 @@ class RecordedRun:
     """
 
     steps: Series
-    curves: Mapping[str, DrawnCurve]
+    figures: StepGroups
     fractions: Mapping[str, DrawnCurve]
     signals: tuple[str, ...]
     lost: Series
@@ -75,8 +53,7 @@ class RecordedRun:
 
     def curve(self, name: str) -> DrawnCurve:
         """The points of one figure, NaN where it is not known."""
-        unknown = np.full(len(self.steps), np.nan)
-        return self.curves.get(name, DrawnCurve(unknown, unknown, unknown, np.zeros(len(self.steps))))
+        return self.figures.curve(name)
 
     def happened(self, kind: type[Drawn]) -> list[Drawn]:
         """The events of a kind, of the steps that are drawn."""
@@ -104,27 +81,15 @@ def run_of_rows(
     batches, signals, lost_as = WholeBatches(), dict[str, None](), ""
     for step, row in rows_in_order(rows):
         signals.update((name, None) for name in row if name not in signals and _is_signal(name, row[name]))
-        figures.add(step, _numbers({**row, "batch": batches.batch(row)}))
+        figures.add(step, batches.figures(row))
         told = row.get(FRACTIONS)
-        speeds.add(step, _numbers(told) if isinstance(told, Mapping) else {})
+        speeds.add(step, numbers_in(told) if isinstance(told, Mapping) else {})
         what = not_finite(row.get("loss"))
         lost_as = lost_as or what
         lost.add(step, {"step": step} if what else {})
-    first_lost = (spread.low for spread in lost.spreads("step"))
-    return RecordedRun(
-        np.array([*figures.lasts()]), _curves(figures), _curves(speeds), (*signals,),
-        np.array([step for step in first_lost if not math.isnan(step)]), lost_as, (*events,),
-    )  # fmt: skip
-
-
-def curve_in(groups: StepGroups, name: str) -> DrawnCurve:
-    """A figure of these groups."""
-    low, values, high, undefined = np.array([*groups.spreads(name)]).reshape(-1, len(Spread._fields)).T
-    return DrawnCurve(low, values, high, undefined, undefined_words(groups.undefined(name)))
-
-
-def _curves(groups: StepGroups) -> dict[str, DrawnCurve]:
-    return {name: curve_in(groups, name) for name in groups.names}
+    first_lost, fractions = lost.curve("step").low, {peer: speeds.curve(peer) for peer in speeds.names}
+    first_lost = first_lost[~np.isnan(first_lost)]
+    return RecordedRun(np.array([*figures.lasts()]), figures, fractions, (*signals,), first_lost, lost_as, (*events,))
 
 
 def _is_signal(name: str, value: object) -> bool:
@@ -133,8 +98,3 @@ def _is_signal(name: str, value: object) -> bool:
     if name == FRACTIONS:
         return isinstance(value, Mapping)
     return name == "learning_rate" or as_float(value) is not None
-
-
-def _numbers(row: Row) -> Figures:
-    """The numbers of a step, NaN for those that are none."""
-    return {name: number for name, value in row.items() if (number := number_or_nan(value)) is not None}

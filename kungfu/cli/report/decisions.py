@@ -108,7 +108,7 @@ def superseded(event: SupersededEvent) -> str:
     return f"{_start(event)} wanted {what}; {passed_over(event)}"
 
 
-def is_by_itself(event: LoggedEvent) -> bool:
+def is_by_itself(event: object) -> bool:
     """True if a rule has asked anew, in place of what it had asked for: its later decision says it all."""
     return isinstance(event, SupersededEvent) and event.by == event.rule and event.later is not None
 

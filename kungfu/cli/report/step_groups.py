@@ -21,11 +21,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
 
-from kungfu.cli.report.values import finite_number
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Figures", "Spread", "StepGroups", "WholeBatches"]
+from kungfu.cli.report.values import finite_number, number_or_nan, undefined_words
+
+__all__ = ["DrawnCurve", "Figures", "Series", "Spread", "StepGroups", "WholeBatches", "numbers_in"]
 
 Figures = Mapping[str, float]
+Series = NDArray[np.float64]
 
 _SAMPLE = 16
 # Numbers that are counted of each group.
@@ -46,6 +50,25 @@ class Spread(NamedTuple):
     median: float
     high: float
     undefined: float = 0.0
+
+
+@dataclass(frozen=True)
+class DrawnCurve:
+    """A figure at each point, NaN where it is not known: its median, which is its value where each step is a point.
+
+    Attributes:
+        low: The lowest values of the steps of each point.
+        values: The medians; NaN also where it is no number in most steps of a point.
+        high: The highest values.
+        undefined: The share of the steps of each point in which it is no number.
+        note: How often it is no number in the run, in words; empty where it hardly is.
+    """
+
+    low: Series
+    values: Series
+    high: Series
+    undefined: Series
+    note: str = ""
 
 
 class _Seen(NamedTuple):
@@ -220,6 +243,11 @@ class StepGroups:
         if self._has_last:
             yield figure.last(self._newest_of(name))
 
+    def curve(self, name: str, since: int = 0) -> DrawnCurve:
+        """A figure at each group, from a group on."""
+        low, values, high, undefined = np.array([*self.spreads(name, since)]).reshape(-1, len(Spread._fields)).T
+        return DrawnCurve(low, values, high, undefined, undefined_words(self.undefined(name)))
+
     def undefined(self, name: str) -> float:
         """The share of the steps since its first number in which a figure is no number."""
         figure = self._figures.get(name) or self._unknown()
@@ -336,6 +364,10 @@ class WholeBatches:
         self._batch, self._epoch = -math.inf, object()
         self._is_left_out = False
 
+    def figures(self, row: Mapping[str, Any]) -> dict[str, float]:
+        """The numbers of a step as `numbers_in` gives them, but for a batch that is left out."""
+        return numbers_in({**row, "batch": self.batch(row)})
+
     def batch(self, row: Mapping[str, Any]) -> float | None:
         """The batch of a step; ``None`` where it is not known, or is the smaller one of an epoch's end."""
         batch, epoch = finite_number(row.get("batch")), row.get("epoch")
@@ -346,6 +378,11 @@ class WholeBatches:
             return None
         self._batch, self._epoch = batch, epoch
         return batch
+
+
+def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a step by name, NaN for those that are none."""
+    return {name: number for name, value in row.items() if (number := number_or_nan(value)) is not None}
 
 
 def _known(values: Sequence[float]) -> list[float]:

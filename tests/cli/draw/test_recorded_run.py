@@ -26,10 +26,10 @@ def test_each_step_is_a_point_with_its_last_values_and_what_is_not_known_is_none
     ]
     found = run_of_rows(rows)
     assert found.steps.tolist() == [1.0, 2.0, 3.0]
-    loss = found.curves["loss"]
+    loss = found.curve("loss")
     for values in (loss.low, loss.values, loss.high):
         np.testing.assert_array_equal(values, [3.0, np.nan, np.nan])
-    np.testing.assert_array_equal(found.curves["gain"].values, [np.nan, 1.0, np.nan])
+    np.testing.assert_array_equal(found.curve("gain").values, [np.nan, 1.0, np.nan])
     assert [*found.fractions] == ["0"]
     np.testing.assert_array_equal(found.fractions["0"].values, [np.nan, 1.0, np.nan])
     assert (found.lost.tolist(), found.lost_as) == ([2.0], "NaN")
@@ -41,8 +41,8 @@ def test_a_long_record_is_drawn_from_few_points(tmp_path: Path, monkeypatch: pyt
     found = run_of_rows(rows, most_groups=200)
     assert len(found.steps) == 150
     assert found.steps[-1] == 600.0
-    assert np.nanmin(found.curves["loss"].low) == -9.5
-    assert np.nanmin(found.curves["loss"].values) == 1.0, "a lone step is not typical"
+    assert np.nanmin(found.curve("loss").low) == -9.5
+    assert np.nanmin(found.curve("loss").values) == 1.0, "a lone step is not typical"
     assert (found.lost[0], found.lost_as) == (501.0, "NaN")
     assert len(found.lost) == 25, "one of each group"
     monkeypatch.setattr(recorded_run, "MOST_GROUPS", 200)
