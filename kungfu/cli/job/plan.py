@@ -22,7 +22,7 @@ from kungfu.compiler.fired import fired_on_rescale
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
-from kungfu.event_log.job import fold
+from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_float, as_json
 from kungfu.record import read_plan
 from kungfu.runtime.core.request import Asked
@@ -39,7 +39,6 @@ __all__ = [
     "plan_lines",
     "print_plan",
     "read_measured",
-    "speeds_by_size",
 ]
 
 # The first steps of a size are slower: caches are cold, and those who left may still hold processors.
@@ -110,19 +109,16 @@ class MeasuredRun:
     """What was measured of a job so far.
 
     Args:
-        rescales: Its changes of the size.
+        job: As its record tells it, with its rescales.
         speeds: Samples per second at each size.
         learning_rate: That of the newest step; ``None`` where it is not known.
         notes: What could not be read, in words.
-        base: The batch from which rules on a rescale choose, and the peers that it was set for; ``None`` where that is
-            the batch of now.
     """
 
-    rescales: Sequence[RescaleEvent]
+    job: Job
     speeds: Mapping[int, float]
     learning_rate: float | None
     notes: tuple[str, ...] = ()
-    base: tuple[int, int] | None = None
 
 
 def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
@@ -130,7 +126,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
-    pause_s, ready_s = _pause_s(measured.rescales, plan, notes), _ready_s(measured.rescales, plan, notes)
+    pause_s, ready_s = _pause_s(measured.job.rescales, plan, notes), _ready_s(measured.job.rescales, plan, notes)
     costs = [None if speed is None else 1000 * size / speed for size, speed in
              ((plan.before, before), (plan.after, after))]  # fmt: skip
     return PlanForecast(
@@ -145,9 +141,8 @@ def read_measured(folder: Path) -> MeasuredRun:
         spans = _telling_spans(events, newest_step(folder))
         rows = [row for first, last in spans for row in rows_between(folder, first, last)]
     except UsageError as error:
-        return MeasuredRun((), {}, None, (f"nothing is expected from what was measured: {error}",))
-    rescales = [one for one in events if isinstance(one, RescaleEvent)]
-    return MeasuredRun(rescales, speeds_by_size(rows), _newest(rows, "learning_rate"), base=fold(events).base)
+        return MeasuredRun(Job(), {}, None, (f"nothing is expected from what was measured: {error}",))
+    return MeasuredRun(fold(events), SpeedsBySize(rows).measured(), _newest(rows, "learning_rate"))
 
 
 def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
@@ -174,21 +169,15 @@ def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
     return spans[::-1]
 
 
-def speeds_by_size(rows: Rows) -> dict[int, float]:
-    """Samples over seconds of the steps at each size, without the first ones after each change of the size."""
-    speeds = SpeedsBySize()
-    for row in rows:
-        speeds.add(row)
-    return speeds.measured()
-
-
 class SpeedsBySize:
     """Adds up samples and seconds of the steps at each size, without the first ones after each change of the size."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Rows = ()) -> None:
         self._samples, self._seconds = defaultdict[int, float](float), defaultdict[int, float](float)
         self._size: object = None
         self._since = 0
+        for row in rows:
+            self.add(row)
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Adds a step, in its order."""
@@ -257,7 +246,7 @@ def _settings(
         notes.append("the record holds no plan, so whether a rule sets batch or learning rate is not known")
         return batch, rate, ()
     limits, step = status.membership, status.figures.step or 0
-    base_batch, base_size = measured.base or (plan.batch_before, plan.before)
+    base_batch, base_size = measured.job.base or (plan.batch_before, plan.before)
     sources = {
         "size": plan.after, "previous_size": plan.before, "step": step, "epoch_samples": 0,
         "global_batch_size": batch, "previous_global_batch_size": plan.batch_before,

@@ -74,7 +74,7 @@ class RunModel:
     def measured(self) -> MeasuredRun:
         """What a forecast is made from."""
         rate = finite_number(self.job.known.get("learning_rate"))
-        return MeasuredRun(self.job.rescales, self._speeds.measured(), rate, base=self.job.base)
+        return MeasuredRun(self.job, self._speeds.measured(), rate)
 
     def _parts(self) -> Document:
         """The parts that are sent whole whenever they change."""

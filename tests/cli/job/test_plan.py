@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kungfu.cli.job import plan
-from kungfu.cli.job.plan import read_measured, speeds_by_size
+from kungfu.cli.job.plan import SpeedsBySize, read_measured
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
@@ -139,7 +139,7 @@ def test_a_refused_plan_is_code_1_with_its_reason(tmp_path: Path, capsys: pytest
 def test_the_first_steps_of_a_size_do_not_count() -> None:
     rows = [{"size": 2, "batch": 10, "samples_per_s": speed} for speed in (1.0, None, 1.0, 100.0, 100.0)]
     rows += [{"size": 3, "batch": 10, "samples_per_s": 1.0}, {"size": "x"}, {}]
-    assert speeds_by_size(rows) == {2: pytest.approx(100.0)}
+    assert SpeedsBySize(rows).measured() == {2: pytest.approx(100.0)}
 
 
 def test_of_a_long_record_the_newest_steps_of_each_size_are_read(
@@ -155,6 +155,6 @@ def test_of_a_long_record_the_newest_steps_of_each_size_are_read(
         row["samples_per_s"] = speeds[3]
     found = read_measured(written(tmp_path, GROWN, metrics=rows))
     assert found.speeds == {2: pytest.approx(700.0), 3: pytest.approx(1000.0)}, "what was long ago does not count"
-    assert [one.after for one in found.rescales] == [3, 2]
+    assert [one.after for one in found.job.rescales] == [3, 2]
     monkeypatch.setattr(plan, "_STEPS_OF_A_SIZE", 1000)
-    assert read_measured(tmp_path).speeds == speeds_by_size(rows)
+    assert read_measured(tmp_path).speeds == SpeedsBySize(rows).measured()
