@@ -26,7 +26,7 @@ from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.changes import changes
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.step_groups import Figures, Series, StepGroups
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, finite_number, number_or_nan
+from kungfu.cli.report.values import counted, duration, figure, finite_number, number_or_nan, sizes_passed
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
 from kungfu.event_log.job import fold
@@ -39,7 +39,6 @@ _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-second
 _OF_A_STEP = ("time", "size", "batch")
 _CURVES = ("loss", "samples_per_s")
 _SUMS = ("time", "samples", "peer-seconds")
-_MOST_SIZES = 9
 # Points at its end that say what the loss is there.
 _AT_THE_END = 13
 
@@ -243,7 +242,7 @@ def _table(told: Sequence[RunFigures], goal: float | None) -> Table:
         ("samples", [figure(one.samples) for one in told]),
         ("samples / s", [figure(one.samples / one.seconds if one.seconds else None) for one in told]),
         ("peer-seconds", [figure(one.peer_seconds) for one in told]),
-        ("sizes", [_sizes(one.sizes) for one in told]),
+        ("sizes", [sizes_passed(one.sizes) for one in told]),
         ("changes", [one.changes for one in told]),
         ("stood still", [duration(one.stopped_s) for one in told]),
         ("decisions", [_decisions(one.decisions) for one in told]),
@@ -251,11 +250,6 @@ def _table(told: Sequence[RunFigures], goal: float | None) -> Table:
     for name, cells in rows:
         table.add_row(name, *(Text(cell) for cell in cells))
     return table
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    shown = [str(one) for one in sizes]
-    return " → ".join(shown if len(shown) <= _MOST_SIZES else [*shown[:5], "…", *shown[-3:]]) or UNKNOWN
 
 
 def _decisions(decisions: Mapping[str, int]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import counted, duration, figure
+from kungfu.cli.report.values import counted, duration, figure, sizes_passed
 from kungfu.compiler import FiredRule, Plan
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent
@@ -159,14 +159,8 @@ def _table(told: Forecast, run: SimulatedRun) -> Table:
         share = f" ({(would - was) / was:+.0%})" if was else ""
         table.add_row(name, show(was), show(would), f"{'-' if would < was else '+'}{show(abs(would - was))}{share}")
     before, after = [size for _, size in job.changes], [job.changes[0][1], *(one.size for one in run.changes)]
-    table.add_row("sizes", _sizes(before), _sizes(after), "")
+    table.add_row("sizes", sizes_passed(before), sizes_passed(after), "")
     return table
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    """The sizes one after the other; in the middle of many they are left out."""
-    shown = [str(one) for one in sizes]
-    return " → ".join(shown if len(shown) <= 9 else [*shown[:5], "…", *shown[-3:]])
 
 
 def _changes(run: SimulatedRun) -> Iterator[str]:

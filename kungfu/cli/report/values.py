@@ -18,6 +18,7 @@ __all__ = [
     "number_or_nan",
     "peers_named",
     "rough_duration",
+    "sizes_passed",
     "undefined_words",
 ]
 
@@ -123,6 +124,12 @@ def counted(value: object, noun: str) -> str:
     ('1 peer', '3 peers', '- peers')
     """
     return f"{figure(value)} {noun}" + ("" if finite_number(value) == 1 else "s")
+
+
+def sizes_passed(sizes: Sequence[int]) -> str:
+    """The sizes one after the other; in the middle of many they are left out."""
+    shown = [str(one) for one in sizes]
+    return " → ".join(shown if len(shown) <= 9 else [*shown[:5], "…", *shown[-3:]]) or UNKNOWN
 
 
 def label(name: str) -> str:
