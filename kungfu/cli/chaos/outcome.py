@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kungfu.cli.chaos.samples import SampleCheck
-from kungfu.cli.report import one_line
+from kungfu.cli.report import one_line, rows_in_order
 from kungfu.cli.report.changes import recovered, rescaled
 from kungfu.cli.report.values import duration, figure, finite_number, peers_named
 from kungfu.event_log.events import (
@@ -142,7 +142,8 @@ def report_chaos(
         code: The exit code of the job, if it ended meanwhile.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
-    steps = _one_row_each(rows)
+    # Those that tell a time, too; of a step that was done again, the last one.
+    steps = [row for _, row in rows_in_order(row for row in rows if finite_number(row.get("time")) is not None)]
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
     problems += samples.problems
@@ -244,16 +245,6 @@ def _is_end(event: LoggedEvent, peers: Sequence[int]) -> bool:
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
-
-
-def _one_row_each(rows: Rows) -> Rows:
-    """The rows that tell a time and a step; of a step that was done again, the last one."""
-    by_step: dict[int, Mapping[str, Any]] = {}
-    for row in rows:
-        step, at = finite_number(row.get("step")), finite_number(row.get("time"))
-        if step is not None and at is not None:
-            by_step[int(step)] = row
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
