@@ -114,7 +114,7 @@ class SimulatedBarrier:
 
     def _decide(self, due: Sequence[FiredRule], prepared: Prepared | None, fractions: Sequence[float]) -> None:
         """The decision of a barrier is in force."""
-        self.job.clocks.held()
+        self.job.clocks.after_barrier = True
         job, start = self.job, self.job.model.start
         view = View(job.view, tuple(_peer(number) for number in job.peers))
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))

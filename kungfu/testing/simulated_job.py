@@ -34,10 +34,6 @@ class Clocks:
     after_barrier: bool = True
     peer_s: float = 0.0
 
-    def held(self) -> None:
-        """A barrier was held."""
-        self.after_barrier = True
-
     def stand(self, seconds: float, *, size: int) -> None:
         """Time passes for so many peers."""
         self.total_s += seconds

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 
@@ -16,13 +16,13 @@ from kungfu.cli.broken_pipe import discard_output
 from kungfu.cli.console.event_lines import EventLines
 from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
-from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState, ScreenUpdate
+from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState
 from kungfu.cli.console.screens import LiveScreen, PlainScreen
 from kungfu.cli.report import one_line, paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
-__all__ = ["RunConsole", "Screen", "make_console"]
+__all__ = ["RunConsole", "make_console"]
 
 # Between two paintings at least and at most: the status shows a clock.
 _PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
@@ -31,23 +31,10 @@ _LAST_PAINT_S = 2.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-class Screen(Protocol):
-    """Where a job's output is painted; only one thread at a time calls it."""
-
-    def open(self) -> None:
-        """Prepares the screen."""
-
-    def show(self, update: ScreenUpdate) -> None:
-        """Paints what is new."""
-
-    def close(self) -> None:
-        """Leaves the screen as it was found."""
-
-
 class RunConsole:
     """The console of one job; a context, inside which a thread paints."""
 
-    def __init__(self, folder: Path, screen: Screen, *, stream: TextIO) -> None:
+    def __init__(self, folder: Path, screen: LiveScreen | PlainScreen, *, stream: TextIO) -> None:
         self._folder, self._screen, self._stream = folder, screen, stream
         self._encoding = getattr(stream, "encoding", None) or "utf-8"
         self._state = ScreenState()
@@ -145,5 +132,5 @@ def make_console(folder: Path) -> RunConsole:
     """The console for this process's output: a live status on a terminal, plain lines elsewhere."""
     console = Console()
     alive = sys.stdout.isatty() and console.is_terminal and not console.is_dumb_terminal
-    screen: Screen = LiveScreen(console) if alive else PlainScreen(sys.stdout)
+    screen = LiveScreen(console) if alive else PlainScreen(sys.stdout)
     return RunConsole(folder, screen, stream=sys.stdout)

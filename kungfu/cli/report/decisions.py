@@ -9,7 +9,6 @@ from kungfu.event_log.events import (
     CalledEvent,
     DecisionEvent,
     HeldEvent,
-    LoggedEvent,
     RefusedEvent,
     RuleEvent,
     SetEvent,
