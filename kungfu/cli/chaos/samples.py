@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,62 +146,34 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
     >>> check_epochs(rows, since=3).found
     '2 whole epochs of 12 samples each'
     """
-    epochs = _epochs(rows)
-    # The first and the last one may have begun before the record, and go on after it.
-    whole = {number: one for number, one in [*epochs.items()][1:-1] if one.is_whole}
-    checked = {number: one.samples for number, one in whole.items() if one.last > since}
-    totals = [one.samples for one in whole.values()]
+    whole = [*_whole_epochs(rows)]
+    checked = [(number, samples) for number, last, samples in whole if last > since]
+    totals = [samples for _, _, samples in whole]
     if not checked:
         return SampleCheck(0, "no epoch was over", notes=("no whole epoch is recorded: its samples were not counted",))
     usual = max(set(totals), key=totals.count)
     problems = [
         f"epoch {epoch} had {counted(total, 'sample')}, where others have {figure(usual)}"
-        for epoch, total in checked.items() if total != usual
+        for epoch, total in checked if total != usual
     ]  # fmt: skip
     found = f"{counted(len(checked), 'whole epoch')} of {counted(usual, 'sample')} each"
-    return SampleCheck(sum(checked.values()), found if not problems else "epochs differ", tuple(problems))
+    return SampleCheck(sum(total for _, total in checked), found if not problems else "epochs differ", tuple(problems))
 
 
-@dataclass
-class _Epoch:
-    """The steps of an epoch that were recorded.
+def _whole_epochs(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int]]:
+    """The number, the last step and the samples of each epoch of which no step is missing, in their order.
 
-    Args:
-        first: Its first step.
-        last: Its last step.
-        is_begun: Whether the step before the first one was recorded.
-        followed: The last step of the epoch whose next one was recorded.
-        steps: How many there are.
-        samples: Those of all of them.
+    The first and the last one of a fit may have begun before the record, and go on after it, or end early.
     """
-
-    first: int
-    last: int
-    is_begun: bool
-    followed: int = 0
-    steps: int = 0
-    samples: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether no step of it is missing."""
-        return self.is_begun and self.followed == self.last and self.steps == self.last - self.first + 1
-
-
-def _epochs(rows: Iterable[Mapping[str, Any]]) -> Mapping[int, _Epoch]:
-    """The epochs by their numbers, in the order in which they began."""
-    epochs: dict[int, _Epoch] = {}
-    before: tuple[int, _Epoch] | None = None
-    for number, row in rows_in_order(rows):
-        step = int(number)
-        is_next = before is not None and before[0] == step - 1
-        if before is not None and is_next:
-            before[1].followed = before[0]
-        epoch = epochs.setdefault(int(finite_number(row.get("epoch")) or 0), _Epoch(step, step, is_next))
-        epoch.last, epoch.steps = step, epoch.steps + 1
-        epoch.samples += int(finite_number(row.get("batch")) or 0)
-        before = step, epoch
-    return epochs
+    epochs = []
+    numbered = itertools.groupby(rows_in_order(rows), key=lambda one: int(finite_number(one[1].get("epoch")) or 0))
+    for number, those in numbered:
+        known = [(int(step), int(finite_number(row.get("batch")) or 0)) for step, row in those]
+        epochs.append((number, known[0][0], known[-1][0], len(known), sum(batch for _, batch in known)))
+    for before, (number, first, last, count, samples), after in zip(epochs, epochs[1:], epochs[2:], strict=False):
+        is_bordered = before[2] == first - 1 and after[1] == last + 1 and before[0] < number < after[0]
+        if is_bordered and count == last - first + 1:
+            yield number, last, samples
 
 
 def _named(first: int, last: int) -> str:
