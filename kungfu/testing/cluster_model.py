@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
+import numpy as np
+
 from kungfu.errors import UsageError
 from kungfu.signal.whole_number import is_whole_number
 from kungfu.testing.peer_speeds import PeerSpeeds
@@ -217,9 +219,5 @@ def _check_table(table: Mapping[int, float]) -> None:
 
 
 def _interpolated(table: Mapping[int, float], size: int) -> float:
-    below = max((one for one in table if one <= size), default=min(table))
-    above = min((one for one in table if one >= size), default=max(table))
-    if below >= above:
-        return float(table[above if below > size else below])
-    share = (size - below) / (above - below)
-    return table[below] + share * (table[above] - table[below])
+    sizes, speeds = zip(*sorted(table.items()), strict=True)
+    return float(np.interp(size, sizes, speeds))

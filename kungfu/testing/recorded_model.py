@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from kungfu.record import RecordedStep, Trace
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
 from kungfu.testing.peer_speeds import CUT, PeerSpeeds
 
-__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job", "throughput_between"]
+__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job", "throughput_between", "usual_times"]
 
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
@@ -116,9 +117,10 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
         epoch_samples=int(first.agreed.get("epoch_samples", 0)),
         job_samples=job.samples,
     )
+    speeds = {size: measured.samples_per_s for size, measured in job.sizes.items()}
     given = {giver: {name: _followed(trace, name) for name in plan.given_by(giver)} for giver in ("publish", "feed")}
     return ClusterModel(
-        lambda size: throughput_at(job, size) * _slowest(jitter, size),
+        lambda size: throughput_between(speeds, size) * _slowest(jitter, size),
         steps=_OFTEN * len(trace.steps),
         start=start,
         noise_by_step=_interpolated(_noise(trace.steps)),
@@ -128,11 +130,6 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
         published_by_step=given["publish"],
         fed_by_step=given["feed"],
     )
-
-
-def throughput_at(job: RecordedJob, size: int) -> float:
-    """Samples a second of a recorded job with so many peers; see `throughput_between`."""
-    return throughput_between({one: measured.samples_per_s for one, measured in job.sizes.items()}, size)
 
 
 def throughput_between(speeds: Mapping[int, float], size: int) -> float:
@@ -161,10 +158,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
         before, last = seen[-2:]
         slope = (speeds[last] - speeds[before]) / (last - before)
         return speeds[last] + max(0.0, slope) * (size - last)
-    above = next(one for one in seen if one >= size)
-    below = max(one for one in seen if one <= size)
-    share = (size - below) / (above - below) if above > below else 0.0
-    return speeds[below] + share * (speeds[above] - speeds[below])
+    return float(np.interp(size, seen, [speeds[one] for one in seen]))
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
@@ -264,16 +258,21 @@ def _usual(step: RecordedStep, sizes: Mapping[int, SizeMeasured]) -> float:
 def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, ...]]:
     """The cost of a change of the cluster: the medians of what was measured."""
     guesses = []
+    stop_s, joining_s = usual_times(rescales)
+    if stop_s is None:
+        guesses.append(f"no rescale is in the record: a guess that one stops the job for {_GUESSED_STOP_S:g} s")
+    if joining_s is None:
+        guesses.append(f"nobody joined in the record: a guess that a joiner takes {_GUESSED_JOINING_S:g} s")
+    times = {"stop_s": _GUESSED_STOP_S if stop_s is None else stop_s, "joining_s": joining_s or _GUESSED_JOINING_S}
+    return Rescaling(joining_steps=1, **times), tuple(guesses)
+
+
+def usual_times(rescales: Iterable[RescaleEvent]) -> tuple[float | None, float | None]:
+    """The medians of the seconds of a stop, and of those that a joiner takes to get ready; ``None`` is not known."""
     stops = [one.stop_s for one in rescales if one.stop_s >= 0]
     joining = [one.parts.get("spawn_s", 0.0) + one.parts.get("ready_s", 0.0) for one in rescales if one.joined]
     joining = [one for one in joining if one > 0]
-    if not stops:
-        guesses.append(f"no rescale is in the record: a guess that one stops the job for {_GUESSED_STOP_S:g} s")
-    if not joining:
-        guesses.append(f"nobody joined in the record: a guess that a joiner takes {_GUESSED_JOINING_S:g} s")
-    stop_s = float(np.median(stops)) if stops else _GUESSED_STOP_S
-    joining_s = float(np.median(joining)) if joining else _GUESSED_JOINING_S
-    return Rescaling(joining_steps=1, stop_s=stop_s, joining_s=joining_s), tuple(guesses)
+    return statistics.median(stops) if stops else None, statistics.median(joining) if joining else None
 
 
 def _own_times(steps: Sequence[RecordedStep]) -> Iterator[list[Any]]:

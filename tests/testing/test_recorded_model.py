@@ -14,7 +14,7 @@ from kungfu.policies import schedule
 from kungfu.policy_definition import Policy
 from kungfu.record import RecordedStep
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, SlowPeer, Start
-from kungfu.testing.recorded_model import guesses_of, measure_job, model_of_job, throughput_at
+from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job, throughput_between
 from kungfu.testing.simulated_run import simulate
 from tests.testing.recorded_run import recorded_run
 
@@ -84,6 +84,10 @@ def test_noise_and_loss_follow_the_samples_that_were_trained_on() -> None:
         assert one == pytest.approx(other, rel=0.15)
 
 
+def throughput_at(job: RecordedJob, size: int) -> float:
+    return throughput_between({one: measured.samples_per_s for one, measured in job.sizes.items()}, size)
+
+
 def _ignore(control: Any, *values: float) -> None:
     """A hook that does nothing."""
 
@@ -91,7 +95,8 @@ def _ignore(control: Any, *values: float) -> None:
 def test_sizes_that_were_never_seen_are_between_the_others_or_a_guess() -> None:
     trace, events = recorded_run(GROWN, truth())
     job = measure_job(trace, events)
-    assert [throughput_at(job, size) for size in (1, 2, 3, 5, 6, 8)] == pytest.approx([100, 200, 270, 380, 420, 500])
+    found = [throughput_at(job, size) for size in (1, 2, 3, 5, 6, 8)]
+    assert found == pytest.approx([100, 200, 270, 380, 420, 500])
     said = guesses_of(job, trace, [1, 2, 3, 6, 8, 9], [64, 96, 400])
     assert [one.split(":")[0] for one in said] == [
         "3 peers were never seen",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
-from kungfu.testing.recorded_model import throughput_between
+from kungfu.testing.recorded_model import throughput_between, usual_times
 
 __all__ = [
     "MeasuredRun",
@@ -126,7 +125,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
-    pause_s, ready_s = _pause_s(measured.job.rescales, plan, notes), _ready_s(measured.job.rescales, plan, notes)
+    pause_s, ready_s = _pause_and_ready_s(measured.job.rescales, plan, notes)
     costs = [None if speed is None else 1000 * size / speed for size, speed in
              ((plan.before, before), (plan.after, after))]  # fmt: skip
     return PlanForecast(
@@ -211,23 +210,17 @@ def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | 
     return speed
 
 
-def _pause_s(rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[str]) -> float | None:
+def _pause_and_ready_s(
+    rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[str]
+) -> tuple[float | None, float | None]:
     if not plan.joins and not plan.leaves:
-        return 0.0
-    stops = [one.stop_s for one in rescales]
-    if not stops:
+        return 0.0, 0.0
+    pause_s, ready_s = usual_times(rescales)
+    if pause_s is None:
         notes.append("no rescale of this job was measured, so the pause is not known")
-    return statistics.median(stops) if stops else None
-
-
-def _ready_s(rescales: Iterable[RescaleEvent], plan: RequestPlan, notes: list[str]) -> float | None:
-    if not plan.joins:
-        return 0.0
-    grown = [one.parts for one in rescales if one.joined]
-    took = [parts.get("spawn_s", 0.0) + parts.get("ready_s", 0.0) for parts in grown]
-    if not any(took):
+    if plan.joins and ready_s is None:
         notes.append("nobody has joined this job yet, so how long a joiner takes is not known")
-    return statistics.median(took) if any(took) else None
+    return pause_s, ready_s if plan.joins else 0.0
 
 
 def _settings(

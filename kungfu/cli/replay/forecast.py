@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.table import Table
@@ -96,11 +96,12 @@ def forecast_as_json(told: Forecast) -> dict[str, Any]:
         "samples": job.samples,
         "sizes": _pairs(job.changes),
     }
-    measured = [
-        {"size": one.size, "steps": one.steps, "samples_per_s": one.samples_per_s, "spread": one.spread}
-        for one in job.sizes.values()
-    ]
-    made: dict[str, Any] = {"was": was, "would_be": None, "measured": measured, "unknown": told.unknown}
+    made: dict[str, Any] = {
+        "was": was,
+        "would_be": None,
+        "measured": [*map(asdict, job.sizes.values())],
+        "unknown": told.unknown,
+    }
     if run is None:
         return made
     sizes = [(1, job.changes[0][1]), *((one.step + 1, one.size) for one in run.changes)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -119,13 +119,13 @@ def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
             status = job.status()
     # It ended, does not answer, or was started by another user.
     except KungfuError as error:
-        return JobRow(**{**vars(row), "state": str(error).removeprefix(f"{folder}: ")})
+        return replace(row, state=str(error).removeprefix(f"{folder}: "))
     figures, progress = status.figures, status.progress
-    return JobRow(
-        status.job, folder, found.user, found.pid, _state(status), status.membership.size, status.membership.target,
-        figures.step, figures.samples_per_s, figures.loss,
-        figures.epoch if progress.epoch is None else progress.epoch, progress.epochs, progress.seconds_left,
-        cpu, memory, last_decision(found.folder),
+    return replace(
+        row, job=status.job, state=_state(status), size=status.membership.size, target=status.membership.target,
+        step=figures.step, samples_per_s=figures.samples_per_s, loss=figures.loss,
+        epoch=figures.epoch if progress.epoch is None else progress.epoch, epochs=progress.epochs,
+        seconds_left=progress.seconds_left, decision=last_decision(found.folder),
     )  # fmt: skip
 
 

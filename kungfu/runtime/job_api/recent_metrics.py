@@ -22,7 +22,6 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, as_json
-from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
@@ -36,12 +35,16 @@ Fields = Mapping[str, Any]
 
 
 class RecentMetrics:
-    """Remembers the newest steps and troubles of a job; one thread at a time may call it."""
+    """Remembers the newest steps and troubles of a job; one thread at a time may call it.
+
+    Attributes:
+        job: The job.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._steps: deque[Fields] = deque(maxlen=_STEPS)
-        self._job = Job()
+        self.job = Job()
 
     def add_step(self, fields: Fields) -> TimedStep | None:
         """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
@@ -49,28 +52,18 @@ class RecentMetrics:
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
-        self._job = self._job.after_step(fields)
+        self.job = self.job.after_step(fields)
         seconds = _seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
         """Adds an event; one that is not stamped yet happens now."""
-        self._job = self._job.after(event if event.time is not None else replace(event, time=self._clock()))
-
-    @property
-    def progress(self) -> TrainingProgress:
-        """Samples, epochs, and the time left."""
-        return self._job.progress.progress
+        self.job = self.job.after(event if event.time is not None else replace(event, time=self._clock()))
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """The last ones, oldest first."""
-        return tuple(Trouble(one.time or 0.0, _trouble(one)) for one in self._job.troubles)
-
-    @property
-    def speeds(self) -> Mapping[int, float]:
-        """The newest known speeds of peers by id, as fractions of the median peer's."""
-        return self._job.speeds
+        return tuple(Trouble(one.time or 0.0, _trouble(one)) for one in self.job.troubles)
 
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""

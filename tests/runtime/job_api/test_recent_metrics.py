@@ -75,16 +75,16 @@ def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() 
 
 def test_the_speeds_of_peers_are_the_newest_known_ones_of_one_size() -> None:
     recent = RecentMetrics()
-    assert recent.speeds == {}
+    assert recent.job.speeds == {}
     recent.add_step({**row(1), "straggler_fractions": {"0": 1.0, "4": 0.25}})
     recent.add_step({**row(2), "straggler_fractions": {"0": 1.0, "4": 0.5}})
     recent.add_step(row(3))
-    assert recent.speeds == {0: 1.0, 4: 0.5}, "the line of a step whose view ended with it has none"
+    assert recent.job.speeds == {0: 1.0, 4: 0.5}, "the line of a step whose view ended with it has none"
     recent.add_step(row(4, size=3))
-    assert recent.speeds == {}, "they are of another median"
+    assert recent.job.speeds == {}, "they are of another median"
 
 
 def test_a_speed_that_is_no_number_is_not_known() -> None:
     recent = RecentMetrics()
     recent.add_step({**row(1), "straggler_fractions": {"0": "NaN", "1": None, "2": "Infinity", "3": 0.5}})
-    assert recent.speeds == {3: 0.5}
+    assert recent.job.speeds == {3: 0.5}
