@@ -40,7 +40,7 @@ _EXITS = (
 def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     """Give ``parser`` the arguments of the command ``name``."""
     parser.epilog = _EXITS
-    _ADDERS[name](parser)
+    _add_own(parser, name)
     if name in ("resize", "scale-out", "scale-in", "profile"):
         parser.add_argument(
             "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch that stays (%(default)s)"
@@ -110,53 +110,30 @@ def _sizes_and_folder(words: Sequence[str], *, traced: bool) -> tuple[int, int, 
     return least, most, Path(rest[0]) if rest else None
 
 
-def _no_more(parser: argparse.ArgumentParser) -> None:
-    """It takes no arguments of its own."""
+def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
+    """Adds the arguments that a command alone has."""
+    add = parser.add_argument
+    match name:
+        case "resize":
+            add("size", type=int, metavar="N", help="how many peers there shall be")
+        case "scale-out":
+            add("count", type=int, metavar="N", help="how many peers more")
+        case "scale-in":
+            add("words", nargs="+", metavar="PEER", help="ids of peers that shall leave, then perhaps LOGDIR")
+        case "migrate":
+            add("peer", type=int, metavar="PEER", help="the id of the peer that shall be replaced")
+            add("host", metavar="HOST", help="where the new one shall run: it joins before the other leaves")
+        case "profile":
+            sizes = "the smallest and the largest size in peers; the folder"
+            traces = "write traces of TensorFlow's profiler instead, in a folder of each peer within --to"
+            add("words", nargs="*", metavar="MIN MAX [LOGDIR]", help=sizes)
+            add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured at each size (%(default)s)")
+            add("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
+            add("--trace", action="store_true", help=f"{traces} (LOGDIR/trace/TIME)")
+            add("--seconds", type=float, default=_TRACE_S, metavar="S", help="of a trace (%(default)g)")
+            add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers that are traced (all)")
 
 
-def _add_size(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("size", type=int, metavar="N", help="how many peers there shall be")
-
-
-def _add_count(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", type=int, metavar="N", help="how many peers more")
-
-
-def _add_peers(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="+", metavar="PEER", help="ids of peers that shall leave, then perhaps LOGDIR")
-
-
-def _add_migration(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("peer", type=int, metavar="PEER", help="the id of the peer that shall be replaced")
-    parser.add_argument("host", metavar="HOST", help="where the new one shall run: it joins before the other leaves")
-
-
-def _add_profile(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "words", nargs="*", metavar="MIN MAX [LOGDIR]", help="the smallest and the largest size in peers; the folder"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured at each size (%(default)s)"
-    )
-    parser.add_argument("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
-    parser.add_argument(
-        "--trace", action="store_true",
-        help="write traces of TensorFlow's profiler instead, in a folder of each peer within --to (LOGDIR/trace/TIME)",
-    )  # fmt: skip
-    parser.add_argument("--seconds", type=float, default=_TRACE_S, metavar="S", help="of a trace (%(default)g)")
-    parser.add_argument("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers that are traced (all)")
-
-
-_ADDERS: Mapping[str, Callable[[argparse.ArgumentParser], None]] = {
-    "status": _no_more,
-    "resize": _add_size,
-    "scale-out": _add_count,
-    "scale-in": _add_peers,
-    "migrate": _add_migration,
-    "checkpoint": _no_more,
-    "profile": _add_profile,
-    "stop": _no_more,
-}
 _REQUESTS: Mapping[str, Callable[[argparse.Namespace], Request]] = {
     "resize": lambda given: Resize(given.size, given.keep),
     "scale-out": lambda given: ScaleOut(given.count, given.keep),
