@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from kungfu.testing.faults import Fault, ResizeJob, SignalHosts, SignalPeers, When
+from kungfu.runtime.core.request import Resize
+from kungfu.testing.faults import Fault, SignalHosts, SignalPeers, When
 from kungfu.testing.faults.schedule import Verb
 
 _AT_HOSTS: tuple[Verb, ...] = ("kill", "notice", "freeze")
@@ -32,7 +33,7 @@ def random_faults(seed: int, *, changes: int, kills: int, size: int, least: int 
     faults: list[Fault] = []
     for kind in kinds:
         drawn = list(_killed(draw, size) if kind == "kill" else _changed(draw, size, least, most))
-        size = next((fault.what.size for fault in drawn if isinstance(fault.what, ResizeJob)), size)
+        size = next((fault.what.size for fault in drawn if isinstance(fault.what, Resize)), size)
         faults += drawn
     return faults
 
@@ -85,7 +86,7 @@ def _changed(draw: random.Random, size: int, least: int, most: int) -> Iterator[
     if draw.random() < 0.3 or not others:
         yield Fault(_soon(draw), SignalPeers("notice", (draw.randrange(size),)))
     else:
-        yield Fault(_soon(draw), ResizeJob(draw.choice(others)))
+        yield Fault(_soon(draw), Resize(draw.choice(others)))
 
 
 def _soon(draw: random.Random) -> When:

@@ -10,7 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from kungfu.errors import DeadlineExceeded, UsageError
-from kungfu.testing.faults import Fault, Freezer, JobWatcher, ResizeJob, SignalHosts, SignalPeers, SlowPeers, When
+from kungfu.runtime.core.request import Resize
+from kungfu.testing.faults import Fault, Freezer, JobWatcher, SignalHosts, SignalPeers, SlowPeers, When
 from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.schedule import What
 
@@ -50,7 +51,7 @@ def run_faults(
             watch = _undisturbed(watches, hosts)
             coming = await_moment(fault.when, watch, size=size, doomed=doomed)
             job = watch.look()
-            if isinstance(fault.what, ResizeJob):
+            if isinstance(fault.what, Resize):
                 size = fault.what.size
                 resize(size)
             peers = hit_peers(fault.what, job, coming)

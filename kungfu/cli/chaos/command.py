@@ -42,8 +42,6 @@ from kungfu.testing.faults import (
     Injection,
     InjectionLimits,
     JobWatcher,
-    RequestCheckpoint,
-    ResizeJob,
     inject,
     parse,
     survivable_faults,
@@ -198,13 +196,12 @@ class _SteeredJob:
     watcher: JobWatcher
     is_watched: bool
 
-    def request(self, what: ResizeJob | RequestCheckpoint, *, id: str) -> None:
+    def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
         """Hands a request in; raises ``KungfuError`` if it is refused."""
         from kungfu.runtime.job_api.client import connected
 
-        action = Resize(what.size) if isinstance(what, ResizeJob) else SaveCheckpoint()
         with connected(self._answering()) as job:
-            progress = job.submit(Asked(action, id=id))
+            progress = job.submit(Asked(what, id=id))
         if progress.state == "refused":
             raise UsageError(f"the job refuses it: {progress.reason}")
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from kungfu.cli.report.values import counted, duration
 from kungfu.event_log.job import Job
+from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.faults import (
     Fault,
-    RequestCheckpoint,
-    ResizeJob,
     SignalHosts,
     SignalPeers,
     SlowPeers,
@@ -74,10 +73,10 @@ def foresee(
         )
         foreseen.append(
             ForeseenFault(
-                str(fault.when), str(what), _hits(what, job), obstacle, bool(ends), _remark(what, within_s=within_s)
+                str(fault.when), fault.action, _hits(what, job), obstacle, bool(ends), _remark(what, within_s=within_s)
             )
         )
-        size = what.size if isinstance(what, ResizeJob) else size
+        size = what.size if isinstance(what, Resize) else size
     return foreseen
 
 
@@ -97,9 +96,9 @@ def _obstacles(
 ) -> Iterator[str]:
     limits = status.membership
     match what:
-        case ResizeJob() if status.scaling == "inelastic":
+        case Resize() if status.scaling == "inelastic":
             yield "the job takes no change of its peers from outside (kungfu-run --inelastic)"
-        case ResizeJob(size) if not limits.minimum <= size <= limits.maximum:
+        case Resize(size) if not limits.minimum <= size <= limits.maximum:
             yield f"the job takes {limits.minimum} to {limits.maximum} peers"
         case SignalPeers(ranks=ranks) | SlowPeers(ranks=ranks) if any(rank >= limits.maximum for rank in ranks):
             yield f"the job never has more than {counted(limits.maximum, 'peer')}: the ranks begin with 0"
@@ -135,7 +134,7 @@ def _peers(what: What, job: Job) -> Sequence[int]:
 
 
 def _hits(what: What, job: Job) -> str:
-    if isinstance(what, ResizeJob | RequestCheckpoint):
+    if isinstance(what, Resize | SaveCheckpoint):
         return "the job, by a request"
     if isinstance(what, SignalHosts):
         known = [host for host in what.hosts if host in job.hosts]

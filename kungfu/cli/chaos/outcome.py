@@ -33,10 +33,9 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.event_log.job import Job
+from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults import (
     Injection,
-    RequestCheckpoint,
-    ResizeJob,
     SignalHosts,
     SignalPeers,
     SlowPeers,
@@ -207,7 +206,7 @@ def _change(one: Injection, since: Sequence[LoggedEvent]) -> RecoveredEvent | Re
             is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
             if is_notice and {*one.peers} & {*event.left}:
                 return event
-            if isinstance(what, ResizeJob) and event.rule == f"kungfu {what}":
+            if isinstance(what, Resize) and event.rule == f"kungfu {one.fault.action}":
                 return event
     return None
 
@@ -225,10 +224,10 @@ def _result(
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return recovered(change)[0] if isinstance(change, RecoveredEvent) else rescaled(change)[0]
-    if isinstance(what, RequestCheckpoint):
+    if isinstance(what, SaveCheckpoint):
         written = (event for event in since if isinstance(event, CheckpointEvent))
         return next(map(one_line, written), "no checkpoint was written")
-    if isinstance(what, ResizeJob):
+    if isinstance(what, Resize):
         return one_line(request) if request is not None else "the job has not answered"
     if isinstance(what, SlowPeers):
         before, meanwhile = _speed(rows, at - _BEFORE_S, at), _speed(rows, at, one.until)

@@ -42,7 +42,7 @@ def injection_line(one: Injection) -> str:
     if one.at is None:
         return f"{one.fault}: not carried out: {one.why}"
     hit = f" ({peers_named(one.peers)})" if one.peers else ""
-    return f"{time.strftime('%H:%M:%S', time.localtime(one.at))} step {figure(one.step)}: {one.fault.what}{hit}"
+    return f"{time.strftime('%H:%M:%S', time.localtime(one.at))} step {figure(one.step)}: {one.fault.action}{hit}"
 
 
 def print_report(report: ChaosReport, *, form: Form) -> None:

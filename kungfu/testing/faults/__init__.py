@@ -5,8 +5,6 @@ from kungfu.testing.faults.inject import InjectedJob, Injection, InjectionLimits
 from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.schedule import (
     Fault,
-    RequestCheckpoint,
-    ResizeJob,
     SignalHosts,
     SignalPeers,
     SlowPeers,
@@ -22,8 +20,6 @@ __all__ = [
     "Injection",
     "InjectionLimits",
     "JobWatcher",
-    "RequestCheckpoint",
-    "ResizeJob",
     "SignalHosts",
     "SignalPeers",
     "SlowPeers",

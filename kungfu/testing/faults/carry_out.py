@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kungfu.errors import UsageError
 from kungfu.event_log.job import Job
+from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.processes import send_signal
 from kungfu.testing.faults.schedule import (
-    RequestCheckpoint,
-    ResizeJob,
     SignalHosts,
     SignalPeers,
     SlowPeers,
@@ -60,7 +59,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     Raises:
         UsageError: There is no such peer or host.
     """
-    if isinstance(what, ResizeJob | RequestCheckpoint):
+    if isinstance(what, Resize | SaveCheckpoint):
         return ()
     if isinstance(what, SignalHosts):
         # A host that stood still for long was given up, and may be thawed.

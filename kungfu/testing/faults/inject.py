@@ -14,14 +14,13 @@ from typing import Protocol
 
 from kungfu.errors import KungfuError
 from kungfu.event_log.job import Job
+from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.processes import why_out_of_reach
 from kungfu.testing.faults.schedule import (
     Fault,
-    RequestCheckpoint,
-    ResizeJob,
     SignalHosts,
     SignalPeers,
     SlowPeers,
@@ -37,7 +36,7 @@ _LOOK_S = 0.02
 class InjectedJob(Protocol):
     """The job that faults are injected into."""
 
-    def request(self, what: ResizeJob | RequestCheckpoint, *, id: str) -> None:
+    def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
         """Asks the job for something; raises ``KungfuError`` where it is refused or cannot be asked."""
 
     def is_over(self) -> bool:
@@ -207,7 +206,7 @@ class _Injector:
             processes = processes_of(what, job, peers)
             if why := self._obstacle(what, job, peers, processes, now=now):
                 return Injection(fault, None, job.steps, peers, why=why)
-            if isinstance(what, ResizeJob | RequestCheckpoint):
+            if isinstance(what, Resize | SaveCheckpoint):
                 request = f"{self.limits.request_prefix}-{number}"
                 self.job.request(what, id=request)
             else:

@@ -29,11 +29,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from kungfu.errors import UsageError
+from kungfu.runtime.core.request import Resize, SaveCheckpoint, in_words
 
 __all__ = [
     "Fault",
-    "RequestCheckpoint",
-    "ResizeJob",
     "SignalHosts",
     "SignalPeers",
     "SlowPeers",
@@ -136,25 +135,7 @@ class SignalHosts:
         return f"{self.verb} {_numbered('host', self.hosts)}{lasting}"
 
 
-@dataclass(frozen=True)
-class ResizeJob:
-    """Ask for a size in peers."""
-
-    size: int
-
-    def __str__(self) -> str:
-        return f"resize {self.size}"
-
-
-@dataclass(frozen=True)
-class RequestCheckpoint:
-    """Ask for a checkpoint."""
-
-    def __str__(self) -> str:
-        return "checkpoint"
-
-
-What = SignalPeers | SlowPeers | SignalHosts | ResizeJob | RequestCheckpoint
+What = SignalPeers | SlowPeers | SignalHosts | Resize | SaveCheckpoint
 
 
 @dataclass(frozen=True)
@@ -165,7 +146,12 @@ class Fault:
     what: What
 
     def __str__(self) -> str:
-        return f"{self.when} {self.what}"
+        return f"{self.when} {self.action}"
+
+    @property
+    def action(self) -> str:
+        """What happens, in the words of the schedule."""
+        return in_words(self.what) if isinstance(self.what, Resize | SaveCheckpoint) else str(self.what)
 
 
 def parse(text: str) -> tuple[Fault, ...]:
@@ -215,9 +201,9 @@ def _when(part: dict[str, Any]) -> When:
 
 def _what(part: dict[str, Any]) -> What:
     if part["checkpoint"]:
-        return RequestCheckpoint()
+        return SaveCheckpoint()
     if part["size"]:
-        return ResizeJob(int(part["size"]))
+        return Resize(int(part["size"]))
     lasting = float(part["seconds"]) if part["seconds"] else None
     if part["hosts"]:
         return SignalHosts(part["verb"], _numbers(part["hosts"]), lasting)

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults.schedule import Fault, ResizeJob, SignalPeers, SlowPeers, What, When
+from kungfu.runtime.core.request import Resize
+from kungfu.testing.faults.schedule import Fault, SignalPeers, SlowPeers, What, When
 
 __all__ = ["survivable_faults"]
 
@@ -38,7 +39,7 @@ def survivable_faults(
     draw, drawn = random.Random(seed), list[Fault]()
     for number in range(1, faults + 1):
         what = _survivable(draw, size, range(least, most + 1) if most else ())
-        size = what.size if isinstance(what, ResizeJob) else size
+        size = what.size if isinstance(what, Resize) else size
         drawn.append(Fault(When("step", number * every, relative=True, calm=True), what))
     return drawn
 
@@ -60,4 +61,4 @@ def _survivable(draw: random.Random, size: int, sizes: Sequence[int]) -> What:
             return SignalPeers("notice", (rank,))
         case "two":
             return SignalPeers("kill", (0, draw.randrange(1, size)))
-    return ResizeJob(draw.choice(others))
+    return Resize(draw.choice(others))

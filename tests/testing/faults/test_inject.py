@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from kungfu.errors import UsageError
+from kungfu.runtime.core.request import in_words
 from kungfu.testing.faults import Freezer, Injection, InjectionLimits, JobWatcher, inject, parse
 from tests.event_log.made import write_record
 
@@ -38,7 +39,7 @@ class WrittenJob:
     def request(self, what: Any, *, id: str) -> None:
         if self.refuses:
             raise UsageError("the job refuses it: 9 peers")
-        self.asked.append(f"{id}: {what}")
+        self.asked.append(f"{id}: {in_words(what)}")
 
     def is_over(self) -> bool:
         return self.is_ended

@@ -1,7 +1,8 @@
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import Fault, ResizeJob, SignalHosts, SignalPeers, SlowPeers, When, parse
+from kungfu.runtime.core.request import Resize
+from kungfu.testing.faults import Fault, SignalHosts, SignalPeers, SlowPeers, When, parse
 
 
 def test_every_form_of_a_fault_is_read():
@@ -18,7 +19,7 @@ def test_every_form_of_a_fault_is_read():
         Fault(When("barrier", 3), SignalPeers("freeze", (0,))),
         Fault(When("barrier", 4), SignalPeers("thaw", (0,))),
         Fault(When("next", event="peer ended", after_s=0.25), SignalPeers("notice", (0, 2))),
-        Fault(When("settled"), ResizeJob(5)),
+        Fault(When("settled"), Resize(5)),
         Fault(When("next", event="spawned"), SignalPeers("kill")),
         Fault(When("settled"), SignalHosts("freeze", (1,))),
         Fault(When("next", event="host lost"), SignalHosts("thaw", (0, 2))),

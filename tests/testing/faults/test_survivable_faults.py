@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.testing.faults import ResizeJob, parse, survivable_faults
+from kungfu.runtime.core.request import Resize
+from kungfu.testing.faults import parse, survivable_faults
 
 
 @given(seed=st.integers(0, 10_000), faults=st.integers(1, 12), size=st.integers(1, 5), elastic=st.booleans())
@@ -12,7 +13,7 @@ def test_a_schedule_that_a_job_survives_never_hits_all_peers_and_keeps_its_limit
     assert [one.when.number for one in drawn] == [50 * (place + 1) for place in range(faults)]
     assert all(one.when.relative and one.when.calm for one in drawn)
     for one in drawn:
-        if isinstance(one.what, ResizeJob):
+        if isinstance(one.what, Resize):
             assert elastic
             assert 1 <= one.what.size <= 6
             size = one.what.size
