@@ -58,27 +58,6 @@ _STEP_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 _STOP_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
-class _Latest(Collector):
-    """The job now and the newest known values of its steps, as gauges; a lock is for those who change it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.job = Job()
-
-    def collect(self) -> Iterator[Metric]:
-        job = self.job
-        values = {_OF_A_STEP[name][0]: value for name, value in job.known.items() if name in _OF_A_STEP}
-        signals = {name: value for name, value in job.known.items() if name not in _OF_A_STEP}
-        if job.started is not None and job.started.job:
-            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
-        for name, value in {**values, **dict(_of_job(job))}.items():
-            yield GaugeMetricFamily(name, _GAUGES[name], value=value)
-        yield _labelled("kungfu_signal", "Newest value of a named signal of the policies.", "signal", signals)
-        meaning = "Speed of a peer as a fraction of the median peer's, where a policy measures it."
-        speeds = {str(peer): speed for peer, speed in job.speeds.items()}
-        yield _labelled("kungfu_peer_speed_ratio", meaning, "peer", speeds)
-
-
 def _of_job(job: Job) -> Iterator[tuple[str, float]]:
     """The gauges of a job that no step has; nothing before its first event."""
     if not job.counts:
@@ -101,7 +80,7 @@ def _labelled(name: str, meaning: str, label: str, values: Mapping[str, float]) 
     return family
 
 
-class PrometheusMetrics:
+class PrometheusMetrics(Collector):
     """The metrics of a job, as one host's record tells them; takes what is recorded, from many threads.
 
     Attributes:
@@ -110,8 +89,8 @@ class PrometheusMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._latest = _Latest()
-        self.registry.register(self._latest)
+        self._lock, self._job = threading.Lock(), Job()
+        self.registry.register(self)
         self._rules = set[str]()
         self._steps = self._counter("steps", "Steps that were done, those that were done again counted again.")
         self._samples = self._counter("samples", "Samples that were trained on.")
@@ -139,6 +118,20 @@ class PrometheusMetrics:
             for label in labels:
                 family.labels(label)
 
+    def collect(self) -> Iterator[Metric]:
+        """The job now and the newest known values of its steps, as gauges."""
+        job = self._job
+        values = {_OF_A_STEP[name][0]: value for name, value in job.known.items() if name in _OF_A_STEP}
+        signals = {name: value for name, value in job.known.items() if name not in _OF_A_STEP}
+        if job.started is not None and job.started.job:
+            yield InfoMetricFamily("kungfu_job", "The job.", value={"job_id": _utf8(job.started.job)})
+        for name, value in {**values, **dict(_of_job(job))}.items():
+            yield GaugeMetricFamily(name, _GAUGES[name], value=value)
+        yield _labelled("kungfu_signal", "Newest value of a named signal of the policies.", "signal", signals)
+        meaning = "Speed of a peer as a fraction of the median peer's, where a policy measures it."
+        speeds = {str(peer): speed for peer, speed in job.speeds.items()}
+        yield _labelled("kungfu_peer_speed_ratio", meaning, "peer", speeds)
+
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
         return Counter(f"kungfu_{name}", meaning, labels, registry=self.registry)
 
@@ -151,14 +144,14 @@ class PrometheusMetrics:
             self._step_s.observe((samples or 0.0) / speed)
         if loss is not None and not math.isfinite(loss):
             self._not_finite.inc()
-        with self._latest.lock:
-            self._latest.job = self._latest.job.after_step(fields)
+        with self._lock:
+            self._job = self._job.after_step(fields)
 
     def event(self, event: LoggedEvent) -> None:
         """Something was recorded."""
-        with self._latest.lock:
-            replacements, job = self._latest.job.replacements, self._latest.job.after(event)
-            self._latest.job = job
+        with self._lock:
+            replacements, job = self._job.replacements, self._job.after(event)
+            self._job = job
         match event:
             case RulesEvent():
                 for rule in event.rules:

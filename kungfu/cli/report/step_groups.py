@@ -74,18 +74,19 @@ class DrawnCurve:
 class _Seen(NamedTuple):
     """What is counted of a figure: its extremes, and the steps in which it is a number and in which it is none."""
 
-    low: float = math.nan
-    high: float = math.nan
+    low: float = math.inf
+    high: float = -math.inf
     known: float = 0
     missing: float = 0
 
     def joined(self, other: _Seen) -> _Seen:
-        low, high = _lowest(self.low, other.low), _highest(self.high, other.high)
+        low, high = min(self.low, other.low), max(self.high, other.high)
         return _Seen(low, high, self.known + other.known, self.missing + other.missing)
 
     def spread(self, median: float) -> Spread:
         share = self.missing / (self.known + self.missing) if self.missing else 0.0
-        return Spread(self.low, math.nan if self.missing > self.known else median, self.high, share)
+        low, high = (self.low, self.high) if self.known else (math.nan, math.nan)
+        return Spread(low, math.nan if self.missing > self.known else median, high, share)
 
 
 _NOTHING = _Seen()
@@ -94,7 +95,7 @@ _NOTHING = _Seen()
 def _seen(given: Sequence[float]) -> tuple[list[float], _Seen]:
     """The numbers among these values, and what is counted of all."""
     known = _known(given)
-    extremes = (min(known), max(known)) if known else (math.nan, math.nan)
+    extremes = min(known, default=math.inf), max(known, default=-math.inf)
     return known, _Seen(*extremes, len(known), len(given) - len(known))
 
 
@@ -391,14 +392,6 @@ def _known(values: Sequence[float]) -> list[float]:
 
 def _padded(values: Sequence[float], wide: int) -> list[float]:
     return [*values, *[math.nan] * (wide - len(values))]
-
-
-def _lowest(one: float, other: float) -> float:
-    return other if one != one or other < one else one
-
-
-def _highest(one: float, other: float) -> float:
-    return other if one != one or other > one else one
 
 
 def _median(values: Sequence[float]) -> float:
