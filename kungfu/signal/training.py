@@ -70,9 +70,6 @@ class TrainingSignals:
     def __init__(self, *, job: object = None) -> None:
         self._job = job
 
-    def _source(self, name: str) -> Source:
-        return Source(name, self._job)
-
     if not TYPE_CHECKING:  # a type checker shall find a misspelt name, and take none for granted
 
         def __getattr__(self, name: str) -> NoReturn:
@@ -88,204 +85,134 @@ class TrainingSignals:
 
     # ---- sources ---------------------------------------------------------------------------------------------------
 
-    @property
-    def grads(self) -> Source:
-        """This peer's own gradients (float32[nest], local)."""
-        return self._source("grads")
+    grads: Source
+    """This peer's own gradients (float32[nest], local)."""
 
-    @property
-    def loss(self) -> Source:
-        """This peer's own loss (float32, local)."""
-        return self._source("loss")
+    loss: Source
+    """This peer's own loss (float32, local)."""
 
-    @property
-    def samples(self) -> Source:
-        """This peer's true share of the step (float32, samples, local)."""
-        return self._source("samples")
+    samples: Source
+    """This peer's true share of the step (float32, samples, local)."""
 
-    @property
-    def rank(self) -> Source:
-        """This peer's place in the view, 0 to size - 1 (int64, local)."""
-        return self._source("rank")
+    rank: Source
+    """This peer's place in the view, 0 to size - 1 (int64, local)."""
 
-    @property
-    def busy_seconds(self) -> Source:
-        """Own time from the last synchronisation to own gradients; NaN after a barrier (float32, s, local)."""
-        return self._source("busy_seconds")
+    busy_seconds: Source
+    """Own time from the last synchronisation to own gradients; NaN after a barrier (float32, s, local)."""
 
-    @property
-    def step_seconds(self) -> Source:
-        """The previous whole step on this peer; NaN after a barrier (float32, s, local).
+    step_seconds: Source
+    """The previous whole step on this peer; NaN after a barrier (float32, s, local).
 
-        It is not known in the first two steps of a view, nor in the second one after any other barrier: what a barrier
-        takes, and the work after it, is no step's.
-        """
-        return self._source("step_seconds")
+    It is not known in the first two steps of a view, nor in the second one after any other barrier: what a barrier
+    takes, and the work after it, is no step's.
+    """
 
-    @property
-    def host_joiners(self) -> Source:
-        """Joiners that are getting ready on this peer's host, which take time from it (int64, peers, local)."""
-        return self._source("host_joiners")
+    host_joiners: Source
+    """Joiners that are getting ready on this peer's host, which take time from it (int64, peers, local)."""
 
-    @property
-    def mean_grads(self) -> Source:
-        """The gradients averaged over all samples of the step (float32[nest], agreed)."""
-        return self._source("mean_grads")
+    mean_grads: Source
+    """The gradients averaged over all samples of the step (float32[nest], agreed)."""
 
-    @property
-    def mean_loss(self) -> Source:
-        """The loss averaged over all samples of the step (float32, agreed)."""
-        return self._source("mean_loss")
+    mean_loss: Source
+    """The loss averaged over all samples of the step (float32, agreed)."""
 
-    @property
-    def total_samples(self) -> Source:
-        """Samples of the step over all peers (float32, samples, agreed)."""
-        return self._source("total_samples")
+    total_samples: Source
+    """Samples of the step over all peers (float32, samples, agreed)."""
 
-    @property
-    def pending(self) -> Source:
-        """Peers join, or the barrier may change the cluster, as `change_due` says (bool, agreed).
+    pending: Source
+    """Peers join, or the barrier may change the cluster, as `change_due` says (bool, agreed).
 
-        Joiners may be on their way for minutes, and no rule waits for them; what is measured meanwhile may be
-        disturbed.
-        """
-        return self._source("pending")
+    Joiners may be on their way for minutes, and no rule waits for them; what is measured meanwhile may be
+    disturbed.
+    """
 
-    @property
-    def change_due(self) -> Source:
-        """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
+    change_due: Source
+    """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
-        It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
-        ready, and by requests from outside. A rule that changes a setting asks for none, nor does a hook: what that
-        wants is known when it is called. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
-        """
-        return self._source("change_due")
+    It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
+    ready, and by requests from outside. A rule that changes a setting asks for none, nor does a hook: what that
+    wants is known when it is called. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
+    """
 
-    @property
-    def target_size(self) -> Source:
-        """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
-        return self._source("target_size")
+    target_size: Source
+    """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
 
-    @property
-    def barrier_due(self) -> Source:
-        """This step ends with a barrier that was asked for, by a rule of the step before say (bool, agreed)."""
-        return self._source("barrier_due")
+    barrier_due: Source
+    """This step ends with a barrier that was asked for, by a rule of the step before say (bool, agreed)."""
 
-    @property
-    def replacing(self) -> Source:
-        """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
+    replacing: Source
+    """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
 
-        A change of the cluster is `pending` then; but one may be pending, as when the job grows, without an exchange.
-        """
-        return self._source("replacing")
+    A change of the cluster is `pending` then; but one may be pending, as when the job grows, without an exchange.
+    """
 
-    @property
-    def step(self) -> Source:
-        """Number of the running step, from 1 (int64, steps, agreed)."""
-        return self._source("step")
+    step: Source
+    """Number of the running step, from 1 (int64, steps, agreed)."""
 
-    @property
-    def size(self) -> Source:
-        """Peers in the view (int64, peers, agreed)."""
-        return self._source("size")
+    size: Source
+    """Peers in the view (int64, peers, agreed)."""
 
-    @property
-    def local_batch_size(self) -> Source:
-        """Global batch size over size (float32, samples, agreed)."""
-        return self._source("local_batch_size")
+    local_batch_size: Source
+    """Global batch size over size (float32, samples, agreed)."""
 
-    @property
-    def global_batch_size(self) -> Source:
-        """Samples asked for by a step (int64, samples, agreed)."""
-        return self._source("global_batch_size")
+    global_batch_size: Source
+    """Samples asked for by a step (int64, samples, agreed)."""
 
-    @property
-    def epoch_samples(self) -> Source:
-        """Samples of an epoch, beyond which no step goes; 0 if unknown (int64, samples, agreed)."""
-        return self._source("epoch_samples")
+    epoch_samples: Source
+    """Samples of an epoch, beyond which no step goes; 0 if unknown (int64, samples, agreed)."""
 
-    @property
-    def learning_rate(self) -> Source:
-        """The optimizer's learning rate (float32, agreed)."""
-        return self._source("learning_rate")
+    learning_rate: Source
+    """The optimizer's learning rate (float32, agreed)."""
 
-    @property
-    def view(self) -> Source:
-        """Number of the view: larger whenever other peers are in it (int64, agreed)."""
-        return self._source("view")
+    view: Source
+    """Number of the view: larger whenever other peers are in it (int64, agreed)."""
 
-    @property
-    def min_size(self) -> Source:
-        """Fewest peers this job may have (int64, peers, agreed)."""
-        return self._source("min_size")
+    min_size: Source
+    """Fewest peers this job may have (int64, peers, agreed)."""
 
-    @property
-    def max_size(self) -> Source:
-        """Most peers this job may have (int64, peers, agreed)."""
-        return self._source("max_size")
+    max_size: Source
+    """Most peers this job may have (int64, peers, agreed)."""
 
-    @property
-    def replacement_refused(self) -> Source:
-        """Nobody came for the peers that were to be replaced last (bool, agreed).
+    replacement_refused: Source
+    """Nobody came for the peers that were to be replaced last (bool, agreed).
 
-        It is remembered until the view changes, joiners are dismissed, or a host with free slots comes.
-        """
-        return self._source("replacement_refused")
+    It is remembered until the view changes, joiners are dismissed, or a host with free slots comes.
+    """
 
-    @property
-    def refused_size(self) -> Source:
-        """Last size that could not be reached, 0 if none (int64, peers, agreed)."""
-        return self._source("refused_size")
+    refused_size: Source
+    """Last size that could not be reached, 0 if none (int64, peers, agreed)."""
 
-    @property
-    def replaced_peers(self) -> Source:
-        """Peers that were replaced so far, as rules, hooks or commands asked (int64, peers, agreed)."""
-        return self._source("replaced_peers")
+    replaced_peers: Source
+    """Peers that were replaced so far, as rules, hooks or commands asked (int64, peers, agreed)."""
 
-    @property
-    def samples_done(self) -> Source:
-        """Samples trained on before this step (int64, samples, agreed)."""
-        return self._source("samples_done")
+    samples_done: Source
+    """Samples trained on before this step (int64, samples, agreed)."""
 
-    @property
-    def job_samples(self) -> Source:
-        """Samples of the whole job, all epochs of training.batches; 0 if unknown (int64, samples, agreed)."""
-        return self._source("job_samples")
+    job_samples: Source
+    """Samples of the whole job, all epochs of training.batches; 0 if unknown (int64, samples, agreed)."""
 
-    @property
-    def clock_seconds(self) -> Source:
-        """Time since this peer's first step (float32, s, local)."""
-        return self._source("clock_seconds")
+    clock_seconds: Source
+    """Time since this peer's first step (float32, s, local)."""
 
-    @property
-    def rescale_seconds(self) -> Source:
-        """How long the last rescale stopped this peer; NaN before its first (float32, s, local)."""
-        return self._source("rescale_seconds")
+    rescale_seconds: Source
+    """How long the last rescale stopped this peer; NaN before its first (float32, s, local)."""
 
-    @property
-    def previous_size(self) -> Source:
-        """Peers before the rescale; in kf.control.on_rescale() (int64, peers, agreed)."""
-        return self._source("previous_size")
+    previous_size: Source
+    """Peers before the rescale; in kf.control.on_rescale() (int64, peers, agreed)."""
 
-    @property
-    def previous_global_batch_size(self) -> Source:
-        """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
-        return self._source("previous_global_batch_size")
+    previous_global_batch_size: Source
+    """Samples of a step before the rescale; in kf.control.on_rescale() (int64, samples, agreed)."""
 
-    @property
-    def base_global_batch_size(self) -> Source:
-        """Samples of a step as set last outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
+    base_global_batch_size: Source
+    """Samples of a step as set last outside kf.control.on_rescale(); in its rules (int64, samples, agreed).
 
-        `attach` sets it, and a rule in a step. Where each rescale chooses a batch from this one and from `base_size`,
-        the batch depends on the size alone: a growth and a return leave it as it was. Before a rule on a rescale has
-        chosen one, it is `previous_global_batch_size`.
-        """
-        return self._source("base_global_batch_size")
+    `attach` sets it, and a rule in a step. Where each rescale chooses a batch from this one and from `base_size`,
+    the batch depends on the size alone: a growth and a return leave it as it was. Before a rule on a rescale has
+    chosen one, it is `previous_global_batch_size`.
+    """
 
-    @property
-    def base_size(self) -> Source:
-        """Peers that it was set for; in kf.control.on_rescale(): `base_global_batch_size` (int64, peers, agreed)."""
-        return self._source("base_size")
+    base_size: Source
+    """Peers that it was set for; in kf.control.on_rescale(): `base_global_batch_size` (int64, peers, agreed)."""
 
     # ---- of the user's own -----------------------------------------------------------------------------------------
 
@@ -363,6 +290,16 @@ class TrainingSignals:
             The count starts again.
         """
         return (self.size > 0).count(on_rescale="reset")
+
+
+def _offered(name: str) -> property:
+    kind = SOURCES[name]
+    told = f"{kind.meaning} ({', '.join(filter(None, (str(kind.type), kind.unit, kind.placement)))})."
+    return property(lambda training: Source(name, training._job), doc=told)
+
+
+for _name in SOURCES:
+    setattr(TrainingSignals, _name, _offered(_name))
 
 
 def _meant(name: str) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
+from itertools import pairwise
 
 import pytest
 
@@ -11,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy
-from kungfu.signal import GATE_SOURCES, SOURCES, TrainingSignals
+from kungfu.signal import GATE_SOURCES, SOURCES, Source, TrainingSignals
 from kungfu.signal.sources import SourceKind
 from kungfu.signal.training import _MONITORS, _OTHER_WORDS
 
@@ -80,7 +83,22 @@ def test_every_source_is_a_property_with_its_meaning_and_its_unit() -> None:
         assert text.lower().startswith(kind.meaning.lower()), name
         assert str(kind.type) in text
         assert kind.unit in text
+        assert f"{kind.placement})" in text
+        assert isinstance(getattr(training, name), Source)
     assert dir(training) == sorted([*SOURCES, "fed", "published", "view_steps"])
+
+
+def test_the_text_under_each_declared_signal_says_its_meaning_and_its_unit() -> None:
+    (kind,) = [one for one in ast.parse(inspect.getsource(TrainingSignals)).body if isinstance(one, ast.ClassDef)]
+    texts = {}
+    for declared, text in pairwise(kind.body):
+        if isinstance(declared, ast.AnnAssign):
+            texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(ast.unparse(text)).split())
+    assert set(texts) == set(SOURCES)
+    for name, one in SOURCES.items():
+        assert texts[name].lower().startswith(one.meaning.lower()), name
+        assert str(one.type) in texts[name]
+        assert one.unit in texts[name]
 
 
 def test_a_misspelt_name_is_an_error_of_a_type_checker() -> None:
