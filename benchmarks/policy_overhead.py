@@ -157,23 +157,17 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler import compile_policies
     from kungfu.compiler.fused import fused
     from kungfu.compiler.lower import lower
-    from kungfu.compiler.plan import is_whole
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.graph.graph_state import GraphState
-    from kungfu.training.graph.step_record import make_step_record
     from kungfu.training.step_runner import StepRunner
     from kungfu.training.telemetry.event_log_writer import EventLogWriter
     from kungfu.training.telemetry.step_timer import StepTimer
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
-    inputs = sum(len(names) for names in plan.rule_inputs)
-    whole = sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values())
     with tf.device("/CPU:0"):
         program = lower(plan) if name == "unfused" else fused(lower(plan))
-        graph_state = GraphState.create(
-            rules=len(plan.rules), masks=0, inputs=inputs, whole=whole, step_record=make_step_record(plan)
-        )
+        graph_state = GraphState.of(plan)
     membership = Beside(first, attachment, name)
     context = replace(
         first._runner.barrier.context, graph_state=graph_state, plan=plan, attachment=attachment, membership=membership

@@ -14,9 +14,7 @@ import tensorflow as tf
 from kungfu.compiler import Plan, compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
-from kungfu.compiler.plan import is_whole
 from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
-from kungfu.control.action import mask_of
 from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
@@ -29,8 +27,6 @@ from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
 from kungfu.training.graph.learning_rate import make_learning_rate
-from kungfu.training.graph.own_sources import FedValues, make_published_values
-from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.step_runner import StepRunner
@@ -113,7 +109,7 @@ def attach_built(
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
         program = fused(lower(plan))
-        graph_state = _graph_state(plan)
+        graph_state = GraphState.of(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
     done = _go_on(connection, graph_state)
     memory = LayerMemory.of(model, combine)
@@ -171,17 +167,6 @@ def _recorder(
         peer=settings.peer,
         policies=settings.policies,
         phase=phase,
-    )
-
-
-def _graph_state(plan: Plan) -> GraphState:
-    return GraphState.create(
-        rules=len(plan.rules),
-        masks=sum(mask_of(rule.action) is not None for rule in plan.rules),
-        inputs=sum(len(names) for names in plan.rule_inputs),
-        whole=sum(is_whole(one) for rule in plan.rules for one in rule.inputs.values()),
-        step_record=make_step_record(plan),
-        own=(make_published_values(plan), FedValues.of(plan)),
     )
 
 

@@ -19,7 +19,6 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_model, points
 from tests.training.peers import attached_peers
 
@@ -85,7 +84,7 @@ def test_sharpness_aware_minimisation_averages_twice_and_policies_see_the_last_l
 def test_each_message_weights_by_samples_and_only_the_last_one_is_the_steps():
     def of_peer(rank: int, attachment: LocalAttachment) -> Any:
         plan = compile_policies([])
-        graph_state = GraphState.create(rules=0, masks=0, inputs=0, step_record=make_step_record(plan))
+        graph_state = GraphState.of(plan)
         averaging = Averaging(graph_state, fused(lower(plan)), attachment, Limits(1, 2), rank, lambda: tf.constant(0.1))
         graph_state.view.assign(version=1, size=2, rank=rank)
         graph_state.view.global_batch_size.assign(5)  # four come: the means are corrected

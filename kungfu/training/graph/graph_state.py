@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from kungfu.compiler import Outcome
+from kungfu.compiler import Outcome, Plan
+from kungfu.compiler.plan import is_whole
+from kungfu.control.action import mask_of
 from kungfu.runtime.api import Position, Terms, advanced
-from kungfu.training.graph.own_sources import FedValues, PublishedValues
+from kungfu.training.graph.own_sources import FedValues, PublishedValues, make_published_values
 from kungfu.training.graph.state_checksum import StateChecksum
-from kungfu.training.graph.step_record import StepRecord
+from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
 __all__ = [
@@ -62,14 +65,14 @@ class ProgressVariables:
         drops: 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
-    step: tf.Variable
-    epoch: tf.Variable
-    offset: tf.Variable
-    samples: tf.Variable
-    batch: tf.Variable
-    trained: tf.Variable
-    epochs: tf.Variable
-    drops: tf.Variable
+    step: tf.Variable = field(default_factory=partial(_integer, "kungfu/step"))
+    epoch: tf.Variable = field(default_factory=partial(_integer, "kungfu/epoch"))
+    offset: tf.Variable = field(default_factory=partial(_integer, "kungfu/offset"))
+    samples: tf.Variable = field(default_factory=partial(_integer, "kungfu/samples"))
+    batch: tf.Variable = field(default_factory=partial(_integer, "kungfu/batch"))
+    trained: tf.Variable = field(default_factory=partial(_integer, "kungfu/trained"))
+    epochs: tf.Variable = field(default_factory=partial(_integer, "kungfu/epochs"))
+    drops: tf.Variable = field(default_factory=partial(_integer, "kungfu/drops"))
 
     def steps(self) -> int:
         """Host: the steps done so far."""
@@ -105,19 +108,26 @@ class ProgressVariables:
 
 @dataclass(frozen=True)
 class ViewVariables:
-    """This peer's place in its view, and the terms of the view that the graph needs."""
+    """This peer's place in its view, and the terms of the view that the graph needs.
 
-    version: tf.Variable
-    size: tf.Variable
-    rank: tf.Variable
-    steps: tf.Variable  # done in this view
-    global_batch_size: tf.Variable
-    target_size: tf.Variable
-    refused_size: tf.Variable
-    replacement_refused: tf.Variable  # 1 where it was
-    exchanged: tf.Variable  # peers that leave when others have come, or hold the state
-    host_joiners: tf.Variable  # getting ready on this peer's host
-    replaced_peers: tf.Variable
+    Args:
+        steps: Done in this view.
+        replacement_refused: 1 where it was.
+        exchanged: Peers that leave when others have come, or hold the state.
+        host_joiners: Getting ready on this peer's host.
+    """
+
+    version: tf.Variable = field(default_factory=partial(_integer, "kungfu/version"))
+    size: tf.Variable = field(default_factory=partial(_integer, "kungfu/size", value=1))
+    rank: tf.Variable = field(default_factory=partial(_integer, "kungfu/rank"))
+    steps: tf.Variable = field(default_factory=partial(_integer, "kungfu/view_steps"))
+    global_batch_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/global_batch"))
+    target_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/target"))
+    refused_size: tf.Variable = field(default_factory=partial(_integer, "kungfu/refused"))
+    replacement_refused: tf.Variable = field(default_factory=partial(_integer, "kungfu/replacement_refused"))
+    exchanged: tf.Variable = field(default_factory=partial(_integer, "kungfu/exchanged"))
+    host_joiners: tf.Variable = field(default_factory=partial(_integer, "kungfu/host_joiners"))
+    replaced_peers: tf.Variable = field(default_factory=partial(_integer, "kungfu/replaced"))
 
     def assign(self, *, version: int, size: int, rank: int) -> None:
         """A new view: its steps are counted from 0."""
@@ -181,21 +191,11 @@ class BarrierPosts:
         checksum: Of the state; where those of the peers differ, a barrier is held too.
     """
 
-    changes: PostCount
-    others: PostCount
-    everywhere: tf.Variable
-    halted: tf.Variable
-    checksum: StateChecksum
-
-    @classmethod
-    def create(cls) -> BarrierPosts:
-        return cls(
-            changes=PostCount.create("changes"),
-            others=PostCount.create("others"),
-            everywhere=_integer("kungfu/everywhere"),
-            halted=_flags("kungfu/halted"),
-            checksum=StateChecksum.create(),
-        )
+    changes: PostCount = field(default_factory=partial(PostCount.create, "changes"))
+    others: PostCount = field(default_factory=partial(PostCount.create, "others"))
+    everywhere: tf.Variable = field(default_factory=partial(_integer, "kungfu/everywhere"))
+    halted: tf.Variable = field(default_factory=partial(_flags, "kungfu/halted"))
+    checksum: StateChecksum = field(default_factory=StateChecksum)
 
     @property
     def counts(self) -> tuple[PostCount, PostCount]:
@@ -222,10 +222,10 @@ class StepTimes:
         rescale_seconds: How long the last rescale stopped it.
     """
 
-    synchronised: tf.Variable
-    step_seconds: tf.Variable
-    began: tf.Variable
-    rescale_seconds: tf.Variable
+    synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
+    step_seconds: tf.Variable = field(default_factory=partial(_numbers, "kungfu/step_seconds"))
+    began: tf.Variable = field(default_factory=partial(_moment, "kungfu/began"))
+    rescale_seconds: tf.Variable = field(default_factory=partial(_numbers, "kungfu/rescale_seconds"))
 
 
 @dataclass(frozen=True)
@@ -239,14 +239,14 @@ class Outcomes:
     inputs_whole: tf.Variable
 
     @classmethod
-    def create(cls, name: str, *, rules: int, masks: int, inputs: int, whole: int) -> Outcomes:
-        """Variables for so many rules, masks and logged values, of which so many are whole numbers."""
+    def of(cls, plan: Plan, name: str) -> Outcomes:
+        logged = [one for rule in plan.rules for one in rule.inputs.values()]
         return cls(
-            _flags(f"{name}/fired", rules),
-            _numbers(f"{name}/targets", rules),
-            _flags(f"{name}/masks", masks, None),
-            _numbers(f"{name}/saw", inputs),
-            tf.Variable(tf.zeros([whole], tf.int64), trainable=False, name=f"{name}/saw_whole"),
+            _flags(f"{name}/fired", len(plan.rules)),
+            _numbers(f"{name}/targets", len(plan.rules)),
+            _flags(f"{name}/masks", sum(mask_of(rule.action) is not None for rule in plan.rules), None),
+            _numbers(f"{name}/saw", len(logged)),
+            tf.Variable(tf.zeros([sum(map(is_whole, logged))], tf.int64), trainable=False, name=f"{name}/saw_whole"),
         )
 
     def fetched(self) -> Outcome:
@@ -283,6 +283,12 @@ class RuleOutcomes:
     posted: tuple[Outcomes, Outcomes]
     shadows: Outcomes
 
+    @classmethod
+    def of(cls, plan: Plan) -> RuleOutcomes:
+        """Variables for what the rules of this plan come to."""
+        even, odd, shadows = (Outcomes.of(plan, f"kungfu/{name}") for name in ("posted_even", "posted_odd", "shadows"))
+        return cls((even, odd), shadows)
+
     def post(self, outcome: Any, *, step: Any, standing: Any) -> None:
         """Graph: keeps the outcome of ``step`` for the barrier, of the rules for which ``standing`` holds."""
 
@@ -306,10 +312,10 @@ class MicroBatchState:
     """Where this peer is in its share of a step: so many micro-batches ``done``, whether the one at hand is the last,
     their samples and the sum of their losses over samples."""
 
-    done: tf.Variable
-    last: tf.Variable
-    samples: tf.Variable
-    loss: tf.Variable
+    done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
+    last: tf.Variable = field(default_factory=partial(_flags, "kungfu/micro_last"))
+    samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/micro_samples", value=0.0))
+    loss: tf.Variable = field(default_factory=partial(_numbers, "kungfu/micro_loss", value=0.0))
 
 
 @dataclass(frozen=True)
@@ -317,84 +323,31 @@ class StepMetrics:
     """The numbers of the last step: those that the graph goes on with, and in the record all that the host reads."""
 
     step_record: StepRecord
-    samples: tf.Variable  # of this peer
-    total_samples: tf.Variable  # of all peers
-    micro: MicroBatchState
-    published: PublishedValues = field(default_factory=PublishedValues)
-    fed: FedValues = field(default_factory=lambda: FedValues({}, {}))
+    published: PublishedValues
+    fed: FedValues
+    # Samples of this peer, and of all.
+    samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/samples", value=0.0))
+    total_samples: tf.Variable = field(default_factory=partial(_numbers, "kungfu/total_samples", value=0.0))
+    micro: MicroBatchState = field(default_factory=MicroBatchState)
 
 
 @dataclass(frozen=True)
 class GraphState:
     """All of them. ``order`` is the handle that orders the collectives and the barrier of a step."""
 
-    order: tf.Variable
-    progress: ProgressVariables
-    view: ViewVariables
-    posts: BarrierPosts
-    times: StepTimes
     rules: RuleOutcomes
     metrics: StepMetrics
+    order: tf.Variable = field(default_factory=partial(_integer, "kungfu/order"))
+    progress: ProgressVariables = field(default_factory=ProgressVariables)
+    view: ViewVariables = field(default_factory=ViewVariables)
+    posts: BarrierPosts = field(default_factory=BarrierPosts)
+    times: StepTimes = field(default_factory=StepTimes)
 
     @classmethod
-    def create(
-        cls,
-        *,
-        rules: int,
-        masks: int,
-        inputs: int,
-        step_record: StepRecord,
-        whole: int = 0,
-        own: tuple[PublishedValues, FedValues] | None = None,
-    ) -> GraphState:
-        """Fresh variables for so many rules, masks and logged values, of which ``whole`` are whole numbers.
-
-        ``own`` holds what the program publishes and feeds.
-        """
-
-        def outcomes(name: str) -> Outcomes:
-            return Outcomes.create(f"kungfu/{name}", rules=rules, masks=masks, inputs=inputs, whole=whole)
-
-        return cls(
-            order=_integer("kungfu/order"),
-            progress=ProgressVariables(*(_integer(f"kungfu/{one.name}") for one in fields(ProgressVariables))),
-            view=ViewVariables(
-                *(_integer(f"kungfu/{name}", value) for name, value in (("version", 0), ("size", 1), ("rank", 0))),
-                *(
-                    _integer(f"kungfu/{name}")
-                    for name in (
-                        "view_steps",
-                        "global_batch",
-                        "target",
-                        "refused",
-                        "replacement_refused",
-                        "exchanged",
-                        "host_joiners",
-                        "replaced",
-                    )
-                ),
-            ),
-            posts=BarrierPosts.create(),
-            times=StepTimes(
-                _moment("kungfu/synchronised"),
-                _numbers("kungfu/step_seconds"),
-                _moment("kungfu/began"),
-                _numbers("kungfu/rescale_seconds"),
-            ),
-            rules=RuleOutcomes((outcomes("posted_even"), outcomes("posted_odd")), outcomes("shadows")),
-            metrics=StepMetrics(
-                step_record,
-                _numbers("kungfu/samples", value=0.0),
-                _numbers("kungfu/total_samples", value=0.0),
-                MicroBatchState(
-                    _integer("kungfu/micro_done"),
-                    _flags("kungfu/micro_last"),
-                    _numbers("kungfu/micro_samples", value=0.0),
-                    _numbers("kungfu/micro_loss", value=0.0),
-                ),
-                *(own or ()),
-            ),
-        )
+    def of(cls, plan: Plan) -> GraphState:
+        """Fresh variables, with those for what the rules of this plan come to, and what it is published and fed."""
+        metrics = StepMetrics(make_step_record(plan), make_published_values(plan), FedValues.of(plan))
+        return cls(RuleOutcomes.of(plan), metrics)
 
     def handles(self) -> list[Any]:
         """The resource handles of every variable: what the barrier may write."""

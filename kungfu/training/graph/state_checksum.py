@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,15 +34,8 @@ class StateChecksum:
         differs: int64, 1 where the last message found that the checksums of the peers differ.
     """
 
-    numbers: tf.Variable
-    differs: tf.Variable
-
-    @classmethod
-    def create(cls) -> StateChecksum:
-        return cls(
-            tf.Variable(tf.zeros([CHECKSUM_FLOATS]), trainable=False, name="kungfu/checksum"),
-            tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/checksum_differs"),
-        )
+    numbers: tf.Variable = field(default_factory=lambda: tf.Variable(tf.zeros([CHECKSUM_FLOATS]), trainable=False))
+    differs: tf.Variable = field(default_factory=lambda: tf.Variable(0, dtype=tf.int64, trainable=False))
 
     def offer(self, checksum: int | None) -> None:
         """Host: puts a checksum on the message of the next step; ``None`` compares nothing there."""

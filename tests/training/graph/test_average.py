@@ -16,7 +16,6 @@ from kungfu.training.graph import average as module
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_model, linear_run, points
 from tests.training.peers import attached_peers
 
@@ -127,7 +126,7 @@ def test_the_limit_for_sparse_gradients_is_what_the_error_says():
 def averaging_of(rank, attachment, *, size, samples, batch):
     """What a peer that was given so many samples of a step's batch averages with."""
     plan = compile_policies([])
-    graph_state = GraphState.create(rules=0, masks=0, inputs=0, step_record=make_step_record(plan))
+    graph_state = GraphState.of(plan)
     graph_state.view.assign(version=1, size=size, rank=rank)
     graph_state.view.global_batch_size.assign(batch)
     graph_state.metrics.samples.assign(samples)

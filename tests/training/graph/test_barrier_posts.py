@@ -9,14 +9,11 @@ from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.fired import fired_rules
 from kungfu.compiler.lower import lower
-from kungfu.compiler.plan import is_whole
-from kungfu.control.action import mask_of
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import Limits
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step_record import make_step_record
 from tests.training.peers import attached_peers
 
 
@@ -29,13 +26,7 @@ class Posting:
 
     def __init__(self, rule, rank, attachment, *, traced):
         self.plan = compile_policies([Policy("rules", rule)])
-        self.graph_state = GraphState.create(
-            rules=len(self.plan.rules),
-            masks=sum(mask_of(one.action) is not None for one in self.plan.rules),
-            inputs=sum(len(names) for names in self.plan.rule_inputs),
-            whole=sum(is_whole(value) for one in self.plan.rules for value in one.inputs.values()),
-            step_record=make_step_record(self.plan),
-        )
+        self.graph_state = GraphState.of(self.plan)
         self.graph_state.view.assign(version=1, size=2, rank=rank)
         self.graph_state.view.global_batch_size.assign(2)
         self.graph_state.metrics.samples.assign(1.0)

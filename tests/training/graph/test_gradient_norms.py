@@ -29,7 +29,6 @@ from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step_record import make_step_record
 from tests.training.linear import linear_run, points
 from tests.training.peers import attached_peers
 
@@ -59,12 +58,7 @@ def averaging_of(
 ) -> Averaging:
     """What a peer that was given so many samples of a step's batch averages with."""
     plan = compile_policies(policies)
-    graph_state = GraphState.create(
-        rules=len(plan.rules),
-        masks=0,
-        inputs=sum(len(names) for names in plan.rule_inputs),
-        step_record=make_step_record(plan),
-    )
+    graph_state = GraphState.of(plan)
     graph_state.view.assign(version=1, size=size, rank=rank)
     graph_state.view.global_batch_size.assign(int(batch))
     graph_state.metrics.samples.assign(samples)

@@ -19,7 +19,6 @@ from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import AddedSums, LayerMemory
-from kungfu.training.graph.step_record import make_step_record
 from kungfu.training.graph.training_state import classify
 from tests.training.linear import Run, linear_model, linear_run, points
 from tests.training.peers import attached_peers
@@ -169,7 +168,7 @@ def test_what_each_peer_adds_is_added_up_and_whole_numbers_stay_exact():
 
     def of_peer(rank: int, attachment: LocalAttachment) -> Any:
         plan = compile_policies([])
-        graph_state = GraphState.create(rules=0, masks=0, inputs=0, step_record=make_step_record(plan))
+        graph_state = GraphState.of(plan)
         averaging = Averaging(graph_state, fused(lower(plan)), attachment, Limits(1, 3), rank, lambda: tf.constant(0.1))
         graph_state.view.assign(version=1, size=3, rank=rank)
         graph_state.view.global_batch_size.assign(4)

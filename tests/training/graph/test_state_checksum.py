@@ -14,7 +14,7 @@ from tests.training.graph.test_barrier_posts import Posting
 from tests.training.peers import attached_peers
 
 CHECKSUMS = st.integers(0, 2**32 - 1)
-CHECKSUM = StateChecksum.create()
+CHECKSUM = StateChecksum()
 
 
 def numbers(checksum: int | None) -> np.ndarray:
