@@ -115,20 +115,6 @@ SOURCES = {
 # What a gate may be a function of: whole numbers that are equal on every peer whatever its arithmetic.
 GATE_SOURCES = frozenset({"step", "size", "min_size", "max_size"})
 
-# What a barrier knows when it changes the size, and a rule of control.on_rescale() may use; the last four only there.
-RESCALE_SOURCES = frozenset(
-    {
-        "size",
-        "step",
-        "global_batch_size",
-        "epoch_samples",
-        "learning_rate",
-        "min_size",
-        "max_size",
-        "previous_size",
-        "previous_global_batch_size",
-        "base_global_batch_size",
-        "base_size",
-    }
-)
+# What only a barrier that changes the size knows, and all that a rule of control.on_rescale() may use.
 ONLY_AT_RESCALE = frozenset({"previous_size", "previous_global_batch_size", "base_global_batch_size", "base_size"})
+RESCALE_SOURCES = GATE_SOURCES | ONLY_AT_RESCALE | {"global_batch_size", "epoch_samples", "learning_rate"}

@@ -17,7 +17,7 @@ from kungfu.compiler.passes.remainders import can_meet
 from kungfu.control import Rule
 from kungfu.control.action import mask_of, setting_of
 from kungfu.errors import PolicyError
-from kungfu.signal import Constant, Map, Signal, Source, topological
+from kungfu.signal import SOURCES, Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 
 __all__ = ["check_can_fire"]
@@ -38,24 +38,7 @@ class _Range:
 _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
 _ROUNDING = 1e-6  # some units in the last place of a float32
 _FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "base_size", "global_batch_size"})
-_FROM_0 = frozenset(
-    [
-        "rank",
-        "view",
-        "samples",
-        "total_samples",
-        "samples_done",
-        "epoch_samples",
-        "job_samples",
-        "local_batch_size",
-        "refused_size",
-        "target_size",
-        "host_joiners",
-        "replaced_peers",
-    ]
-    + ["clock_seconds", "step_seconds", "busy_seconds", "rescale_seconds", "previous_global_batch_size"]
-    + ["base_global_batch_size"]
-)
+_FROM_0 = frozenset({"rank", "view"} | {name for name, one in SOURCES.items() if one.unit})
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 
 
