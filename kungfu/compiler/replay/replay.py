@@ -213,44 +213,18 @@ def _derived(name: str, local: Local, known: Mapping[str, Any]) -> Any:
         raise UsageError(f"the plan reads {name!r}: give it, or {error.args[0]!r} to compute it from") from error
 
 
-def _local_batch_size(_: Local, known: Mapping[str, Any]) -> Any:
-    return np.float32(known["global_batch_size"]) / np.float32(known["size"])
-
-
-def _total_samples(local: Local, _: Mapping[str, Any]) -> Any:
-    return reduce(np.add, [np.float32(one["samples"]) for one in local])
-
-
-def _pending(_: Local, known: Mapping[str, Any]) -> Any:
-    # Older records lack what this stands for; there every barrier and every exchange made a change pending, and a rule
-    # waited for the end of it.
-    return known["pending"]
-
-
-def _mean_loss(local: Local, _: Mapping[str, Any]) -> Any:
-    return _weighted([one["loss"] for one in local], local)
-
-
-def _mean_grads(local: Local, _: Mapping[str, Any]) -> Any:
-    return [_weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)]
-
-
-def _none(_: Local, __: Mapping[str, Any]) -> Any:
-    return np.int64(0)
-
-
 _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
-    "local_batch_size": _local_batch_size,
-    "total_samples": _total_samples,
-    "barrier_due": _pending,
-    "change_due": _pending,
-    "replacing": _pending,
+    "local_batch_size": lambda _, known: np.float32(known["global_batch_size"]) / np.float32(known["size"]),
+    "total_samples": lambda local, _: reduce(np.add, [np.float32(one["samples"]) for one in local]),
+    "mean_loss": lambda local, _: _weighted([one["loss"] for one in local], local),
+    "mean_grads": lambda local, _: [
+        _weighted(leaves, local) for leaves in zip(*(one["grads"] for one in local), strict=True)
+    ],
+    # Older records lack what pending stands for; there every barrier and every exchange made a change pending, and a
+    # rule waited for the end of it.
+    **dict.fromkeys(("barrier_due", "change_due", "replacing"), lambda _, known: known["pending"]),
     "replacement_refused": lambda local, known: False,
-    "mean_loss": _mean_loss,
-    "mean_grads": _mean_grads,
-    # An older record does not tell them.
-    "replaced_peers": _none,
-    "target_size": _none,
+    **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),  # an older one tells neither
 }
 
 
