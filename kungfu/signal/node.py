@@ -40,6 +40,7 @@ __all__ = [
     "apply",
     "as_signal",
     "topological",
+    "where",
 ]
 
 OnRescale = Literal["keep", "reset", "convert"]
@@ -284,6 +285,11 @@ def as_signal(value: object) -> Signal:
 def apply(operation: Operation, *operands: object) -> Map:
     """The node of an operation on these signals or numbers."""
     return Map(operation, tuple(as_signal(one) for one in operands))
+
+
+def where(condition: Signal, then: object, otherwise: object) -> Map:
+    """One of two signals or numbers, as the condition says: `kungfu.ops.where`."""
+    return apply(OPERATORS["where"], condition, then, otherwise)
 
 
 def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozenset()) -> tuple[Signal, ...]:

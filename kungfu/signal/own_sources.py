@@ -11,8 +11,8 @@ from typing import get_args
 from kungfu.errors import PolicyError
 from kungfu.signal.fold import Fold, fold
 from kungfu.signal.fold.fold import labelled
-from kungfu.signal.node import Collective, Signal, Source, apply
-from kungfu.signal.operation import OPERATORS, DType, SignalType
+from kungfu.signal.node import Collective, Source, where
+from kungfu.signal.operation import DType, SignalType
 from kungfu.signal.sources import SOURCES, SourceKind
 
 __all__ = ["fed", "misuse", "published"]
@@ -40,7 +40,7 @@ def fed(name: str, *, unit: str, meaning: str, owner: object) -> Fold:
         SignalType("float32"), "local", "before", unit, f"{meaning}; NaN unless just fed", given_by="feed"
     )
     own = Source(name, owner, kind)
-    carried = Collective("sum", _choice(Source("rank") == 0, own, 0.0))
+    carried = Collective("sum", where(Source("rank") == 0, own, 0.0))
     return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
 
 
@@ -73,7 +73,3 @@ def _check_name(name: object, *, method: str) -> None:
             f"training.{method}({name!r}): a step offers a signal of this name itself; use training.{name}, or give "
             f"yours another name"
         )
-
-
-def _choice(condition: Signal, then: Signal, otherwise: float) -> Signal:
-    return apply(OPERATORS["where"], condition, then, otherwise)

@@ -16,11 +16,11 @@ from kungfu.signal.node import (
     Placeholder,
     Signal,
     Source,
-    apply,
     as_signal,
     topological,
+    where,
 )
-from kungfu.signal.operation import NEST, OPERATORS, VECTOR, SignalType
+from kungfu.signal.operation import NEST, VECTOR, SignalType
 from kungfu.signal.sources import Known
 from kungfu.signal.whole_number import is_whole_number
 
@@ -183,7 +183,7 @@ def _converting(
     given = _updates(convert(_as_init(fields, init), last, now), fields=fields)
     # A state that has just begun (0 peers) is of no size yet, and needs no conversion.
     changed = (last != now) & (last > 0)
-    current = tuple(_choice(changed, new, old) for new, old in zip(given, fields, strict=True))
+    current = tuple(where(changed, new, old) for new, old in zip(given, fields, strict=True))
     # The user's update sees the converted state; the size is remembered after it.
     made = _traced(update, _as_init(current, init), seen, fields, output)
     _check_output(made[-1], allowed=(now,))
@@ -264,10 +264,6 @@ def _check_output(output: Signal, *, allowed: StateFields) -> None:
     inputs = [node for node in topological((output,)) if isinstance(node, Placeholder) and node.kind == "input"]
     if any(not any(node is one for one in allowed) for node in inputs):
         raise PolicyError("fold: output reads an input; it is made of the state alone, so keep the input in the state")
-
-
-def _choice(condition: Signal, then: Signal, otherwise: Signal) -> Signal:
-    return apply(OPERATORS["where"], condition, then, otherwise)
 
 
 def labelled(made: Fold, *, label: str) -> Fold:

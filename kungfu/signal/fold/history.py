@@ -8,8 +8,8 @@ from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.gate import every_steps, is_gate
-from kungfu.signal.node import Condition, Constant, OnRescale, Signal, apply
-from kungfu.signal.operation import OPERATORS, SignalType
+from kungfu.signal.node import Condition, Constant, OnRescale, Signal, where
+from kungfu.signal.operation import SignalType
 
 __all__ = ["count", "cumulative", "delta", "ema", "hold", "previous", "rising", "streak"]
 
@@ -27,7 +27,7 @@ def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:
         return average + (decay / grown) * (value - average), grown
 
     def read(state: StateFields) -> Signal:
-        return _where(state[1] > 0, state[0], math.nan)
+        return where(state[1] > 0, state[0], math.nan)
 
     return labelled(fold(update, (0.0, 0.0), x, output=read, on_rescale=on_rescale), label="ema")
 
@@ -79,7 +79,7 @@ def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_re
     gate, predicate = _gate_and_predicate(every_steps(every) if when is None and every is not None else when)
 
     def update(held: Signal, value: Signal, on: Signal) -> Signal:
-        return _where(on, value, held)
+        return where(on, value, held)
 
     made = fold(update, math.nan, x, predicate, on_rescale=on_rescale).gated(gate)
     return labelled(made, label="hold")
@@ -102,14 +102,14 @@ def rising(flag: Signal, *, on_rescale: OnRescale) -> Fold:
 def count(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.count`."""
     _check(flag, method="count")
-    return labelled(fold(lambda n, now: n + _where(now, 1, 0), 0, flag, on_rescale=on_rescale), label="count")
+    return labelled(fold(lambda n, now: n + where(now, 1, 0), 0, flag, on_rescale=on_rescale), label="count")
 
 
 @fold_method
 def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.streak`."""
     _check(flag, method="streak")
-    return labelled(fold(lambda n, now: _where(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
+    return labelled(fold(lambda n, now: where(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
 
 
 def _check(flag: Signal, *, method: str) -> None:
@@ -122,7 +122,3 @@ def _gate_and_predicate(when: Signal | Condition | None) -> tuple[Signal, Signal
     if not isinstance(when, Signal):
         return when.gate, when.predicate
     return (when, Constant(True)) if is_gate(when) else (Constant(True), when)
-
-
-def _where(condition: Signal, then: Signal | float, otherwise: Signal | float) -> Signal:
-    return apply(OPERATORS["where"], condition, then, otherwise)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import fold, labelled
-from kungfu.signal.node import Collective, Signal, Source, apply
-from kungfu.signal.operation import OPERATORS, SignalType
+from kungfu.signal.node import Collective, Signal, Source, where
+from kungfu.signal.operation import SignalType
 
 __all__ = ["synchronized"]
 
@@ -40,9 +40,5 @@ def synchronized(predicate: Signal) -> Collective:
             f"synchronized({predicate!r}): takes an agreed bool signal, as in kf.ops.synchronized(mean_loss > 1)"
         )
     before = labelled(fold(lambda _, now: now, False, predicate).before_step(), label="held")
-    own = _choice(before, 1.0, 0.0)
-    return Collective("carry", _choice(Source("rank") == 0, own, 0.0))
-
-
-def _choice(condition: Signal, then: Signal | float, otherwise: Signal | float) -> Signal:
-    return apply(OPERATORS["where"], condition, then, otherwise)
+    own = where(before, 1.0, 0.0)
+    return Collective("carry", where(Source("rank") == 0, own, 0.0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Filled, Fold, fold, labelled
 from kungfu.signal.fold_methods import fold_method
-from kungfu.signal.node import Map, OnRescale, Signal, Source, apply
+from kungfu.signal.node import Map, OnRescale, Signal, Source, apply, where
 from kungfu.signal.operation import OPERATORS
 
 __all__ = ["Window", "by_size", "window"]
@@ -62,7 +62,7 @@ def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
         entry = table[size]
         smoothed = entry + decay * (value - entry)
         seen = entry == entry  # NaN is not equal to itself
-        return apply(OPERATORS["scatter"], table, size, apply(OPERATORS["where"], seen, smoothed, value))
+        return apply(OPERATORS["scatter"], table, size, where(seen, smoothed, value))
 
     table = Filled(largest + 1, math.nan) if isinstance(largest, int) else Filled(largest, math.nan)
     return labelled(fold(update, table, x, Source("size")), label="table by size")
