@@ -18,6 +18,7 @@ from kungfu.runtime.attachment.mesh import Mesh, connect_mesh
 from kungfu.runtime.attachment.norms import STANDS_FOR_NORM, NormsWanted
 from kungfu.runtime.attachment.protocol import (
     AbandonReason,
+    Attachment,
     LateRanks,
     SilentRanks,
     check_rank,
@@ -46,7 +47,7 @@ class _FailureKind(IntEnum):
 
 
 @final
-class LocalAttachment:
+class LocalAttachment(Attachment):
     """All-reduce over shared memory among the peers of one machine.
 
     A closed attachment, and one opened with size 1, is the identity. While it is open a thread that no Python can hold
@@ -125,10 +126,6 @@ class LocalAttachment:
             group=self._group, tag=tag, stands_for_norm=STANDS_FOR_NORM,
         )  # fmt: skip
         return list(sums), of_values, of_sums
-
-    def prepare(self, size: int) -> str:
-        """Nothing: peers of one machine find each other by the names of job, view and rank."""
-        return ""
 
     def open(
         self,

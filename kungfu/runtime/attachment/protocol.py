@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kungfu.errors import KungfuError, PeerFailure, UsageError
@@ -93,10 +94,17 @@ class Attachment(Protocol):
         scaled, and NaN where ``prescale`` is 0; it also takes the place of every ``norm_placeholder()`` in the last
         tensor, if that is float32, before it is sent. The norm of the sums is the same on all peers. What is not
         wanted is minus infinity, and costs nothing.
+
+        An attachment whose op takes no norms computes them beside it, with the same op where a compiler is.
         """
+        from kungfu.runtime.attachment.norms import all_reduce_with_norms
+
+        reduce = partial(self.all_reduce, prescale=prescale, order=order, tag=tag)
+        return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
         """Host, on rank 0 of a view to be: starts what the peers meet at; gives its address, '' for none."""
+        return ""
 
     def open(
         self,
@@ -124,6 +132,7 @@ class Attachment(Protocol):
 
     def silent(self) -> SilentRanks:
         """Host, any thread: whose processes show no life, where the attachment can tell."""
+        return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """Host, after an op failed with ``error`` of TensorFlow: what that means, with the peers at fault by their
@@ -132,6 +141,7 @@ class Attachment(Protocol):
     def leave(self) -> None:
         """Host: the others see this peer leave; ``silent`` still tells of them, where it can, until the next ``open``
         or ``close``. Until then every message fails."""
+        self.close()
 
     def close(self) -> None:
         """Host: unplugs; idempotent."""

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.attachment.norms import NormsWanted, all_reduce_with_norms
-from kungfu.runtime.attachment.protocol import SilentRanks
+from kungfu.runtime.attachment.protocol import Attachment
 
 __all__ = ["SoloAttachment"]
 
 
-class SoloAttachment:
+class SoloAttachment(Attachment):
     """Sums over one peer."""
 
     name = "solo"
@@ -24,16 +22,6 @@ class SoloAttachment:
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 
-    def all_reduce_with_norms(
-        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
-    ) -> tuple[list[Any], Any, Any]:
-        """The same, with the norms of the others where a compiler is, and nearly so without one."""
-        reduce = partial(self.all_reduce, prescale=prescale, order=order, tag=tag)
-        return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
-
-    def prepare(self, size: int) -> str:
-        return ""
-
     def open(self, *, rank: int, size: int, **_: Any) -> None:
         """There is nothing to plug into."""
 
@@ -41,16 +29,10 @@ class SoloAttachment:
         """There is nobody to wait for."""
 
     def late(self) -> None:
-        return None
-
-    def silent(self) -> SilentRanks:
-        return SilentRanks()
+        """Nobody is waited for."""
 
     def failure_of(self, error: Any) -> None:
         """No message can fail."""
-
-    def leave(self) -> None:
-        """There is nobody to leave."""
 
     def close(self) -> None:
         """There is nothing to unplug."""

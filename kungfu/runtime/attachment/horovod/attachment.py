@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import tensorflow as tf
@@ -17,8 +16,7 @@ from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
 from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
-from kungfu.runtime.attachment.norms import NormsWanted, all_reduce_with_norms
-from kungfu.runtime.attachment.protocol import AbandonReason, LateRanks, SilentRanks, check_rank, no_abandon_reason
+from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRanks, check_rank, no_abandon_reason
 
 __all__ = ["HorovodAttachment"]
 
@@ -33,7 +31,7 @@ class _StallState:
 
 
 @final
-class HorovodAttachment:
+class HorovodAttachment(Attachment):
     """All-reduce through Horovod among peers of any hosts.
 
     Horovod has one engine per process, so one attachment per process can be open. A closed attachment, and one opened
@@ -82,13 +80,6 @@ class HorovodAttachment:
             One message per dtype, each about a millisecond, Horovod's cycle, and two copies.
         """
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
-
-    def all_reduce_with_norms(
-        self, values: Sequence[Any], *, wanted: NormsWanted, prescale: Any, order: Any, tag: str
-    ) -> tuple[list[Any], Any, Any]:
-        """``all_reduce``, with one pass over memory for each norm that is wanted; see `Attachment`."""
-        reduce = partial(self.all_reduce, prescale=prescale, order=order, tag=tag)
-        return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
         """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""
@@ -153,10 +144,6 @@ class HorovodAttachment:
             look=self._look, note=self._note, give_up=self._give_up,
         ).begin()  # fmt: skip
 
-    def leave(self) -> None:
-        """Closes it: there is no ``silent`` to go on with."""
-        self.close()
-
     def close(self) -> None:
         """Unplugs the op: the others' messages fail, and the op is the identity from now on. Idempotent."""
         self._unplug(keep="")
@@ -169,10 +156,6 @@ class HorovodAttachment:
         """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
         late, self._stall.late = self._stall.late, None
         return late
-
-    def silent(self) -> SilentRanks:
-        """Nobody: Horovod's engine sees who is silent, and its messages fail."""
-        return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
         """The failure that Horovod's text stands for; it names the ranks that the stall detector gave up."""
