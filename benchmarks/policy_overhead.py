@@ -134,7 +134,7 @@ class Beside:
     @property
     def view(self) -> Any:
         """That of the first run, whose peers are the same."""
-        return self.first._runner.barrier.context.membership.view
+        return self.first._runner.barrier.membership.view
 
     def lasting_failure(self) -> None:
         """Nobody is, as long as the first run goes on."""
@@ -147,7 +147,7 @@ class Beside:
         return 0
 
     def record(self, stream: str, fields: Any) -> None:
-        self.first._runner.barrier.context.membership.record(stream, fields)
+        self.first._runner.barrier.membership.record(stream, fields)
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
@@ -169,12 +169,17 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         graph_state = GraphState.of(plan)
     membership = Beside(first, attachment, name)
-    context = replace(
-        first._runner.barrier.context, graph_state=graph_state, plan=plan, attachment=attachment, membership=membership
-    )
     averaging = replace(first._averaging, graph_state=graph_state, program=program, attachment=attachment)
     event_log = EventLogWriter(membership.record)
-    barrier = replace(first._runner.barrier, context=context, event_log=event_log, step_timer=StepTimer())
+    barrier = replace(
+        first._runner.barrier,
+        graph_state=graph_state,
+        plan=plan,
+        attachment=attachment,
+        membership=membership,
+        event_log=event_log,
+        step_timer=StepTimer(),
+    )
     return Training(averaging, StepRunner(barrier), first._optimizers)
 
 
@@ -211,7 +216,7 @@ def measure(given: argparse.Namespace) -> None:
             seconds[name].append(statistics.fmean(timed(partial(steps[name], x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
-        messages = recorded._runner.barrier.context.plan.messages_per_step
+        messages = recorded._runner.barrier.plan.messages_per_step
         weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
         told = {"seconds": seconds, "processor": processor, "messages_per_step": messages, "weights": weights}
         given.peer.write_text(json.dumps(told))

@@ -20,7 +20,7 @@ from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Membership, Settings, StandaloneMembership
-from kungfu.training.barrier import Barrier, BarrierContext
+from kungfu.training.barrier import Barrier
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import Trained
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
@@ -119,14 +119,15 @@ def attach_built(
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership = connection.membership
-    context = BarrierContext(graph_state, plan, state, attachment, membership, rate, connection.limits)
     step_timer = StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most)
     trained = Trained(model, optimizers, state, seed, connection.peer)
     between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
     between_steps.checkpoints.past_phases = membership.past_phases
     between_steps.steps_before, between_steps.remembered = done, memory.described
     event_log = EventLogWriter(membership.record, deciding=deciding_rules(plan))
-    barrier = Barrier(context, event_log, between_steps, step_timer)
+    barrier = Barrier(
+        graph_state, plan, state, attachment, membership, rate, connection.limits, event_log, between_steps, step_timer
+    )
     if isinstance(membership, Membership):
         membership.allow_traces(write_profiler_trace)
     barrier.phase, barrier.terms_before = (connection.phase if connection.several else 0), connection.terms

@@ -54,15 +54,15 @@ from kungfu.training.registered.sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 
-__all__ = ["BETWEEN_STEPS", "Barrier", "BarrierContext"]
+__all__ = ["BETWEEN_STEPS", "Barrier"]
 
 # Names the messages that the peers exchange there, in what is told of a late or a lost peer.
 BETWEEN_STEPS = "the exchange of values"
 
 
-@dataclass(frozen=True)
-class BarrierContext:
-    """The parts of a run that a barrier reads and changes.
+@dataclass
+class Barrier:
+    """Held by all peers of a view together, from inside the graph; also how a peer comes in and goes out.
 
     Args:
         graph_state: kungfu's own variables.
@@ -81,13 +81,6 @@ class BarrierContext:
     membership: Membership | StandaloneMembership
     rate: LearningRateControl | None
     limits: Limits
-
-
-@dataclass
-class Barrier:
-    """Held by all peers of a view together, from inside the graph; also how a peer comes in and goes out."""
-
-    context: BarrierContext
     event_log: EventLogWriter
     between_steps: BetweenSteps
     step_timer: StepTimer = field(default_factory=StepTimer)
@@ -116,16 +109,16 @@ class Barrier:
         Args:
             first_terms: Gives the batch of the very first view, from its size; that of a later view comes with it.
         """
-        context, started = self.context, time.monotonic()
+        started = time.monotonic()
         # No rule has fired; but the first use of anything is slow, and at a barrier all others would wait for it.
         self._posted()
-        description = self.between_steps.described(context.plan)
+        description = self.between_steps.described(self.plan)
 
         def opening_terms(view: View, target: int) -> Terms:
             return _continued(first_terms(view.size), self.terms_before, target=target)
 
-        result = context.membership.join(
-            context.state, description=description, machine=machine_in_words(), opening_terms=opening_terms
+        result = self.membership.join(
+            self.state, description=description, machine=machine_in_words(), opening_terms=opening_terms
         )
         after = result.after
         terms = after.terms if after.terms.global_batch_size else first_terms(after.view.size)
@@ -136,9 +129,8 @@ class Barrier:
         self.between_steps.entered(result, step=step)
         self._take_registered(step)
         self.ask_for_departures()
-        if (self.between_steps.checkpoints.is_wanted or self.stop_reason is not None) and self.rank == 0:
-            # The program asked for it before its step was traced, when no step could carry the request.
-            context.graph_state.posts.others.ask()
+        if self.between_steps.checkpoints.is_wanted or self.stop_reason is not None:
+            self._ask()  # the program did before its step was traced, when no step could carry the request
 
     def hold(self) -> None:
         """The barrier of a running job: averages, calls hooks, decides, and enters the view that comes after.
@@ -152,7 +144,7 @@ class Barrier:
         """
         started = time.monotonic()
         self.step_timer.arrived()
-        context, graph_state = self.context, self.context.graph_state
+        graph_state = self.graph_state
         # Requests that come from here on ride on the message of the next step, and have a barrier of their own; the
         # rules that fired in this step are answered here.
         graph_state.posts.serve()
@@ -161,8 +153,8 @@ class Barrier:
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
-        result = context.membership.hold_barrier(
-            context.state,
+        result = self.membership.hold_barrier(
+            self.state,
             self.terms,
             requests=requests,
             shadows=(*self.shadows,),
@@ -202,24 +194,24 @@ class Barrier:
         self.average_statistics()
         self.between_steps.pending = PendingSync()
         self.complete_pending()
-        self.context.membership.final_barrier(self.context.state, self.terms, shadows=(*self.shadows,))
+        self.membership.final_barrier(self.state, self.terms, shadows=(*self.shadows,))
 
     def complete_pending(self) -> None:
         """Before a step: does what the barrier after the last one left to do, if there was one; see `BetweenSteps`."""
         if self.between_steps.pending is None or self.rank is None:
             return
         self.between_steps.complete_pending(
-            self.peer_group(), self._manifest(), on_synced=self.context.membership.mark_state_complete
+            self.peer_group(), self._manifest(), on_synced=self.membership.mark_state_complete
         )
 
     def complete_state(self) -> None:
         """In a new view: what a loop gives beside the registered values is here too; see `BetweenSteps.has_more`."""
-        self.context.membership.mark_state_complete()
+        self.membership.mark_state_complete()
         if self.rank is not None:
             self.between_steps.take_checkpoints(self._manifest(), rank=self.rank)
 
     def _manifest(self) -> Manifest:
-        batch = int(read_variable(self.context.graph_state.progress.batch))
+        batch = int(read_variable(self.graph_state.progress.batch))
         return Manifest(self.steps(), self.size, batch, self.terms, phase=max(1, self.phase))
 
     def peer_group(self, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
@@ -231,37 +223,39 @@ class Barrier:
         prescale, last, order = (
             tf.constant(scale, tf.float64),
             tf.zeros([0], tf.float32),
-            self.context.graph_state.order,
+            self.graph_state.order,
         )
-        return self.context.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
+        return self.attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag=tag)[:-1]
 
     def checkpoint(self, request: CheckpointRequest) -> None:
         """Asks for a checkpoint at the barrier after the next step; rank 0's call counts, the others remember it."""
         self.between_steps.checkpoints.request(request)
-        # Before the first step no step can carry the request: `join` does it.
-        if self.between_steps.is_in_job and self.rank == 0:
-            self.context.graph_state.posts.others.ask()
+        self._ask()
 
     def stop(self, reason: str) -> None:
         """Asks for the end of training at the barrier after the next step; rank 0's call counts, as of a checkpoint."""
         self.stop_reason = reason
-        if self.between_steps.is_in_job and self.rank == 0:
-            self.context.graph_state.posts.others.ask()
+        self._ask()
 
     def take_over_stop(self) -> None:
         """Rank 0 was lost, which may not have carried out the end of training: the one after it asks for it again."""
-        if self.stop_reason is not None and self.rank == 0:
-            self.context.graph_state.posts.others.ask()
+        if self.stop_reason is not None:
+            self._ask()
+
+    def _ask(self) -> None:
+        """Rank 0 asks for a barrier. Before the first step no step can carry the request: `join` does it."""
+        if self.between_steps.is_in_job and self.rank == 0:
+            self.graph_state.posts.others.ask()
 
     def read_for_joiners(self) -> None:
         """Between two steps: reads the registered values, which joiners that the next barrier may admit take along."""
         if self.between_steps.registry.has_agreed_values and (self.terms.target_size or self.terms.leaving):
             self.between_steps.registry.collect()
-            self.context.state.registered_read(step=self.steps() + 1)
+            self.state.registered_read(step=self.steps() + 1)
 
     def _take_registered(self, step: int) -> None:
         """A joiner has the registered values that came with the state, until those of the next step come."""
-        registry, state = self.between_steps.registry, self.context.state
+        registry, state = self.between_steps.registry, self.state
         # Those who gave them had read them before the step in whose barrier this peer came in.
         if not registry.has_agreed_values or state.registered_before() != step or step == 0:
             return
@@ -270,11 +264,11 @@ class Barrier:
         # this peer counts as one without state: where every other one is lost, the job ends and says so, and its
         # checkpoints have all of it; it never continues with callbacks that have lost what they kept.
         if not self.between_steps.has_more:
-            self.context.membership.mark_state_complete()
+            self.membership.mark_state_complete()
 
     def offer_checksum(self) -> None:
         """Between two steps: a checksum of all that is equal on all peers rides on the message of the next one."""
-        self.context.graph_state.posts.checksum.offer(checksum_of(self.between_steps.shared()))
+        self.graph_state.posts.checksum.offer(checksum_of(self.between_steps.shared()))
 
     def average_statistics(self) -> None:
         """Statistics that layers keep of the data become their mean over peers, or those of rank 0.
@@ -283,7 +277,7 @@ class Barrier:
             A pass over their memory and a message of 64 bytes for each. Those that are the same on all are not sent:
             tables that nobody updates are among them, and may be large.
         """
-        classes = self.context.state.classes
+        classes = self.state.classes
         if self.size == 1:
             return
         self.peer_group(tag="values of rank 0").take(list(classes.of_rank_0.values()))
@@ -302,36 +296,36 @@ class Barrier:
         """Takes this peer's place in another view, under its terms; without a rank it has left the job."""
         view, rank = result.after.view, result.after.rank
         self.place, self.source = (rank, view.size), next(iter(result.sources), 0)
-        variables = self.context.graph_state.view
+        variables = self.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
         # The last step was done by other peers: its time tells nothing of this view.
-        write_variable(self.context.graph_state.times.step_seconds, math.nan)
+        write_variable(self.graph_state.times.step_seconds, math.nan)
         self._put_in_force(terms)
         self.step_timer.entered()
         if not self.between_steps.registry.has_agreed_values:  # else it is complete when those values have come
-            self.context.membership.mark_state_complete()
+            self.membership.mark_state_complete()
 
     def ask_for_departures(self) -> None:
         """Asks for a barrier after the next step where peers stay only until others hold the state: by then they do."""
         if self.rank == 0 and self.terms.departing:
-            self.context.graph_state.posts.changes.ask()
+            self.graph_state.posts.changes.ask()
 
     def _put_in_force(self, terms: Terms) -> None:
         """Puts terms in force at this peer."""
-        rate, progress = self.context.rate, self.context.graph_state.progress
+        rate, progress = self.rate, self.graph_state.progress
         # A rule has set the learning rate: a new ramp, counted in its own unit.
         if rate is not None and terms.ramp != self.terms.ramp:
             done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
             rate.place(terms.ramp, done=int(read_variable(done)))
         self.terms = terms
-        self.context.graph_state.view.assign_terms(terms)
+        self.graph_state.view.assign_terms(terms)
         progress.skip_remainder(terms.global_batch_size)
 
     # ---- what is asked for -----------------------------------------------------------------------------------------
 
     def _requests(self) -> tuple[Asked, ...]:
         """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
-        membership = self.context.membership
+        membership = self.membership
         requests = [*requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)]
         requests += self.unanswered  # the barrier before this one broke: of two requests for one thing the newer wins
         if self.stop_reason is not None and self.rank == 0:
@@ -350,7 +344,7 @@ class Barrier:
         """The requests of the last step, which no barrier follows: checkpoints, and what its hooks set."""
         fired = [one for one in self._posted() if isinstance(one.action, (Call, Checkpoint))]
         requests, self.unanswered = [*self.unanswered], ()
-        requests += requests_of(fired, self.context.membership.view, call=self._call_last)
+        requests += requests_of(fired, self.membership.view, call=self._call_last)
         self.event_log.superseded(self._set_values(requests))
         return requests
 
@@ -369,7 +363,7 @@ class Barrier:
 
     def _posted(self) -> list[FiredRule]:
         """The rules that fired since the last barrier, once: in the step that carried a post, and in the one before."""
-        plan, rules, last = self.context.plan, self.context.graph_state.rules, self.steps()
+        plan, rules, last = self.plan, self.graph_state.rules, self.steps()
         fired = list[FiredRule]()
         for step in (last - 1, last):
             posted = rules.of_step(step)
@@ -379,16 +373,16 @@ class Barrier:
 
     def _speeds(self) -> dict[int, float]:
         """The speed of each peer by id, as a fraction of the median's, where a policy measures it; agreed."""
-        if self.context.plan.straggler_fractions is None:
+        if self.plan.straggler_fractions is None:
             return {}
-        step_record, ids = self.context.graph_state.metrics.step_record, self.context.membership.view.ids
+        step_record, ids = self.graph_state.metrics.step_record, self.membership.view.ids
         fractions = step_record.straggler_fractions(read_variable(step_record.packed).tolist())
         # Those of the step that ends in this barrier.
         return dict(zip(ids, fractions, strict=True)) if len(fractions) == len(ids) else {}
 
     def steps(self) -> int:
         """The steps done so far."""
-        return self.context.graph_state.progress.steps()
+        return self.graph_state.progress.steps()
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
         return self._answered(fired, call_hook(fired, action, size=self.size))
@@ -399,7 +393,7 @@ class Barrier:
     def _answered(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
         """The requests of a hook, which has been called."""
         rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
-        if rates and self.context.rate is None:
+        if rates and self.rate is None:
             raise UsageError(
                 f"hook {fired.rule!r} called control.{rates[0]}, but several optimizers are attached: it must be clear "
                 "whose rate that is; attach one optimizer"
@@ -409,7 +403,7 @@ class Barrier:
 
     def adjusted_terms(self, before: View, decision: Decision) -> Terms:
         """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
-        graph_state, rate = self.context.graph_state, self.context.rate
+        graph_state, rate = self.graph_state, self.rate
         position = RunPosition(
             steps=self.steps(),
             samples=int(read_variable(graph_state.progress.trained)),
@@ -429,7 +423,7 @@ class Barrier:
 
     def _settings_on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """What the rules on a rescale choose from the new size."""
-        graph_state, rate = self.context.graph_state, self.context.rate
+        graph_state, rate = self.graph_state, self.rate
         step, (base_batch, base_size) = self.steps(), self.terms.base(previous_size)
         sources = {
             "size": size,
@@ -441,16 +435,16 @@ class Barrier:
             "base_size": base_size,
             "base_global_batch_size": base_batch,
             "learning_rate": math.nan if rate is None else rate.destined(),
-            "min_size": self.context.limits.minimum,
-            "max_size": self.context.limits.maximum,
+            "min_size": self.limits.minimum,
+            "max_size": self.limits.maximum,
         }
-        plan = self.context.plan
+        plan = self.plan
         self.event_log.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
         return [asked_by(one) for one in fired_on_rescale(plan, sources, step=step)]
 
     def _on_scale(self, asked: Asked) -> Asked:
         """A learning rate on the scale of the user's schedule, where there is one; other settings as they are."""
-        rate = self.context.rate
+        rate = self.rate
         if not isinstance(asked.what, SetRate) or rate is None:
             return asked
         return replace(asked, what=replace(asked.what, rate=rate.on_scale(asked.what.rate)))

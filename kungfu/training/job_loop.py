@@ -166,7 +166,7 @@ class JobLoop:
     @property
     def has_view(self) -> bool:
         """Whether this peer is in a view: from its first call of the step on, which only joins; alone, always."""
-        alone = isinstance(self._runner.barrier.context.membership, StandaloneMembership)
+        alone = isinstance(self._runner.barrier.membership, StandaloneMembership)
         return alone or self.position().version > 0
 
     def position(self) -> StepPosition:
@@ -202,7 +202,7 @@ class JobLoop:
             Why it could not be held; "" where it was.
         """
         barrier = self._runner.barrier
-        attachment = barrier.context.attachment
+        attachment = barrier.attachment
         try:
             together(barrier.peer_group(tag=what))
         except tf.errors.OpError as error:
@@ -228,11 +228,11 @@ class JobLoop:
 
     def shared_variables(self) -> list[tf.Variable]:
         """Those of model, optimizers and policies that are equal on all peers between two steps."""
-        return list(self._runner.barrier.context.state.classes.shared.values())
+        return list(self._runner.barrier.state.classes.shared.values())
 
     def agreed_variables(self) -> list[tf.Variable]:
         """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
-        classes = self._runner.barrier.context.state.classes
+        classes = self._runner.barrier.state.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 
     def abandon(self) -> None:

@@ -63,10 +63,10 @@ class Recovery:
         Cost:
             A look at a field where nobody was given up; the training step asks each time.
         """
-        context = self._barrier.context
-        if (failure := context.membership.lasting_failure()) is None:
+        barrier = self._barrier
+        if (failure := barrier.membership.lasting_failure()) is None:
             return None
-        context.attachment.leave()
+        barrier.attachment.leave()
         return failure.prefixed(f"before step {self._barrier.steps() + 1}: ")
 
     def exchange_begins(self) -> None:
@@ -84,7 +84,7 @@ class Recovery:
     def keep(self, error: BaseException) -> None:
         """Inside the graph: the barrier failed. A loop of the program's in the graph runs no more steps."""
         self.barrier_failure = error
-        write_variable(self._barrier.context.graph_state.posts.halted, True)
+        write_variable(self._barrier.graph_state.posts.halted, True)
 
     # ---- what comes of it ------------------------------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class Recovery:
         # The barrier itself, or the job, says what is wrong in errors of ours.
         if not isinstance(error, tf.errors.OpError):
             return error
-        attachment = self._barrier.context.attachment
+        attachment = self._barrier.attachment
         found = attachment.failure_of(error)
         # An op of the user's own failed, not a message.
         if found is None:
@@ -142,22 +142,22 @@ class Recovery:
 
     def _regroup(self, failure: KungfuError) -> None:
         """Reports the loss, and enters the view of those who live."""
-        barrier, context = self._barrier, self._barrier.context
+        barrier = self._barrier
         # Alone there is nobody to be lost: the error is the program's.
-        if isinstance(context.membership, StandaloneMembership):
+        if isinstance(barrier.membership, StandaloneMembership):
             raise failure
         barrier.step_timer.lost()
         started, done = time.monotonic(), barrier.steps()
         loss = NoticedLoss(failure, done, barrier.terms, self._stage, self._digest())
         # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
         barrier.shadows.clear()
-        result = context.membership.recover(context.state, loss, adjust=barrier.adjusted_terms)
+        result = barrier.membership.recover(barrier.state, loss, adjust=barrier.adjusted_terms)
         registered_before = self._registered_before(result)
         barrier.enter(result, result.after.terms)
         step, self._stage = barrier.steps(), _AFTER_STEP
         barrier.between_steps.entered(result, step=step)
         self._reset_graph()
-        write_variable(context.graph_state.times.rescale_seconds, barrier.step_timer.recovered())
+        write_variable(barrier.graph_state.times.rescale_seconds, barrier.step_timer.recovered())
         event_log, total_s = barrier.event_log, time.monotonic() - started
         event_log.recovered(
             result,
@@ -173,18 +173,18 @@ class Recovery:
         barrier = self._barrier
         pending = barrier.between_steps.pending
         is_new = pending is not None and pending.takes_values and barrier.between_steps.registry.has_agreed_values
-        return barrier.context.state.registered_before() if is_new and result.after.rank in result.sources else None
+        return barrier.state.registered_before() if is_new and result.after.rank in result.sources else None
 
     def _digest(self) -> int:
         """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""
         if self._stage <= _AFTER_STEP:
             return 0
-        words = np.array(list(self._barrier.context.state.digest().values()), np.uint64)
+        words = np.array(list(self._barrier.state.digest().values()), np.uint64)
         return zlib.crc32(words.tobytes())
 
     def _reset_graph(self) -> None:
         """Leaves the graph's variables as the first step of the new view needs them."""
-        barrier, graph_state = self._barrier, self._barrier.context.graph_state
+        barrier, graph_state = self._barrier, self._barrier.graph_state
         # The seconds since the last message are no step's.
         write_variable(graph_state.times.synchronised, math.nan)
         write_variable(graph_state.posts.halted, False)

@@ -85,15 +85,14 @@ class StepRunner:
         compare_every: int = 0,
     ) -> None:
         self.barrier, self._exits, self._compare_every = barrier, exits, compare_every
-        context = barrier.context
-        self.step_log = StepLog(context.plan, context.graph_state, context.membership, barrier.event_log, recorder)
+        self.step_log = StepLog(barrier.plan, barrier.graph_state, barrier.membership, barrier.event_log, recorder)
         self.recovery = Recovery(barrier)
         self.stamps = Stamps()
-        self._most_peers = context.limits.maximum
+        self._most_peers = barrier.limits.maximum
         self._marked: str | None = None
         self.calls = 0
         # A program that runs alone is never waited for: nothing of its step comes before its time.
-        alone = isinstance(context.membership, StandaloneMembership)
+        alone = isinstance(barrier.membership, StandaloneMembership)
         self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
@@ -103,7 +102,7 @@ class StepRunner:
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self._finished, self._looped = 0, False, False
-        self.place = DataPlace(context.membership, context.graph_state)
+        self.place = DataPlace(barrier.membership, barrier.graph_state)
         self._joiners = 0  # on this host, as the graph has it
         self._compares = False  # in the step at hand
         self.is_newest: Callable[[], bool] = lambda: True  # else another phase has begun, with another view
@@ -111,7 +110,7 @@ class StepRunner:
     @property
     def graph_state(self) -> GraphState:
         """The variables of the run."""
-        return self.barrier.context.graph_state
+        return self.barrier.graph_state
 
     @property
     def left(self) -> bool:
@@ -202,7 +201,7 @@ class StepRunner:
             over=over,
             calls=lambda: self.calls,
             most_peers=self._most_peers,
-            members=lambda: self.barrier.context.membership.view.ids,
+            members=lambda: self.barrier.membership.view.ids,
             settle=settle,
             await_others=partial(self.place.await_others, meet=self.meet),
         )
@@ -290,7 +289,7 @@ class StepRunner:
         self.barrier.between_steps.checkpoints.wait()
         self.barrier.event_log.ended()
         summary = {"steps": self._steps(), "traces": self.traces(), **self.barrier.step_timer.summary()}
-        self.barrier.context.membership.finish(summary, leaving=self.left, phase=0 if self.left else self.barrier.phase)
+        self.barrier.membership.finish(summary, leaving=self.left, phase=0 if self.left else self.barrier.phase)
 
     def call(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """One call of the step, with everything around it; see ``Training.step``."""
@@ -341,7 +340,7 @@ class StepRunner:
     def _note_joiners(self) -> None:
         """Tells the graph how many joiners are getting ready on this host."""
         # A loop in the graph does steps unseen, so there it is told of them at barriers only.
-        known = None if self._looped else self.barrier.context.membership.host_joiners()
+        known = None if self._looped else self.barrier.membership.host_joiners()
         # Where it is not known, they may be anywhere as long as a change of the size is under way.
         joiners = int(self.barrier.terms.target_size > 0) if known is None else known
         if joiners != self._joiners:
@@ -430,7 +429,7 @@ class StepRunner:
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""
-        context = self.barrier.context
+        barrier = self.barrier
         self.barrier.between_steps.begin()
         # In a job the step draws random numbers of this peer's; alone, those that it would draw without kungfu.
         if self._gate is not None:
@@ -438,9 +437,9 @@ class StepRunner:
         compiled = self.compiled(function, tensors, structure)
         # In a job others would wait for the first step's kernels.
         if self._gate is not None:
-            with context.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
-                warm_up(compiled, context.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
-        context.graph_state.progress.batch.assign(self._first_batch(tensors))
+            with barrier.graph_state.metrics.fed.lock:  # what another thread feeds is kept from being undone
+                warm_up(compiled, barrier.attachment, tensors, effects=effects_of(self.trace.graph, gate=self._gate))
+        barrier.graph_state.progress.batch.assign(self._first_batch(tensors))
         self.place.catch_up(phase=self.barrier.phase)
         self.barrier.join(self._first_terms)
         self.step_log.record_view(rank=self.barrier.rank)
@@ -448,13 +447,13 @@ class StepRunner:
 
     def compiled(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """The step, traced; ``UsageError`` where it does not average as often as it says."""
-        context, graph_state = self.barrier.context, self.graph_state
+        barrier, graph_state = self.barrier, self.graph_state
         kept = [*self.barrier.between_steps.shared(), *graph_state.variables(), *graph_state.in_share()]
-        handles = [*graph_state.handles(), *context.state.handles()]
+        handles = [*graph_state.handles(), *barrier.state.handles()]
         if self.memory.known is not None:  # what is registered goes along, too
             self.memory.known |= {id(one.handle) for one in self.barrier.between_steps.variables()}
         parts = StepParts(
-            graph_state, self.trace, BatchRollback(kept=kept), handles, self._hold_barrier, context.rate,
+            graph_state, self.trace, BatchRollback(kept=kept), handles, self._hold_barrier, barrier.rate,
             self.accumulation, self.memory,
         )  # fmt: skip
         return compile_step(function, parts, tensors, structure)
@@ -474,7 +473,7 @@ class StepRunner:
         whole = batch * size if self._batch is None else checkpoints.batch_in_force(batch)
         if whole < size:
             raise UsageError(f"batch_size={whole} is smaller than the cluster of {size} peers: each needs a sample")
-        rate = self.barrier.context.rate
+        rate = self.barrier.rate
         ramp = None if rate is None else rate.first_ramp(steps=self._steps())
         return checkpoints.continued(Terms(global_batch_size=whole, batch_per_peer=whole / size, ramp=ramp))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ def summed(attachment: LocalAttachment, *, tag: str) -> list[Any]:
 def meaning_of(error: tf.errors.OpError, run: Any, attachment: LocalAttachment) -> BaseException:
     """What `Recovery` raises for the error of a message, in a program that nobody launched."""
     barrier = run.training._runner.barrier
-    barrier.context = replace(barrier.context, attachment=attachment)
+    barrier.attachment = attachment
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - which one it is, is what the test asks
         Recovery(barrier).recover(error, where="in step 3")
     return raised.value
@@ -78,7 +77,7 @@ def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
         if rank == 1:
             attachment.close()
             return ""
-        barrier.context = replace(barrier.context, attachment=attachment)
+        barrier.attachment = attachment
         with pytest.raises(PeerFailure) as lost:
             run.training._runner.meet(lambda peers: peers.total([tf.constant([1.0])]))
         return str(lost.value)

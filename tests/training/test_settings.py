@@ -28,7 +28,7 @@ def run_with(rule: Any, **given: Any) -> Any:
         lines = told if stream == "step" else {stream: told}
         events.extend(dict(line, stream=name) for name, line in lines.items())
 
-    barrier.context.membership.record = barrier.event_log._record = record
+    barrier.membership.record = barrier.event_log._record = record
     barrier.between_steps._record = barrier.between_steps.checkpoints._record = barrier.event_log._record
     return run, events
 
@@ -111,7 +111,7 @@ def test_the_newest_requests_of_a_shadow_go_to_the_next_barrier():
     for _ in range(40):
         run.step(points(2))
     assert [one.step for one in barrier.shadows] == [*range(10, 41, 2)]
-    assert {one.rule for one in barrier.shadows} == {barrier.context.plan.rules[0].name}
+    assert {one.rule for one in barrier.shadows} == {barrier.plan.rules[0].name}
     barrier.hold()
     assert not barrier.shadows
 
@@ -197,7 +197,7 @@ def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
         return control.every(1).call(hook, training.samples_done, training.mean_loss, done)
 
     run, events = run_with(rule)
-    progress = run.training._runner.barrier.context.graph_state.progress
+    progress = run.training._runner.barrier.graph_state.progress
     run.step(points(2))
     progress.trained.assign(FAR)
     run.step(points(2))  # its rule is held: the one before it is still to be served

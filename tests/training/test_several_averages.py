@@ -255,7 +255,7 @@ def two_optimizers() -> tuple[Any, Any, list[Any]]:
 def test_the_state_of_several_optimizers_is_state_of_the_job(tmp_path):
     """All that several optimizers keep is state of the job and goes into checkpoints."""
     training, step, kept = two_optimizers()
-    shared = training._runner.barrier.context.state.classes.shared
+    shared = training._runner.barrier.state.classes.shared
     assert {id(one.value) for one in kept} <= {id(one) for one in shared.values()}
     for done, x in enumerate(training.batches(points(8), batch_size=4, epochs=2, seed=0), start=1):
         step(x)

@@ -42,7 +42,7 @@ class OnAHost(StandaloneMembership):
 def run_on_a_host(watch: Neighbours) -> tuple[Run, OnAHost]:
     run, membership = linear_run(policies=[watch.watching()]), OnAHost()
     barrier = run.training._runner.barrier
-    barrier.context = replace(barrier.context, membership=membership)
+    barrier.membership = membership
     return run, membership
 
 
@@ -98,7 +98,7 @@ def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way()
     run, membership = linear_run(policies=[stop_on_nan(steps=2)]), Growing()
     run.step(points(2))
     barrier = run.training._runner.barrier
-    barrier.context = replace(barrier.context, membership=membership)
+    barrier.membership = membership
     barrier._put_in_force(replace(barrier.terms, target_size=3))
     for _ in range(3):
         assert not run.training.stopped

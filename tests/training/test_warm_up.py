@@ -25,7 +25,7 @@ def warmed(training, function, *args, effects=None):
     loop.barrier.between_steps.begin()
     tensors = as_tensors(args, {})
     compiled = loop.compiled(function, tensors, (args, {}))
-    attachment = loop.barrier.context.attachment
+    attachment = loop.barrier.attachment
     effects = effects_of(loop.trace.graph, gate=gate) if effects is None else effects
     warm_up(compiled, attachment, tensors, effects=effects)
 

@@ -45,7 +45,7 @@ def walked(run, *, until: int | None = None, epochs: int = 2, samples: int = 20)
 
 
 def everything(run) -> dict[str, list]:
-    classes = run.training._runner.barrier.context.state.classes
+    classes = run.training._runner.barrier.state.classes
     named = {**classes.shared, **classes.averaged, **classes.own}
     return dict(zip(stable_names(named), (np.asarray(one).tolist() for one in named.values()), strict=True))
 

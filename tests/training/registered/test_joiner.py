@@ -18,11 +18,11 @@ def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_more: bool
     run.step(np.ones([2, 2], np.float32))
     barrier: Any = run.training._runner.barrier
     completed: list[int] = []
-    barrier.context.membership.mark_state_complete = lambda: completed.append(1)
+    barrier.membership.mark_state_complete = lambda: completed.append(1)
     barrier.between_steps.has_more = has_more
     ((_, mirror),) = barrier.between_steps.registry._variables.values()
     mirror.assign(0.5)  # as it comes with the variables of the others
-    barrier.context.state.registered_read(step=barrier.steps())
+    barrier.state.registered_read(step=barrier.steps())
     barrier._take_registered(barrier.steps())
     assert (given["best"], completed) == (0.5, told)
     barrier.complete_state()
