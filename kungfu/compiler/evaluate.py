@@ -158,16 +158,15 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
     def otherwise() -> list[Value]:
         # Off: folds keep their states, and the rest has no value that anything reads.
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
-        return [_at_rest(one, evaluation) for one in segment.outputs] + states
+        at_rest = (
+            _held(one, evaluation) if isinstance(one, Fold) else backend.blank(one.type) for one in segment.outputs
+        )
+        return [*at_rest, *states]
 
     on = _any([evaluation.values[gate] for gate in segment.gates], backend)
     results = iter(backend.branch(on, then, otherwise))
     evaluation.values.update({one: next(results) for one in segment.outputs})
     evaluation.renewed.update({fold: tuple(next(results) for _ in fold.recurrence.init) for fold in segment.folds})
-
-
-def _at_rest(node: Signal, evaluation: Evaluation) -> Value:
-    return _held(node, evaluation) if isinstance(node, Fold) else evaluation.backend.blank(node.type)
 
 
 def _held(fold: Fold, evaluation: Evaluation) -> Value:

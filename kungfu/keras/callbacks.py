@@ -24,7 +24,7 @@ from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, un
 from kungfu.runtime.api import read_settings
 from kungfu.training.registered.sync import PeerGroup
 
-__all__ = ["JobCallbacks", "without_writers"]
+__all__ = ["JobCallbacks", "verbosity", "without_writers"]
 
 Group = Literal["all", "writers", "others"]
 
@@ -245,6 +245,11 @@ class JobCallbacks:
 
     def _types(self) -> list[str]:
         return [type(one).__name__ for one in self._all]
+
+
+def verbosity(given: Any) -> int:
+    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
+    return 2 if given == "auto" else int(given)
 
 
 def without_writers(callbacks: Sequence[Any]) -> list[Any]:

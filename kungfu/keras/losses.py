@@ -67,7 +67,8 @@ class WholeBatchLosses:
         loss = own(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
         graph = tf.compat.v1.get_default_graph()
         # A branch or a loop may not run on every peer, so no message can stand in it: such a loss is by samples.
-        if graph is not self._graph or not _is_reduced(values, reduction):
+        # Nor does Keras make one number of a single one, which is what the program has made of them.
+        if graph is not self._graph or reduction not in (*_MEANS, "sum") or not len(values.shape):
             return loss
         weights = (sample_weight if reduction == "mean_with_sample_weight" else None, mask)
         if reduction in _MEANS and weights[0] is None and mask is None:
@@ -100,8 +101,3 @@ class WholeBatchLosses:
         part = 1.0 if denominator is None else tf.math.divide_no_nan(own[1] + added, come[1] + added)
         # What a slice has does not depend on weights, though it is computed from values that do.
         return tf.stop_gradient(part * tf.math.divide_no_nan(come[0], samples))
-
-
-def _is_reduced(values: Any, reduction: Any) -> bool:
-    """Whether Keras makes one number of many; a single number is what the program has made of them, and stays."""
-    return reduction in (*_MEANS, "sum") and len(values.shape) > 0

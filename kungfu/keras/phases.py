@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.callbacks import JobCallbacks
+from kungfu.keras.callbacks import JobCallbacks, verbosity
 from kungfu.keras.data import FitData
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.training.combined_metrics import Combination
@@ -85,7 +85,7 @@ class FitCall:
         given = arguments["callbacks"]
         self._given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
         params = {"epochs": arguments["epochs"], "steps": data.steps}
-        self.callbacks = JobCallbacks(self._given, model, verbose=_verbose(arguments["verbose"]), params=params)
+        self.callbacks = JobCallbacks(self._given, model, verbose=verbosity(arguments["verbose"]), params=params)
 
     @property
     def told(self) -> list[str]:
@@ -155,11 +155,6 @@ class FitCall:
 def _in_order(weights: Mapping[int, float]) -> str:
     """The weights of classes in words; numbers of NumPy read as others do."""
     return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
-
-
-def _verbose(given: Any) -> int:
-    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
-    return 2 if given == "auto" else int(given)
 
 
 def _take_outcome(content: bytes, call: FitCall) -> int:

@@ -163,7 +163,7 @@ def build(*folders: Path) -> Path:
     import tensorflow as tf
 
     flags = [*_FLAGS, f'-DKUNGFU_TENSORFLOW_VERSION="{tf.__version__}"']
-    flags += [_as_system_header(flag) for flag in tf.sysconfig.get_compile_flags()]
+    flags += [re.sub("^-I", "-isystem", flag) for flag in tf.sysconfig.get_compile_flags()]
     return _built(f"kungfu-tensorflow-{tf.__version__}", folders or _OPS, flags, link=tf.sysconfig.get_link_flags())
 
 
@@ -184,10 +184,6 @@ def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[s
                 with work_folder(lock) as folder:
                     _compile(sources, [*flags, *link], library, folder=folder)
     return library
-
-
-def _as_system_header(flag: str) -> str:
-    return "-isystem" + flag.removeprefix("-I") if flag.startswith("-I") else flag
 
 
 def _digest(sources: list[Path], flags: list[str]) -> str:

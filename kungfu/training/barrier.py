@@ -325,8 +325,8 @@ class Barrier:
 
     def _requests(self) -> tuple[Asked, ...]:
         """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
-        membership = self.membership
-        requests = [*requests_of(self._posted(), membership.view, call=self._call, speeds=self._speeds)]
+        membership, call = self.membership, partial(self._called, call_hook)
+        requests = [*requests_of(self._posted(), membership.view, call=call, speeds=self._speeds)]
         requests += self.unanswered  # the barrier before this one broke: of two requests for one thing the newer wins
         if self.stop_reason is not None and self.rank == 0:
             requests.append(Asked(StopTraining(), self.stop_reason, self.steps()))
@@ -344,7 +344,7 @@ class Barrier:
         """The requests of the last step, which no barrier follows: checkpoints, and what its hooks set."""
         fired = [one for one in self._posted() if isinstance(one.action, (Call, Checkpoint))]
         requests, self.unanswered = [*self.unanswered], ()
-        requests += requests_of(fired, self.membership.view, call=self._call_last)
+        requests += requests_of(fired, self.membership.view, call=partial(self._called, call_last_hook))
         self.event_log.superseded(self._set_values(requests))
         return requests
 
@@ -384,14 +384,9 @@ class Barrier:
         """The steps done so far."""
         return self.graph_state.progress.steps()
 
-    def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        return self._answered(fired, call_hook(fired, action, size=self.size))
-
-    def _call_last(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        return self._answered(fired, call_last_hook(fired, action, size=self.size))
-
-    def _answered(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
-        """The requests of a hook, which has been called."""
+    def _called(self, call: Callable[..., HookAnswer], fired: FiredRule, action: Call) -> Sequence[HookRequest]:
+        """The requests of a hook, which ``call`` calls."""
+        answer = call(fired, action, size=self.size)
         rates = [one for one in answer.requests if one.kind == "set_learning_rate"]
         if rates and self.rate is None:
             raise UsageError(

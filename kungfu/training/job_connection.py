@@ -36,10 +36,6 @@ from kungfu.training.telemetry.late_peers import LatePeerMonitor
 __all__ = ["JobConnection", "connect"]
 
 
-def _no_steps() -> int:
-    return 0
-
-
 class JobConnection:
     """What a process has of its job, however often it trains.
 
@@ -65,7 +61,7 @@ class JobConnection:
         self.peer = settings.peer if settings else 0
         self.phase, self.several = 0, False
         self.terms: Terms | None = None
-        self.steps: Callable[[], int] = _no_steps
+        self.steps: Callable[[], int] = lambda: 0
         self.trained = 0
         self.run, self.passes = settings.job if settings else "", False
         self.runs, self._is_open = 0, False

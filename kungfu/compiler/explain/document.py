@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kungfu.compiler.explain.costs import costs_of
@@ -14,7 +14,6 @@ from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.signal import Constant, Signal
-from kungfu.signal.sources import SourceKind
 from kungfu.slowness import SLOW
 
 __all__ = ["explain_json"]
@@ -42,8 +41,11 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     return {
         "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
         "shared": [{"by": list(one.by), "nodes": _names(one.nodes, labels)} for one in shared_parts(plan)],
-        "leave_first": _leave_first(plan),
-        "reads": {name: _source(kind) for name, kind in plan.source_kinds.items()},
+        "leave_first": None if plan.straggler_fractions is None else {"below": SLOW, "measured_by": MEASURED_BY},
+        "reads": {
+            name: {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
+            for name, kind in plan.source_kinds.items()
+        },
         "nodes": list(_nodes(labels)),
         "before": [_segment(one, labels) for one in plan.before],
         "rides": _names(plan.piggybacked.collectives, labels),
@@ -64,14 +66,6 @@ def _rule(rule: Rule, labels: Labels) -> dict[str, Any]:
         "logs": {name: labels[one] for name, one in rule.inputs.items()},
         "origin": rule.origin,
     }
-
-
-def _leave_first(plan: Plan) -> dict[str, Any] | None:
-    return None if plan.straggler_fractions is None else {"below": SLOW, "measured_by": MEASURED_BY}
-
-
-def _source(kind: SourceKind) -> Mapping[str, str]:
-    return {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
 
 
 def _nodes(labels: Labels) -> Iterator[dict[str, str]]:

@@ -27,7 +27,7 @@ def folding_of(plan: Plan) -> Folding:
     """
     # Of each monitor, all that is below it.
     nodes = topological((*plan.nodes, *_roots(plan)))
-    inside = {node: _below(node) for node in nodes if node.monitor}
+    inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}
     within = {one for below in inside.values() for one in below}
     # Shown is what no monitor needs, and what a rule uses directly.
     shown = {node for node in nodes if node not in within} | (set(_roots(plan)) & within)
@@ -42,7 +42,3 @@ def _roots(plan: Plan) -> Iterator[Signal]:
     for rule in (*plan.rules, *plan.on_rescale):
         yield from roots_of(rule)
     yield from plan.watched_signals.values()
-
-
-def _below(node: Signal) -> frozenset[Signal]:
-    return frozenset(topological(node.inputs))

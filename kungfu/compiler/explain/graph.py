@@ -60,8 +60,9 @@ def graph_of(plan: Plan) -> PlanGraph:
     for node in labels:
         if node in folding.hidden or not _is_drawn(node, labels[node]):
             continue
-        inputs = tuple(dict.fromkeys(places[one] for one in _shown_under(node, places)))
-        how = node.kind.meaning if isinstance(node, Source) else _made(node, labels)
+        inputs = tuple(dict.fromkeys(places[one] for under in node.inputs for one in _nearest(under, places)))
+        how = f"monitor.{node.monitor}" if node.monitor else ""
+        how = node.kind.meaning if isinstance(node, Source) else how or made(node, labels)
         places[node] = len(nodes)
         label = node.monitor if is_number(labels[node]) else labels[node]
         nodes.append(GraphNode(label, _kind(node), how, node.placement, units[node], inputs))
@@ -78,10 +79,6 @@ def _is_drawn(node: Signal, label: str) -> bool:
     return not is_plain(node) and not is_number(label)
 
 
-def _made(node: Signal, labels: Labels) -> str:
-    return f"monitor.{node.monitor}" if node.monitor else made(node, labels)
-
-
 def _kind(node: Signal) -> GraphKind:
     if isinstance(node, Source):
         return "source"
@@ -95,11 +92,6 @@ def _rule(rule: Rule, labels: Labels, places: dict[Signal, int]) -> GraphNode:
     kind = "" if rule.mode == "acting" else f" ({rule.mode})"
     how = f"fires where {labels[rule.fires]}: {does(rule.action, labels)}"
     return GraphNode(f"{rule.name}{kind}", "rule", how, "", "", tuple(dict.fromkeys(places[one] for one in found)))
-
-
-def _shown_under(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
-    for one in node.inputs:
-        yield from _nearest(one, places)
 
 
 def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -10,7 +10,7 @@ from itertools import count
 import numpy as np
 
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare
-from kungfu.compiler.fused.bytecode import Bytecode, Register, assembled, literal
+from kungfu.compiler.fused.bytecode import Bytecode, Register, literal
 from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
@@ -78,9 +78,15 @@ class Assembler:
         """The instructions that were written so far; states that are neither read nor kept are left out."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
         needed = {place: one for place, one in enumerate(states) if kept or one.number in read}
-        return assembled(
-            self.code, states=needed, inputs=self.inputs, constants=self.constants, results=results, kept=kept
-        )
+        head = [
+            _numbered("states", needed.values()),
+            _numbered("inputs", self.inputs.values()),
+            *(f"constant {dtype} {register.number} {text}" for (dtype, text), register in self.constants.items()),
+            _numbered("results", results),
+            _numbered("kept", kept),
+        ]
+        given = {name: register.type.dtype for name, register in self.inputs.items()}
+        return Bytecode("\n".join([*head, *self.code]), tuple(needed), given, tuple(one.type.dtype for one in results))
 
     def register(self, type: SignalType) -> Register:
         """A register that nothing is in yet."""
@@ -200,3 +206,7 @@ class Assembler:
 
     def _copy(self, values: Sequence[Register], results: Sequence[Register]) -> None:
         self.code.extend(f"copy {to.number} {one.number}" for one, to in zip(values, results, strict=True))
+
+
+def _numbered(word: str, registers: Iterable[Register]) -> str:
+    return " ".join([word, *(str(one.number) for one in registers)])

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kungfu.signal.operation import DType, SignalType
 
-__all__ = ["Bytecode", "Register", "assembled", "literal"]
+__all__ = ["Bytecode", "Register", "literal"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,31 +30,6 @@ class Bytecode:
     states: tuple[int, ...]
     inputs: Mapping[str, DType]
     results: tuple[DType, ...]
-
-
-def assembled(
-    code: Iterable[str],
-    *,
-    states: Mapping[int, Register],
-    inputs: Mapping[str, Register],
-    constants: Mapping[tuple[DType, str], Register],
-    results: Sequence[Register],
-    kept: Sequence[Register] = (),
-) -> Bytecode:
-    """The bytecode of this code; ``kept`` is what all states become, none where they stay."""
-    head = [
-        _numbered("states", states.values()),
-        _numbered("inputs", inputs.values()),
-        *(f"constant {dtype} {register.number} {text}" for (dtype, text), register in constants.items()),
-        _numbered("results", results),
-        _numbered("kept", kept),
-    ]
-    given = {name: register.type.dtype for name, register in inputs.items()}
-    return Bytecode("\n".join([*head, *code]), tuple(states), given, tuple(one.type.dtype for one in results))
-
-
-def _numbered(word: str, registers: Iterable[Register]) -> str:
-    return " ".join([word, *(str(one.number) for one in registers)])
 
 
 def literal(value: bool | int | float, *, dtype: DType) -> str:

@@ -12,7 +12,7 @@ from kungfu import native
 from kungfu.compiler.fused.assembler import SUMMED, after_sync, before_sync
 from kungfu.compiler.fused.bytecode import Bytecode
 from kungfu.compiler.lower import FoldVariable, Program, offered
-from kungfu.compiler.plan import Outcome, Plan
+from kungfu.compiler.plan import Outcome
 from kungfu.control.action import mask_of
 
 __all__ = ["BytecodeProgram", "fused", "run_bytecode"]
@@ -35,8 +35,9 @@ class BytecodeProgram:
         known = {**sources, **program.gradient_reductions(sources), SUMMED: summed}
         outcome = Outcome(*run_bytecode(self.after, program.variables, known))
         size, told = tf.cast(sources["size"], tf.int64), program.plan.straggler_fractions is not None
+        masks = sum(mask_of(rule.action) is not None for rule in program.plan.rules)
         return outcome._replace(
-            masks=tf.reshape(outcome.masks, [_masks(program.plan), size]),
+            masks=tf.reshape(outcome.masks, [masks, size]),
             fractions=tf.reshape(outcome.fractions, [int(told), size]),
         )
 
@@ -57,10 +58,6 @@ def fused(program: Program) -> Program:
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program
     return replace(program, arithmetic=BytecodeProgram(before_sync(program.plan), after_sync(program.plan)))
-
-
-def _masks(plan: Plan) -> int:
-    return sum(mask_of(rule.action) is not None for rule in plan.rules)
 
 
 def run_bytecode(bytecode: Bytecode, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:

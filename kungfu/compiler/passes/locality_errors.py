@@ -58,13 +58,9 @@ def _first_named_number(part: list[Signal]) -> str:
     for node in part:
         name = node.name or ("" if node.origin in lines else variable_at(node.origin))
         lines.add(node.origin)
-        if name and _is_number(node):
+        if name and node.type.shape == SCALAR and node.type.dtype != "bool":
             return name
     return ""
-
-
-def _is_number(signal: Signal) -> bool:
-    return signal.type.shape == SCALAR and signal.type.dtype != "bool"
 
 
 def _name(signal: Signal) -> str:

@@ -42,7 +42,7 @@ def schedule(
         straggler_fractions: Known likewise; see `kungfu.compiler.plan.Plan`.
     """
     shown = (*watched.values(), *(() if straggler_fractions is None else (straggler_fractions,)))
-    results = (*_results(rules), *shown)
+    results = (*(one for rule in rules for one in (rule.gate, *_wanted(rule))), *shown)
     order = topological(results)
     demand = _demand(order, rules=rules, shown=shown)
     piggybacked = tuple(one for one in order if isinstance(one, Collective) and is_piggybacked(one))
@@ -60,11 +60,6 @@ def schedule(
         _with_outputs(after, needed=results),
         straggler_fractions=straggler_fractions,
     )
-
-
-def _results(rules: Iterable[Rule]) -> Iterator[Signal]:
-    for rule in rules:
-        yield from (rule.gate, *_wanted(rule))
 
 
 def _wanted(rule: Rule) -> tuple[Signal, ...]:

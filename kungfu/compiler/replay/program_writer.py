@@ -98,7 +98,7 @@ class ProgramWriter:
         """The cell with one value for each peer."""
         if not cell.shared:
             return cell
-        return self.write(_spread, [cell, _SIZE_CELL], cell.type, shared=False)
+        return self.write(lambda value, size: np.stack([value] * size), [cell, _SIZE_CELL], cell.type, shared=False)
 
     # ---- what the evaluation asks of a backend -------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class ProgramWriter:
             for code, side in ((taken_code, one), (other_code, two)):
                 self.code = code
                 known = side if shared else self.for_each_peer(side)
-                code.append(_instruction(_same, [known.number], result.number))
+                code.append(_instruction(lambda value: value, [known.number], result.number))
             results.append(result)
         before.append(_choice(on, taken_code, other_code))
         self.code = before
@@ -266,14 +266,6 @@ def _choice(on: Cell, then: Sequence[Instruction], otherwise: Sequence[Instructi
             one(cells)
 
     return run
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _spread(value: Any, size: int) -> Any:
-    return np.stack([value] * size)
 
 
 def _diagonal(size: int, values: Any) -> Any:

@@ -99,11 +99,7 @@ def _checksum(data: Any, *, batch_size: int = 0) -> int:
     """Of rows that are spread over the data, to the last digit, and of how these are cut into batches."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
-    return checksum([looks, *(_looked_at(one) for one in leaves)])
-
-
-def _looked_at(leaf: Any) -> Any:
-    return np.asarray(_rows(leaf, spread_rows(leaf.shape)))
+    return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])
 
 
 # ---- batches that are there ------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.framework_internals import flat_metrics
-from kungfu.keras.callbacks import without_writers
+from kungfu.keras.callbacks import verbosity, without_writers
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.keras.handle import Fitted
@@ -129,7 +129,7 @@ class _Sharing:
 
     def _callbacks(self, given: Mapping[str, Any], *, leads: bool) -> Any:
         """Keras' list of them; those that write run on rank 0."""
-        verbose = 2 if given["verbose"] == "auto" else int(given["verbose"])
+        verbose = verbosity(given["verbose"])
         callbacks = keras.callbacks.CallbackList(
             given["callbacks"], add_progbar=verbose != 0, model=self._model, verbose=verbose, epochs=1, steps=None
         )

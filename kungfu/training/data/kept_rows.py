@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class KeptRows:
                 _, here, there = np.intersect1d(indices, one.indices, return_indices=True)
                 new = missing[here]
                 if new.any():
-                    parts.append(_rows(one.batch, there[new]))
+                    parts.append(tf.nest.map_structure(partial(tf.gather, indices=there[new]), one.batch))
                     places.append(here[new])
                     missing[here] = False
         is_new = bool(missing.any())
@@ -68,7 +69,3 @@ class KeptRows:
         if is_new:
             self._loaded.append(_Loaded(epoch, indices, batch))
         return batch
-
-
-def _rows(batch: Any, places: NDArray[np.int64]) -> Any:
-    return tf.nest.map_structure(lambda leaf: tf.gather(leaf, places), batch)

@@ -105,11 +105,14 @@ def batches(
                 plan.sampler.reach(step_slice, members() if here.version else range(step_slice.size))
             # The batch before was not given to the step: the position stands still, and so would this loop.
             if calls() == before:
-                raise _not_given()
+                raise UsageError(
+                    "a batch of training.batches() was not given to the function marked @training.step: the loader "
+                    "follows the steps that were done, so every batch must become one"
+                )
             last, started = _next(plan, here, step_slice, last), before >= 0
             # A peer may have to read for longer than a step may take: it tells the others, who wait for it.
             if _may_read_long(plan, step_slice) and awaited != (step_slice.position, step_slice.version):
-                if not await_others(partial(_is_loaded, ahead, last)):
+                if not await_others(partial(ahead.is_loaded, last)):
                     continue
                 awaited = step_slice.position, step_slice.version
             before = calls()
@@ -120,19 +123,8 @@ def batches(
             yield batch
 
 
-def _not_given() -> UsageError:
-    return UsageError(
-        "a batch of training.batches() was not given to the function marked @training.step: the loader follows the "
-        "steps that were done, so every batch must become one"
-    )
-
-
 def _may_read_long(plan: BatchPlan, step_slice: StepSlice) -> bool:
     return isinstance(plan.sampler, PartitionSampler) and plan.sampler.may_read_long and step_slice.version > 0
-
-
-def _is_loaded(ahead: Prefetch[MicroBatch], micro_batch: MicroBatch, within_s: float) -> bool:
-    return ahead.is_loaded(micro_batch, within_s=within_s)
 
 
 def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> StepSlice:

@@ -41,7 +41,7 @@ class Prefetch(Generic[Key]):
         self._ask_first(key)
         return self._guesses.popleft()[1].result()
 
-    def is_loaded(self, key: Key, *, within_s: float) -> bool:
+    def is_loaded(self, key: Key, within_s: float) -> bool:
         """Whether the key, which `get` is to give next, is loaded within so many seconds, or loading it has failed."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)

@@ -135,7 +135,7 @@ def as_source(data: Any, *, load: Callable[[Any], Any] | None, samples: int | No
     if load is not None or _is_records(data):
         _refuse_samples(samples)
         refuse_unnumbered(data, of="training.batches(load=...)")
-        return Records(data, load or _as_it_is, int(readers))
+        return Records(data, load or (lambda record: record), int(readers))
     # A function of indices: the one thing that does not know its length.
     if callable(data):
         if not isinstance(samples, int | np.integer) or samples < 1:
@@ -171,10 +171,6 @@ def _is_records(data: Any) -> bool:
     array = hasattr(data, "__array__") or hasattr(data, "shape")
     has_items = hasattr(data, "__len__") and hasattr(data, "__getitem__")
     return has_items and not array and not isinstance(data, list | tuple | Mapping | str | bytes)
-
-
-def _as_it_is(record: Any) -> Any:
-    return record
 
 
 def stacked(rows: list[Any]) -> Any:

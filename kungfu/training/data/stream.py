@@ -154,7 +154,9 @@ class Stream:
                 for at, chunk in self._chunks
                 if at < end and at + _length(chunk) > first
             ]
-        return tf.nest.map_structure(lambda *arrays: tf.convert_to_tensor(_joined(arrays)), *pieces)
+        return tf.nest.map_structure(
+            lambda *one: tf.convert_to_tensor(np.concatenate(one) if len(one) > 1 else one[0]), *pieces
+        )
 
     def first_batch_of(self, epoch: int) -> int | None:
         """The checksum of the batch that an epoch begins with; ``None`` where it is not known here.
@@ -230,10 +232,6 @@ class Stream:
             batch = tf.nest.map_structure(lambda array: array[:left], batch)  # the epoch ends here on all peers
         self._chunks.append((self._next, batch))
         self._next += _length(batch)
-
-
-def _joined(arrays: tuple[Any, ...]) -> Any:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _length(chunk: Any) -> int:

@@ -116,7 +116,12 @@ def send(
     extras, summed = added.received(extras)
     extras = _without_checksums(checksum, extras, size)
     # After the message: the means, the agreed signals, and the policies that follow from them.
-    *means, norm_of_means = _corrected(sums, norm_of_sums, norms, expected, extras[0])
+
+    def corrected() -> list[Any]:
+        others = _times(sums, expected, extras[0])
+        return [*others, norms.of_means(others)]
+
+    *means, norm_of_means = _corrected([*sums, norm_of_sums], corrected, expected, extras[0])
 
     def conclude() -> Any:
         carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
@@ -145,8 +150,7 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int
     """
     graph_state = averaging.graph_state
     samples, _, expected = _expected(graph_state)
-    with tf.control_dependencies(list(gradients)):
-        ready = tf.timestamp()
+    ready = _time_after(gradients)
     with tf.control_dependencies([ready]):
         *sums, total = averaging.attachment.all_reduce(
             [*_counted(gradients, samples), tf.reshape(samples, [1])],
@@ -156,7 +160,7 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int
         )
     with tf.control_dependencies([total]):
         waited_s = tf.timestamp() - ready
-    return _rescaled(sums, expected, total[0]), waited_s
+    return _corrected(sums, lambda: _times(sums, expected, total[0]), expected, total[0]), waited_s
 
 
 @dataclass(frozen=True)
@@ -281,30 +285,14 @@ def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
     return [_float(gradient) * inverse for gradient in gradients]
 
 
-def _corrected(sums: Sequence[Any], norm: Any, norms: _GradientNorms, expected: Any, total: Any) -> list[Any]:
-    """The means of the gradients, and their squared norm.
+def _corrected(sums: Sequence[Any], corrected: Callable[[], list[Any]], expected: Any, total: Any) -> list[Any]:
+    """The means of the gradients, and what goes with them.
 
     The sums were weighted by the samples that were expected; where others came, by those that came. Where none came at
     all, the mean is zero, and no variable becomes NaN.
     """
-
-    def corrected() -> list[Any]:
-        means = _times(sums, expected, total)
-        return [*means, norms.of_means(means)]
-
     # Nearly always as many came as were expected, and no gradient is touched again.
-    return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in (*sums, norm)], corrected))
-
-
-def _rescaled(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:
-    """The means alone, as `_corrected` gives them."""
-    return list(
-        tf.cond(
-            tf.equal(expected, total),
-            lambda: [tf.identity(value) for value in sums],
-            lambda: _times(sums, expected, total),
-        )
-    )
+    return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in sums], corrected))
 
 
 def _times(sums: Sequence[Any], expected: Any, total: Any) -> list[Any]:

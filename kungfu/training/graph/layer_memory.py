@@ -229,7 +229,7 @@ def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
     """The message, with the line to write."""
     first = unsaid[0]
     where = line_of(flow.written[id(first.value.handle)])
-    names = ", ".join(f'"{_short(one)}": "sum"' for one in unsaid)
+    names = ", ".join(f'"{"/".join(one.variable.path.split("/")[-2:])}": "sum"' for one in unsaid)
     attribute = attribute_of(first.layer, first.variable) or "variable"
     return (
         f"{type(first.layer).__name__} assigns to its variable {first.variable.path!r} what follows from this peer's "
@@ -240,7 +240,3 @@ def _unsaid(unsaid: Sequence[_Remembered], flow: SampleFlow) -> str:
         f"    attach(..., combine={{{names}}})\n"
         '"sum" adds up what the peers add, "mean" is the mean of their values, "only_first_replica" is rank 0\'s value'
     )
-
-
-def _short(one: _Remembered) -> str:
-    return "/".join(one.variable.path.split("/")[-2:])

@@ -199,7 +199,7 @@ class CompiledStep:
             UsageError: The batch is not of the types and shapes that the step was traced with.
         """
         self.refuse_unlike(tensors)
-        nothing = [(output.shape, output.dtype) for output in self._traced.outputs[1:]]
+        nothing = [([one or 0 for one in output.shape], output.dtype) for output in self._traced.outputs[1:]]
 
         def run() -> list[Any]:
             if offer_every:
@@ -209,7 +209,7 @@ class CompiledStep:
             return [code_of(report), *flat]
 
         def skip() -> list[Any]:
-            return [tf.constant(DONE, tf.int64), *(_nothing(*spec) for spec in nothing)]
+            return [tf.constant(DONE, tf.int64), *(tf.zeros(*spec) for spec in nothing)]
 
         code, *flat = tf.cond(self._parts.graph_state.posts.halted.read_value(), skip, run)
 
@@ -303,10 +303,6 @@ def _shown(shape: Any) -> str:
 def _open_spec(tensor: Any) -> tf.TensorSpec:
     shape = tensor.shape
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
-
-
-def _nothing(shape: Any, dtype: Any) -> Any:
-    return tf.zeros([dimension or 0 for dimension in shape], dtype)
 
 
 def _advance(graph_state: GraphState) -> None:

@@ -59,7 +59,8 @@ def classify(
     weights = list(model.weights)  # type: ignore[attr-defined]
     seeds = [v for v in model.variables if v.name == "seed_generator_state"]  # type: ignore[attr-defined]
     # What counts is what a layer keeps, what is said of it, and whether it has a mean: a counter of steps is shared.
-    averaged = [w for w in weights if id(w) in statistics and _floating(w) and words.get(id(w), "mean") == "mean"]
+    floating = [w for w in weights if id(w) in statistics and tf.as_dtype(w.dtype).is_floating]
+    averaged = [w for w in floating if words.get(id(w), "mean") == "mean"]
     of_rank_0 = [w for w in weights if words.get(id(w)) == "only_first_replica"]
     moving = {id(w) for w in (*averaged, *of_rank_0)}
     shared = [w for w in weights if id(w) not in moving and not any(w is seed for seed in seeds)]
@@ -70,10 +71,6 @@ def classify(
         _named("model", seeds),
         _named("model", of_rank_0),
     )
-
-
-def _floating(variable: object) -> bool:
-    return tf.as_dtype(variable.dtype).is_floating  # type: ignore[attr-defined]
 
 
 def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:

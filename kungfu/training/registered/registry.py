@@ -8,7 +8,7 @@ variables only.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -88,7 +88,8 @@ class Registry:
                 raise UsageError(
                     f"training.register({name!r}): the variable is {known[id(variable)]!r}, which goes along anyway"
                 )
-        return StateClasses(*(_by_class(self.of(kind)) for kind in get_args(Kind)))
+        classes = [self.of(kind).items() for kind in get_args(Kind)]
+        return StateClasses(*({f"registered/{name}": one for name, one in each} for each in classes))
 
     @property
     def has_agreed_values(self) -> bool:
@@ -177,10 +178,6 @@ def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
         room = np.iinfo(dtype)
         return bool(np.all((given >= room.min) & (given <= room.max)))
     return np.can_cast(given.dtype, dtype, "same_kind")
-
-
-def _by_class(registered: Mapping[str, tf.Variable]) -> dict[str, tf.Variable]:
-    return {f"registered/{name}": one for name, one in registered.items()}
 
 
 def _mirrored(name: str, get: Any, put: Any, *, room_bytes: int) -> _Mirrored:

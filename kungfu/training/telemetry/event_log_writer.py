@@ -162,7 +162,8 @@ class EventLogWriter:
         ended = self._under_way
         if after.terms.target_size:
             ended = tuple(one for one in self._under_way if _is_carried_out(one, after.view.size)) or ended
-            self._under_way = tuple(one for one in self._under_way if one not in ended or _is_notice(one))
+            # Peers that their platform takes away are gone, and others may come for them.
+            self._under_way = tuple(one for one in self._under_way if one not in ended or _when(one) == "noticed")
         self._rescale = RescaleEvent(
             step=step,
             rule=_rules_of(ended),
@@ -397,11 +398,6 @@ def _when(request: Asked) -> str:
 def _is_exchange(request: Asked) -> bool:
     """Whether a request replaces peers, whatever the size."""
     return _when(request) == "replaced"
-
-
-def _is_notice(request: Asked) -> bool:
-    """True if peers are taken away by their platform, and others may come for them."""
-    return _when(request) == "noticed"
 
 
 def _is_carried_out(request: Asked, size: int) -> bool:

@@ -88,15 +88,12 @@ def _one_message(tensors: list[Any], *, token: Any, tag: str) -> list[Any]:
     # The scope differs between a graph and its inlined copy; the tag alone is the same on all peers.
     total = engine.load()._allreduce(packed, name=name, ignore_name_scope=True)
     parts = tf.split(total, [*(_count(part) for part in flat), 1], axis=0)[:-1]
-    return [_shaped(tf.cast(part, dtype), like=tensor) for part, tensor in zip(parts, tensors, strict=True)]
+    shaped = [tf.reshape(tf.cast(part, dtype), tf.shape(like)) for part, like in zip(parts, tensors, strict=True)]
+    return [tf.ensure_shape(one, like.shape) for one, like in zip(shaped, tensors, strict=True)]
 
 
 def _count(flat: Any) -> Any:
     return flat.shape[0] if flat.shape[0] is not None else tf.size(flat)
-
-
-def _shaped(flat: Any, *, like: Any) -> Any:
-    return tf.ensure_shape(tf.reshape(flat, tf.shape(like)), like.shape)
 
 
 def _copies(tensors: Sequence[Any]) -> list[Any]:
