@@ -17,7 +17,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
-from kungfu.training.tracing.handles import call_on_host, is_variable
+from kungfu.training.tracing.handles import call_on_host, is_variable, read_handles, write_handles
 from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, order_after_average
 
@@ -145,11 +145,11 @@ class CompiledStep:
 
     def _whole_or_undone(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:
         undo = self._parts.trace.undo
-        before = undo.remembered()
+        before = read_handles(undo)
         try:
             return self._run(micro, tensors)
         except BaseException:  # a message after the first one failed, say: what came before it is done
-            undo.restore(before)
+            write_handles(undo, before)
             raise
 
     def _run(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> list[Any]:

@@ -1,11 +1,8 @@
-"""What a step did to variables, put back before anybody sees it: for two reasons.
+"""What a step did to variables, put back before anybody sees it.
 
 A peer without samples runs the step on a sample that is another peer's. What is equal on all peers (weights, slots,
 counters, registered values) must change there as everywhere; a statistic, a metric or a table of the program must not
-count that sample twice: `BatchRollback`.
-
-A step with several messages moves variables before its last one. Where that one fails, the step is done again on all
-peers, from where it began: `StepUndo`.
+count that sample twice. What a step that fails has moved is put back too: `StepTrace.undo`.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.training.tracing.handles import call_on_host, read_handles, write_handles
 
-__all__ = ["BatchRollback", "StepUndo"]
+__all__ = ["BatchRollback"]
 
 
 class BatchRollback:
@@ -65,26 +62,3 @@ class BatchRollback:
                 return tf.constant(True)
 
         tf.cond(tf.equal(samples, 0), call, lambda: tf.constant(False))
-
-
-class StepUndo:
-    """The variables that a step may move before its last message has come; none in a step with one message.
-
-    Cost:
-        A copy of each of them that the step writes, in every step: its first write goes to other memory.
-    """
-
-    def __init__(self) -> None:
-        self._handles: list[Any] = []
-
-    def covers(self, handles: Sequence[Any]) -> None:
-        """Tracing: the variables with these handles."""
-        self._handles = list(handles)
-
-    def remembered(self) -> list[Any]:
-        """Host: before a step, what they hold."""
-        return read_handles(self._handles)
-
-    def restore(self, before: Sequence[Any]) -> None:
-        """Host: after a step that failed, whatever it has done until then."""
-        write_handles(self._handles, before)

@@ -13,7 +13,6 @@ from kungfu.framework_internals import add_control_inputs, is_in_xla_context, is
 from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.handles import is_variable
 from kungfu.training.tracing.random_streams import RandomStreams
-from kungfu.training.tracing.rollback import StepUndo
 
 __all__ = ["StepTrace", "order_after_average", "refuse_xla"]
 
@@ -33,7 +32,9 @@ class StepTrace:
         self.averages = 0  # calls of training.average()
         self.declared_averages = 1  # as the program says
         self.waited: list[Any] = []  # the seconds that the messages before the last one took, in the graph
-        self.undo = StepUndo()
+        # The handles of what a step may move before its last message has come: where that one fails, the step is done
+        # again on all peers, from where it began. A copy of each that the step writes: its first write takes memory.
+        self.undo: list[Any] = []
         self.undone: list[Any] = []  # handles of what a step that fails leaves as it was, beside what moves early
         self.ended_at: int | None = None  # how many operations the step has when its last message has come
         self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
@@ -188,7 +189,7 @@ class StepTrace:
             self.handles = [one for one in _captured() if id(one) not in self._ours]
             early = self._moved_early
             moved = [one for one in self.handles if early is None or id(one) in early]
-            self.undo.covers(list({id(one): one for one in [*moved, *self.undone]}.values()))
+            self.undo = list({id(one): one for one in [*moved, *self.undone]}.values())
 
 
 def _captured() -> Sequence[Any]:
