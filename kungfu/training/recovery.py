@@ -69,12 +69,11 @@ class Recovery:
         barrier.attachment.leave()
         return failure.prefixed(f"before step {self._barrier.steps() + 1}: ")
 
-    def exchange_begins(self) -> None:
-        """Between two steps the peers begin to exchange something; what the program did before may differ by peer."""
-        self._stage += 1
+    def exchanges(self) -> None:
+        """Between two steps the peers begin to exchange something, or have come to its end here.
 
-    def exchange_ends(self) -> None:
-        """It has come to its end here: this peer is further on than one where it has not."""
+        What the program did before may differ by peer; and this peer is further on than one where it has not ended.
+        """
         self._stage += 1
 
     def step_done(self, *, in_barrier: bool) -> None:

@@ -373,7 +373,7 @@ class StepRunner:
         Raises:
             KungfuError: Too few peers live, or ``together`` raised it.
         """
-        self.recovery.exchange_begins()
+        self.recovery.exchanges()
         # A peer of the view is gone, and the others would wait for it.
         if (lost := self.recovery.lasting_failure()) is not None:
             self._recover(lost)
@@ -384,7 +384,7 @@ class StepRunner:
         except tf.errors.OpError as error:  # peers were lost in a message
             self._recover(error, where=f"between steps {self._steps()} and {self._steps() + 1}")
             return False
-        self.recovery.exchange_ends()
+        self.recovery.exchanges()
         # The seconds since the last message are no step's.
         write_variable(self.graph_state.times.synchronised, math.nan)
         return True

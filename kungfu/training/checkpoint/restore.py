@@ -32,7 +32,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
     """
     manifest = read_manifest(path)
     # Names, shapes and types first: they tell what the program attached otherwise.
-    wrong = list(mismatches(manifest.variables, list(entries(checkpointed.named))))
+    wrong = list(mismatches(manifest.variables, list(entries(checkpointed.classes.all()))))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""
         raise UsageError(
@@ -43,7 +43,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
     # From here on variables are written, so what could fail is done before.
     _check_readable(path)
     checkpointed.root.read(str(path / STATE))
-    _check_same(path, manifest.variables, list(entries(checkpointed.named)))
+    _check_same(path, manifest.variables, list(entries(checkpointed.classes.all())))
     return manifest
 
 

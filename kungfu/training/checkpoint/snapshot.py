@@ -113,11 +113,6 @@ class CheckpointedState:
         root = tf.train.Checkpoint(model=model, **trained, kungfu=tf.train.Checkpoint(**rest))
         return cls(root, classes, tracked_tree(root))
 
-    @property
-    def named(self) -> dict[str, tf.Variable]:
-        """All its variables that are training, by our names, in the same order on all peers."""
-        return self.classes.all()
-
     def snapshot(self, files: Mapping[str, Callable[[], bytes]] = _NO_FILES) -> StateSnapshot:
         """The state as it is now, with the contents of files that go beside it, by their names."""
         return StateSnapshot(self, self.tree.values(), files)
@@ -142,7 +137,7 @@ class StateSnapshot:
     def _entries(self) -> Iterator[VariableEntry]:
         tree = self.checkpointed.tree
         values = {id(one): value for one, value in zip(tree.variables, self.values, strict=True) if one is not None}
-        return entries({name: values[id(one)] for name, one in self.checkpointed.named.items()})
+        return entries({name: values[id(one)] for name, one in self.checkpointed.classes.all().items()})
 
 
 def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
