@@ -17,7 +17,6 @@ from kungfu.training.combined_metrics import PeerPlace
 from kungfu.training.data import BatchPlan
 from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
 from kungfu.training.graph.graph_state import ProgressVariables
-from kungfu.training.graph.step_report import StepPosition
 from kungfu.training.graph.totals import add_up
 from kungfu.training.job_connection import JobConnection
 from kungfu.training.registered.sync import PeerGroup
@@ -35,6 +34,11 @@ class JobLoop:
 
     def __init__(self, training: Training) -> None:
         self._training, self._runner = training, training._runner
+        runner, barrier = self._runner, self._runner.barrier
+        self.position, self.meet, self.share_memory = runner.position, runner.meet, runner.share_memory
+        self.count_epochs, self.finish, self.abandon = runner.count_epochs, runner.finish, runner.abandon
+        self.complete_state, self.average_statistics = barrier.complete_state, barrier.average_statistics
+        self.resumed_file = barrier.between_steps.checkpoints.resumed_file
         self._conclude: Callable[[], Any] | None = None  # of the step that is being traced
 
     # ---- the phase -------------------------------------------------------------------------------------------------
@@ -47,17 +51,9 @@ class JobLoop:
         """A file of every checkpoint, beside the state; ``content`` is called between two steps, on rank 0."""
         self._runner.barrier.between_steps.checkpoints.files[name] = content
 
-    def resumed_file(self, name: str) -> bytes | None:
-        """That file of the checkpoint that this run goes on from; ``None`` where there is none."""
-        return self._runner.barrier.between_steps.checkpoints.resumed_file(name)
-
     def keep_more(self) -> None:
         """This loop gives peers of a new view more than what is registered: it says when they have it."""
         self._runner.barrier.between_steps.has_more = True
-
-    def complete_state(self) -> None:
-        """In a meeting: this peer has all that this loop gives; from now on it holds the state of the job."""
-        self._runner.barrier.complete_state()
 
     def end_phase(self, connection: JobConnection, content: Callable[[], bytes]) -> None:
         """Training is over, but for the last barrier; ``content`` packs what it came to."""
@@ -117,10 +113,6 @@ class JobLoop:
         """Whether a policy reads the loss."""
         return bool({"loss", "mean_loss"} & self._training._averaging.program.plan.sources)
 
-    def share_memory(self, known: Sequence[Any]) -> None:
-        """Makes the memory of layers that of the job; see `LayerMemory.share`."""
-        self._runner.share_memory(known)
-
     def sum_before(self, *values: Any, tag: str) -> list[Any]:
         """Graph: sums over the peers, in a message of their own before that of the gradients; the step goes on with it.
 
@@ -169,10 +161,6 @@ class JobLoop:
         alone = isinstance(self._runner.barrier.membership, StandaloneMembership)
         return alone or self.position().version > 0
 
-    def position(self) -> StepPosition:
-        """Where the run is."""
-        return self._runner.position()
-
     def batches(
         self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool], attend: Callable[[], None]
     ) -> Iterator[Any]:
@@ -182,14 +170,6 @@ class JobLoop:
         """
         self._runner.takes(plan, described=described, accumulation=None)
         return self._runner.batches(plan, over=over, attend=attend)
-
-    def count_epochs(self, *, done_before: int, epochs: int, fit: int) -> None:
-        """How the program counts its epochs, for the record: before this run, in it, and which fit it is."""
-        self._runner.count_epochs(done_before=done_before, epochs=epochs, fit=fit)
-
-    def meet(self, together: Callable[[PeerGroup], None]) -> bool:
-        """Holds a meeting between two steps; False where peers were lost over it, see `StepRunner.meet`."""
-        return self._runner.meet(together)
 
     def meet_after_training(self, together: Callable[[PeerGroup], None], *, what: str) -> str:
         """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
@@ -218,14 +198,6 @@ class JobLoop:
         """Whether this peer has trained to the end, in a view that no other one has followed."""
         return self._runner.is_over and not self._runner.left and self.has_view and self._runner.is_newest()
 
-    def finish(self, attend: Callable[[], None]) -> None:
-        """The last barrier; ``attend`` holds the last meetings in each view that comes to it."""
-        self._runner.finish(attend)
-
-    def average_statistics(self) -> None:
-        """In a meeting: what layers keep of the data becomes its mean over the peers."""
-        self._runner.barrier.average_statistics()
-
     def shared_variables(self) -> list[tf.Variable]:
         """Those of model, optimizers and policies that are equal on all peers between two steps."""
         return list(self._runner.barrier.state.classes.shared.values())
@@ -234,7 +206,3 @@ class JobLoop:
         """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
         classes = self._runner.barrier.state.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
-
-    def abandon(self) -> None:
-        """An error ends the loop before training is over."""
-        self._runner.abandon()
