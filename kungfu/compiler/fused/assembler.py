@@ -1,4 +1,8 @@
-"""The assembler: a backend that computes nothing, and writes the evaluation of a plan down as bytecode."""
+"""The assembler: a backend that computes nothing, and writes the evaluation of a plan down as bytecode.
+
+Bytecode is what one side of a step computes, one instruction a line, for the native op `KungfuEvaluate`;
+``kungfu/native/policy/bytecode.h`` says what the lines mean.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,35 @@ from itertools import count
 import numpy as np
 
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare
-from kungfu.compiler.fused.bytecode import Bytecode, Register, literal
 from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["SUMMED", "Assembler", "after_sync", "before_sync"]
+__all__ = ["SUMMED", "Assembler", "Bytecode", "after_sync", "before_sync"]
 
 SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked values
 
 _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}
+
+
+@dataclass(frozen=True, eq=False)
+class Register:
+    """Where a value stands while bytecode runs."""
+
+    number: int
+    type: SignalType
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """The text, and what the op is given beside it: states by their place among the fields of all folds, inputs by
+    name; and the dtypes of the vectors that it gives."""
+
+    text: str
+    states: tuple[int, ...]
+    inputs: Mapping[str, DType]
+    results: tuple[DType, ...]
 
 
 def before_sync(plan: Plan) -> Bytecode:
@@ -116,7 +138,7 @@ class Assembler:
 
     def constant(self, value: bool | int | float, dtype: DType) -> Register:
         # By its text in its own precision: one register for equal constants, NaN among them.
-        text = literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
+        text = _literal(float(np.float32(value)) if dtype == "float32" else value, dtype=dtype)
         if (dtype, text) not in self.constants:
             self.constants[dtype, text] = self.register(SignalType(dtype))
         return self.constants[dtype, text]
@@ -210,3 +232,8 @@ class Assembler:
 
 def _numbered(word: str, registers: Iterable[Register]) -> str:
     return " ".join([word, *(str(one.number) for one in registers)])
+
+
+def _literal(value: bool | int | float, *, dtype: DType) -> str:
+    """A constant in bytecode's words: a float to its last bit."""
+    return float(value).hex() if dtype == "float32" else str(int(value))
