@@ -13,7 +13,7 @@ from dataclasses import replace
 from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rule
-from kungfu.control.action import changes_membership, operands, rewired
+from kungfu.control.action import changes_membership, rewired
 from kungfu.control.budget import Credit, Taken, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
@@ -52,8 +52,8 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     every = _distinct(_rate_limited(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.event == "rescale")
-    signals = tuple(signal for rule in rules for signal in _signals(rule))
-    shared = simplify((*signals, *(signal for rule in on_rescale for signal in _signals(rule))))
+    signals = tuple(signal for rule in rules for signal in rule.roots)
+    shared = simplify((*signals, *(signal for rule in on_rescale for signal in rule.roots)))
     planned = tuple(_rewired(rule, shared=shared) for rule in rules)
     watched = _watched(signals, shared=shared)
     plan = schedule(planned, watched=watched, straggler_fractions=_straggler_fractions(signals, shared=shared))
@@ -136,12 +136,6 @@ def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
         name = distinct_name(rule.name, taken=given)
         given[name] = replace(rule, name=name)
     return tuple(given.values())
-
-
-def _signals(rule: Rule) -> Iterator[Signal]:
-    yield from (rule.gate, rule.when, rule.fires)
-    yield from operands(rule.action)
-    yield from rule.inputs.values()
 
 
 def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:

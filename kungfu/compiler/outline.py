@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
 from kungfu.compiler.plan import Plan
 from kungfu.compiler.serialize import node_numbers, record_to_json
 from kungfu.signal import Constant, Fold, Signal, topological
@@ -58,7 +58,7 @@ def _owners(plan: Plan) -> dict[Signal, str]:
     """The first rule that needs a node, by node."""
     owners: dict[Signal, str] = {}
     for rule in (*plan.rules, *plan.on_rescale):
-        for node in topological(roots_of(rule)):
+        for node in topological(rule.roots):
             owners.setdefault(node, rule.name)
     return owners
 

@@ -24,6 +24,7 @@ from kungfu.control.action import (
     SetLearningRate,
     Stop,
     Unit,
+    operands,
     target_of,
 )
 from kungfu.control.budget import Budget
@@ -112,6 +113,11 @@ class Rule:
     def when(self) -> Signal:
         """What must hold in those steps."""
         return self.trigger.predicate
+
+    @property
+    def roots(self) -> tuple[Signal, ...]:
+        """Every signal that the rule is made of, at its surface."""
+        return (self.gate, self.when, self.fires, *operands(self.action), *self.inputs.values())
 
     def showing(self, **values: Signal | float) -> Rule:
         """The rule whose record shows these values beside a decision, in place of what its target is made of.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kungfu.compiler.explain.labels import is_plain, roots_of
+from kungfu.compiler.explain.labels import is_plain
 from kungfu.compiler.plan import Plan
 from kungfu.signal import Signal, topological
 
@@ -40,5 +40,5 @@ def folding_of(plan: Plan) -> Folding:
 
 def _roots(plan: Plan) -> Iterator[Signal]:
     for rule in (*plan.rules, *plan.on_rescale):
-        yield from roots_of(rule)
+        yield from rule.roots
     yield from plan.watched_signals.values()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kungfu.compiler.explain.folding import folding_of
-from kungfu.compiler.explain.labels import Labels, does, is_number, is_plain, labels_of, made, roots_of
+from kungfu.compiler.explain.labels import Labels, does, is_number, is_plain, labels_of, made
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import Plan
 from kungfu.control import Rule
@@ -88,7 +88,7 @@ def _kind(node: Signal) -> GraphKind:
 
 
 def _rule(rule: Rule, labels: Labels, places: dict[Signal, int]) -> GraphNode:
-    found = (one for root in roots_of(rule) for one in _nearest(root, places))
+    found = (one for root in rule.roots for one in _nearest(root, places))
     kind = "" if rule.mode == "acting" else f" ({rule.mode})"
     how = f"fires where {labels[rule.fires]}: {does(rule.action, labels)}"
     return GraphNode(f"{rule.name}{kind}", "rule", how, "", "", tuple(dict.fromkeys(places[one] for one in found)))

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 
 from kungfu.compiler.plan import Plan
-from kungfu.control import Action, Call, Rescale, Rule, SetGlobalBatchSize, SetLearningRate
+from kungfu.control import Action, Call, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import operands
 from kungfu.control.rule import distinct_name
 from kungfu.errors import InternalError
 from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact, topological
 from kungfu.signal.source_location import variable_at
 
-__all__ = ["Labels", "does", "is_number", "is_plain", "labels_of", "made", "roots_of", "steps"]
+__all__ = ["Labels", "does", "is_number", "is_plain", "labels_of", "made", "steps"]
 
 Labels = Mapping[Signal, str]
 
@@ -23,7 +23,7 @@ def labels_of(plan: Plan) -> Labels:
 
     Leaves, and what is a function of step and size alone, stand as themselves.
     """
-    order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in roots_of(rule))))
+    order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
     given = _names(plan, order)
     labels: dict[Signal, str] = {}
     numbers = count(1)
@@ -63,11 +63,6 @@ def is_plain(node: Signal) -> bool:
 def is_number(label: str) -> bool:
     """Whether a label is a number in place of a name."""
     return label.startswith("%") and label[1:].isdecimal()
-
-
-def roots_of(rule: Rule) -> tuple[Signal, ...]:
-    """Every signal that a rule is made of, at its surface."""
-    return (rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.inputs.values())
 
 
 def made(node: Signal, labels: Labels) -> str:

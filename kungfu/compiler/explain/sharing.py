@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kungfu.compiler.explain.labels import roots_of
 from kungfu.compiler.plan import Plan
 from kungfu.signal import NEST, Collective, Fold, Signal, topological
 
@@ -61,7 +60,7 @@ def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
             continue
         wishes = [name for name in rule.candidates if name in rule.inputs]
         for name in wishes or [rule.name]:
-            roots = (rule.inputs[name],) if wishes else roots_of(rule)
+            roots = (rule.inputs[name],) if wishes else rule.roots
             parts[name] = (*parts.get(name, ()), *roots)
     return parts
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from kungfu.compiler.explain.costs import cost_lines, counted, length
 from kungfu.compiler.explain.folding import Folding, folding_of
-from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, roots_of, steps
+from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
 from kungfu.compiler.explain.sharing import Shared, shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
@@ -117,7 +117,7 @@ def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
     yield "  looks in every barrier in which the size changes"
     yield f"  fires where {words.labels[rule.fires]}: {does(rule.action, words.labels)}"
     yield f"  logs {_seen(rule, words.labels)}"
-    for node in topological(roots_of(rule)):
+    for node in topological(rule.roots):
         if not is_plain(node) and node not in words.shown:
             words.shown.add(node)
             yield f"    {_node(node, words)}"

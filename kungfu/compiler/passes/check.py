@@ -75,7 +75,7 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
 
 
 def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
-    for node in topological((rule.gate, rule.when, rule.fires, *operands(rule.action), *rule.inputs.values())):
+    for node in topological(rule.roots):
         if isinstance(node, Source) and node.owner is not None and node.owner is not job:
             raise PolicyError(
                 f"policy {policy!r} uses {node.written} ({node.origin}) of another attach: each has signals of "
