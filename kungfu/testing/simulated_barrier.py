@@ -23,7 +23,7 @@ from kungfu.rule_requests import (
     requests_of,
     within_replacements,
 )
-from kungfu.runtime.core.barrier import Decision, Prepared, decide, with_settings
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.terms import RunPosition, Terms
@@ -93,15 +93,15 @@ class SimulatedBarrier:
         Returns:
             The rules on a rescale that fired, in the order of a real barrier.
         """
-        self.brought, prepared = [], self._prepared()
-        if not self.posted and prepared is None and not self.job.terms.departing:
+        self.brought, offer = [], self._offer()
+        if not self.posted and offer is None and not self.job.terms.departing:
             # No message has brought a post.
             self.posted = list(fired)
         else:
             due, self.posted = [*self.posted, *fired], []
-            self._decide(due, prepared, fractions)
+            self._decide(due, offer, fractions)
         job, changes = self.job, any(changes_membership(one.action) for one in self.posted)
-        admits = bool(job.terms.departing) or self._prepared(ahead=1) is not None
+        admits = bool(job.terms.departing) or self._offer(ahead=1) is not None
         job.barrier_due = bool(self.posted) or admits
         job.change_due = changes or admits
         return self.brought
@@ -112,7 +112,7 @@ class SimulatedBarrier:
             if isinstance(fired.action, Call):
                 self._take_up(fired, call_last_hook(fired, fired.action, size=self.job.size))
 
-    def _decide(self, due: Sequence[FiredRule], prepared: Prepared | None, fractions: Sequence[float]) -> None:
+    def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
         """The decision of a barrier is in force."""
         self.job.clocks.after_barrier = True
         job, start = self.job, self.job.model.start
@@ -125,7 +125,7 @@ class SimulatedBarrier:
             job.terms,
             Limits(start.min_size, start.max_size),
             requests=tuple(requests_of(due, view, call=self._call)),
-            prepared=prepared,
+            offer=offer,
             adjust=self._adjusted,
             speeds=speeds,
         )
@@ -141,12 +141,12 @@ class SimulatedBarrier:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests
 
-    def _prepared(self, *, ahead: int = 0) -> Prepared | None:
+    def _offer(self, *, ahead: int = 0) -> JoinerOffer | None:
         """The agent's offer, once the peers that it prepares are ready; or so many steps ``ahead``."""
         joining, job = self.joining, self.job
         if joining is None or job.step + ahead < joining.due_step or job.clocks.total_s < joining.due_s:
             return None
-        return Prepared(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
+        return JoinerOffer(tuple(_peer(number) for number in joining.ready), joining.missing, NO_SLOT)
 
     def _adjusted(self, before: View, decision: Decision) -> Terms:
         """The terms of a decision, with what rules on a rescale and other rules set."""

@@ -41,7 +41,7 @@ from dataclasses import replace
 
 from kungfu.runtime.core.next_membership import (
     Decision,
-    Prepared,
+    JoinerOffer,
     Situation,
     is_under_way,
     next_membership,
@@ -52,7 +52,7 @@ from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_
 from kungfu.runtime.core.view import NO_SPEEDS, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Adjust", "Decision", "Prepared", "as_decided", "decide", "with_settings"]
+__all__ = ["Adjust", "Decision", "JoinerOffer", "as_decided", "decide", "with_settings"]
 
 # The terms that follow from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]
@@ -69,7 +69,7 @@ def decide(
     limits: Limits,
     *,
     requests: Sequence[Asked] = (),
-    prepared: Prepared | None = None,
+    offer: JoinerOffer | None = None,
     adjust: Adjust = as_decided,
     speeds: Mapping[int, float] = NO_SPEEDS,
 ) -> Decision:
@@ -80,7 +80,7 @@ def decide(
         terms: Its terms.
         limits: The least and the most peers of the job.
         requests: What the barrier is asked for.
-        prepared: The agent's newest offer, if there is one.
+        offer: The agent's newest offer, if there is one.
         adjust: Makes the terms of what was decided about the membership; see `with_settings`.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
 
@@ -95,8 +95,8 @@ def decide(
     merged = merge(one for one in requests if not is_under_way(one, terms, limits, view))
     ends = any(isinstance(one.what, StopTraining) for one in merged.settings)
     # Nobody has to come to training that ends.
-    prepared = None if ends else prepared
-    decision = next_membership(Situation(view, terms, limits, merged.of_membership, prepared, speeds))
+    offer = None if ends else offer
+    decision = next_membership(Situation(view, terms, limits, merged.of_membership, offer, speeds))
     if ends:
         decision = without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:

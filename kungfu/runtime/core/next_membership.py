@@ -57,11 +57,11 @@ from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Decision", "Prepared", "Situation", "is_under_way", "next_membership", "without_joiners"]
+__all__ = ["Decision", "JoinerOffer", "Situation", "is_under_way", "next_membership", "without_joiners"]
 
 
 @dataclass(frozen=True)
-class Prepared:
+class JoinerOffer:
     """What the agent says of the peers that it was told to prepare.
 
     Args:
@@ -114,7 +114,7 @@ class Situation:
         terms: Its terms.
         limits: The least and the most peers of the job.
         requests: Those that are carried out; the first one asks for a size, if one does.
-        prepared: The agent's newest offer, if there is one.
+        offer: The agent's newest offer, if there is one.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
     """
 
@@ -122,7 +122,7 @@ class Situation:
     terms: Terms
     limits: Limits
     requests: Sequence[Asked]
-    prepared: Prepared | None
+    offer: JoinerOffer | None
     speeds: Mapping[int, float]
 
     @property
@@ -158,7 +158,7 @@ def next_membership(at: Situation) -> Decision:
     if at.requests and isinstance(lead := at.requests[0].what, Resize):
         # Only a size is requested: of two sizes one was chosen.
         return _resize(at, lead)
-    if at.prepared is not None and at.terms.target_size > 0:
+    if at.offer is not None and at.terms.target_size > 0:
         # The agent offers peers for the change that is under way.
         return _change_size(at, at.terms.target_size, asked=_under_way(view, at.terms), preparing=True)
     # A barrier for something else, a checkpoint say.
@@ -198,7 +198,7 @@ def _resize(at: Situation, request: Resize) -> Decision:
 
 def _change_size(at: Situation, target: int, *, asked: int, preparing: bool) -> Decision:
     """The change to ``target`` peers; ``asked`` are under way, if the agent was ``preparing`` any."""
-    view, terms, prepared = at.view, at.terms, at.prepared
+    view, terms, offer = at.view, at.terms, at.offer
     if target < view.size:
         # A shrink needs nobody's preparation.
         return _shrink(at, target, preparing=preparing)
@@ -208,10 +208,10 @@ def _change_size(at: Situation, target: int, *, asked: int, preparing: bool) -> 
         terms = replace(terms, target_size=0, replacement_refused=refused)
         return Decision(view, terms, target if preparing else None)
     coming = target - view.size + len(terms.leaving)
-    if prepared is None or not _accounts_for(prepared, asked, view) or coming > asked:
+    if offer is None or not _accounts_for(offer, asked, view) or coming > asked:
         # Peers have yet to be prepared: for the first time, or more of them, or again after an older offer.
         return Decision(view, replace(terms, target_size=target), target + len(terms.leaving))
-    return _admit_offered(at, target, prepared)
+    return _admit_offered(at, target, offer)
 
 
 def _shrink(at: Situation, target: int, *, preparing: bool) -> Decision:
@@ -254,11 +254,11 @@ def _let_departing_leave(at: Situation) -> Decision:
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
 
 
-def _admit_offered(at: Situation, target: int, prepared: Prepared) -> Decision:
+def _admit_offered(at: Situation, target: int, offer: JoinerOffer) -> Decision:
     """The offered peers join, first those in whose place others leave."""
     view, terms = at.view, at.terms
     leaving = sorted(terms.leaving, key=lambda peer: at.speeds[peer] if is_slow(peer, at.speeds) else math.inf)
-    welcome = prepared.ready[: target - view.size + len(leaving)]
+    welcome = offer.ready[: target - view.size + len(leaving)]
     going = leaving[: len(welcome)]
     reached = view.size + len(welcome) - len(going)
     terms = replace(terms, refused_size=target if reached < target else terms.refused_size)
@@ -275,11 +275,11 @@ def _admit_offered(at: Situation, target: int, prepared: Prepared) -> Decision:
     return Decision(*_with_batch_of_size(view, view.changed(leave=going, join=welcome), terms))
 
 
-def _accounts_for(prepared: Prepared, asked: int, view: View) -> bool:
+def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
     """Whether an offer is the newest one. One with a member of the view is old: peers were lost since, and others are
     asked for."""
-    joined = any(view.rank_of(peer.id) is not None for peer in prepared.ready)
-    return not joined and len(prepared.ready) + len(prepared.missing) == asked
+    joined = any(view.rank_of(peer.id) is not None for peer in offer.ready)
+    return not joined and len(offer.ready) + len(offer.missing) == asked
 
 
 # ---- peers by name ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -24,8 +24,8 @@ __all__ = [
     "from_exit",
     "from_failure",
     "from_loss_report",
+    "from_offer",
     "from_peer",
-    "from_prepared",
     "from_shadow",
     "from_terms",
     "from_view",
@@ -34,8 +34,8 @@ __all__ = [
     "to_exit",
     "to_failure",
     "to_loss_report",
+    "to_offer",
     "to_peer",
-    "to_prepared",
     "to_shadow",
     "to_terms",
     "to_view",
@@ -66,7 +66,7 @@ from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 # Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.
 _DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
 from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
-from_prepared, to_prepared = converters(Prepared, pb.PreparedPeers)
+from_offer, to_offer = converters(JoinerOffer, pb.JoinerOffer)
 
 # ---- programs ----------------------------------------------------------------------------------------------------
 

@@ -384,7 +384,7 @@ class FailureAnnouncement(_message.Message):
     how: str
     def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
-class PreparedPeers(_message.Message):
+class JoinerOffer(_message.Message):
     __slots__ = ("ready", "missing", "reason", "parts", "number")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")

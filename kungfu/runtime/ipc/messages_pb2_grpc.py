@@ -56,7 +56,7 @@ class PeerServiceStub(object):
                 _registered_method=True)
         self.OfferJoiners = channel.unary_unary(
                 '/kungfu.v1.PeerService/OfferJoiners',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JoinerOffer.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.AnnounceFailure = channel.unary_unary(
@@ -196,7 +196,7 @@ def add_PeerServiceServicer_to_server(servicer, server):
             ),
             'OfferJoiners': grpc.unary_unary_rpc_method_handler(
                     servicer.OfferJoiners,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JoinerOffer.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'AnnounceFailure': grpc.unary_unary_rpc_method_handler(
@@ -368,7 +368,7 @@ class PeerService(object):
             request,
             target,
             '/kungfu.v1.PeerService/OfferJoiners',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreparedPeers.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.JoinerOffer.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

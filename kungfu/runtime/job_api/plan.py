@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.cluster.events import OfferJoiners
 from kungfu.runtime.core.cluster.joiners import on_size_wanted
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
@@ -128,13 +127,13 @@ def _carried_out(
     batch = context.batch or 0
     terms, missing = Terms(global_batch_size=batch, batch_per_peer=batch / before.size), 0
     requests: tuple[Asked, ...] = (external,)
-    prepared = None
+    offer = None
     for _ in range(_BARRIERS):
-        decision = decide(view, terms, context.limits, requests=requests, prepared=prepared, speeds=speeds)
-        view, terms, requests, prepared = decision.view, decision.terms, (), None
+        decision = decide(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds)
+        view, terms, requests, offer = decision.view, decision.terms, (), None
         if decision.prepare is not None:
-            cluster, prepared = _prepared(replace(cluster, view=view), decision, now)
-            missing += len(prepared.missing)
+            cluster, offer = _offer(replace(cluster, view=view), decision, now)
+            missing += len(offer.missing)
         # All peers are there, and nobody is about to leave.
         elif not terms.departing:
             break
@@ -148,15 +147,15 @@ def _carried_out(
     )
 
 
-def _prepared(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, Prepared]:
+def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:
     """The joiners that the agent would offer, if all of them came."""
     wanted, leaving = decision.prepare or 0, decision.terms.leaving
     after, commands = on_size_wanted(cluster, wanted, now, host=decision.host, leaving=leaving)
     # Those without a slot are still to be offered as missing, or have been, where nobody else is on the way.
-    offered = [one.prepared.missing for one in commands if isinstance(one, OfferJoiners)]
+    offered = [one.missing for one in commands if isinstance(one, JoinerOffer)]
     lacking = len(after.missing) + len(after.hosts.queue) + sum(map(len, offered))
     ready = tuple(Peer(peer, "") for peer in sorted(after.starting))
-    return after, Prepared(ready, tuple(range(-lacking, 0)), NO_SLOT if lacking else "")
+    return after, JoinerOffer(ready, tuple(range(-lacking, 0)), NO_SLOT if lacking else "")
 
 
 def _planned(peers: list[int], cluster: Cluster, hosts: Mapping[int, str]) -> tuple[PlannedPeer, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kungfu.event_log.events import LoggedEvent
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -48,7 +48,7 @@ class BarrierResult:
         requests: The requests for a size or about peers that the leader carried out together; the first one asks for a
             size, if one does.
         superseded: Those that it passed over; known to the leader only.
-        prepared: The agent's offer that the leader decided with; known to the leader only.
+        offer: The agent's offer that the leader decided with; known to the leader only.
         parts: Seconds that the parts took, by name.
         recovery: How this peer goes on, where others were lost.
         sources: The ranks of the view after it that held the state when that view began.
@@ -60,7 +60,7 @@ class BarrierResult:
     after: PeerState
     requests: tuple[Asked, ...] = ()
     superseded: tuple[Superseded, ...] = ()
-    prepared: Prepared | None = None
+    offer: JoinerOffer | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     recovery: LossRecovery | None = None
     sources: tuple[int, ...] = ()

@@ -241,15 +241,13 @@ class Membership:
         started, parts = time.monotonic(), dict[str, float]()
         arrival, names, digest = self._next_arrival(before, state, requests, shadows, compared)
         parts["barrier/digest"] = time.monotonic() - started
-        prepared = self._service.take_offer() if before.rank == 0 else None
+        offer = self._service.take_offer() if before.rank == 0 else None
         made: Decision | None = None
 
         def decision() -> Decision:
             nonlocal made
             limits = self._settings.limits
-            made = decide(
-                before.view, terms, limits, requests=requests, prepared=prepared, adjust=adjust, speeds=speeds
-            )
+            made = decide(before.view, terms, limits, requests=requests, offer=offer, adjust=adjust, speeds=speeds)
             return made
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
@@ -262,7 +260,7 @@ class Membership:
         after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
         stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
         self._apply(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
-        return BarrierResult(before, after, taken, superseded, prepared, parts, sources=stayers, slow=slow)
+        return BarrierResult(before, after, taken, superseded, offer, parts, sources=stayers, slow=slow)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""

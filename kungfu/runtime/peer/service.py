@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description
 from kungfu.runtime.core.request import Asked, SaveCheckpoint, StopTraining
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_description, from_failure, to_asked, to_prepared
+from kungfu.runtime.ipc.convert import from_description, from_failure, to_asked, to_offer
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
 from kungfu.runtime.peer.data_position import OwnPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
@@ -64,7 +64,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._newest = (0, 0)  # the version and the term of the last admission
         self._preparing = threading.Lock()
         self._prepared: tuple[int, str] | None = None
-        self._offer: Prepared | None = None
+        self._offer: JoinerOffer | None = None
         self._external_requests: list[Asked] = []
         self._kept: set[str] = set()  # ids of requests for checkpoints
         self.description = Description()
@@ -130,13 +130,13 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             )
         return pb.Ack()
 
-    def OfferJoiners(self, request: pb.PreparedPeers, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    def OfferJoiners(self, request: pb.JoinerOffer, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             # A repetition, since the answer was lost, or an older offer.
             if request.number and request.number <= self._offered:
                 return pb.Ack()
             self._offered = request.number or self._offered
-            self._offer = to_prepared(request)
+            self._offer = to_offer(request)
         self._on_offer()
         return pb.Ack()
 
@@ -240,7 +240,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         with self._changed:
             return any(isinstance(external.what, StopTraining) for external in self._external_requests)
 
-    def take_offer(self) -> Prepared | None:
+    def take_offer(self) -> JoinerOffer | None:
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
         with self._changed:
             offer, self._offer = self._offer, None

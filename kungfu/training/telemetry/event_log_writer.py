@@ -296,8 +296,8 @@ class EventLogWriter:
         self.ended()
 
     def _parts_s(self, result: BarrierResult) -> dict[str, float]:
-        prepared = dict(result.prepared.parts) if result.prepared else {}
-        parts = {**prepared, **{name: seconds for name, seconds in result.parts.items() if "/" not in name}}
+        offered = result.offer.parts if result.offer else {}
+        parts = {**offered, **{name: seconds for name, seconds in result.parts.items() if "/" not in name}}
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, result: BarrierResult) -> list[Superseded]:
@@ -340,9 +340,9 @@ class EventLogWriter:
 
     def _unmet(self, result: BarrierResult) -> None:
         """Peers that were awaited did not come, or not all: the run goes on without them, and says so once."""
-        before, after, prepared = result.before, result.after, result.prepared
+        before, after, offer = result.before, result.after, result.offer
         # All have come; or others are awaited still.
-        if not self._leading or prepared is None or not prepared.missing or after.terms.target_size:
+        if not self._leading or offer is None or not offer.missing or after.terms.target_size:
             return
         assert before is not None
         asked = after.terms.refused_size or before.terms.target_size or after.view.size
@@ -351,7 +351,7 @@ class EventLogWriter:
             rule=_rules_of(self._under_way),
             asked=asked,
             size=after.view.size,
-            reason=prepared.reason,
+            reason=offer.reason,
             peers=tuple(peer for peer in stay if peer not in after.terms.departing),
         )
         self._record("events", refused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.next_membership import is_under_way
 from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
@@ -42,12 +42,12 @@ def decided(
     *,
     asked: Asked | Requests | None = None,
     outside: Asked | None = None,
-    prepared: Prepared | None = None,
+    offer: JoinerOffer | None = None,
 ) -> Decision:
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     given = requests if outside is None else (replace(outside, id="r"), *requests)
-    decision = decide(view, terms, limits, requests=given, prepared=prepared)
+    decision = decide(view, terms, limits, requests=given, offer=offer)
     news = [one for one in given if not is_under_way(one, terms, limits, view)]
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, news))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, Prepared
+from kungfu.runtime.core.barrier import Decision, JoinerOffer
 from kungfu.runtime.core.request import Asked, Keep, Leave, SetBatch
 from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings
 from kungfu.runtime.core.view import View
@@ -20,8 +20,8 @@ def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms 
     """Two barriers: one that asks for peers, one at which they are all there."""
     view = view_of(size)
     asked = decided(view, terms or terms_of(size), LIMITS, asked=size_request(target, keep))
-    offer = Prepared(peers(*range(100, 100 + target - size)))
-    return decided(view, asked.terms, LIMITS, prepared=offer)
+    offer = JoinerOffer(peers(*range(100, 100 + target - size)))
+    return decided(view, asked.terms, LIMITS, offer=offer)
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
@@ -38,21 +38,21 @@ def test_a_larger_request_prepares_peers_while_the_view_stays() -> None:
 
 
 def test_prepared_peers_join_behind_the_others() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=Prepared(peers(8, 7)))
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, offer=JoinerOffer(peers(8, 7)))
     assert decision.view == View(6, peers(0, 1, 7, 8))
     assert decision.terms == Terms(128, 32.0, target_size=0, refused_size=0)
 
 
 def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
-    offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    offer = JoinerOffer(peers(7), missing=(8,), reason="peer 8: ended")
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, offer=offer)
     assert decision.view.ids == (0, 1, 7)
     assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
 
 
 def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
-    offer = Prepared((), missing=(7, 8), reason="ended")
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer)
+    offer = JoinerOffer((), missing=(7, 8), reason="ended")
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, offer=offer)
     assert decision.view == view_of(2)
     assert (decision.terms.target_size, decision.terms.refused_size, decision.prepare) == (0, 4, 2)
 
@@ -61,35 +61,35 @@ def test_when_nobody_came_the_view_stays_and_triggers_are_free_again() -> None:
 
 
 def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(6), prepared=Prepared(peers(7, 8)))
+    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(6), offer=JoinerOffer(peers(7, 8)))
     assert decision == Decision(view_of(2), terms_of(2, target=6), prepare=6)
 
 
-@pytest.mark.parametrize("older", [Prepared(peers(7), missing=(8,)), Prepared(peers(7, 8, 9))])
-def test_an_offer_that_was_made_for_an_older_request_is_passed_over_for_a_new_one(older: Prepared) -> None:
+@pytest.mark.parametrize("older", [JoinerOffer(peers(7), missing=(8,)), JoinerOffer(peers(7, 8, 9))])
+def test_an_offer_that_was_made_for_an_older_request_is_passed_over_for_a_new_one(older: JoinerOffer) -> None:
     waiting = terms_of(2, target=3) if len(older.ready) == 3 else terms_of(2, target=6)
-    decision = decided(view_of(2), waiting, LIMITS, prepared=older)
+    decision = decided(view_of(2), waiting, LIMITS, offer=older)
     assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
 
 
 def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_one() -> None:
     survivors, terms = view_of(3), terms_of(3, target=4)  # one of four was lost after the last of them had joined
-    decision = decided(survivors, terms, LIMITS, prepared=Prepared(survivors.peers[-1:]))
+    decision = decided(survivors, terms, LIMITS, offer=JoinerOffer(survivors.peers[-1:]))
     assert decision == Decision(survivors, terms, prepare=4)
 
 
 def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_wish() -> None:
-    late = Prepared(peers(7, 8))
-    assert decided(view_of(2), terms_of(2), LIMITS, prepared=late) == Decision(view_of(2), terms_of(2))
-    decision = decided(view_of(2), terms_of(2), LIMITS, asked=size_request(4), prepared=late)
+    late = JoinerOffer(peers(7, 8))
+    assert decided(view_of(2), terms_of(2), LIMITS, offer=late) == Decision(view_of(2), terms_of(2))
+    decision = decided(view_of(2), terms_of(2), LIMITS, asked=size_request(4), offer=late)
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
 def test_the_agent_hears_of_a_join_by_the_view_alone() -> None:
     """The agent hears of a join by the view alone, or it would offer the same peers again."""
-    offer = Prepared(peers(7, 8))
-    assert decided(view_of(2), terms_of(2, target=4), LIMITS, prepared=offer).prepare is None
-    assert decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), prepared=offer).prepare is None
+    offer = JoinerOffer(peers(7, 8))
+    assert decided(view_of(2), terms_of(2, target=4), LIMITS, offer=offer).prepare is None
+    assert decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), offer=offer).prepare is None
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_the_agent_hears_of_a_join_by_the_view_alone() -> None:
 def test_a_request_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused() -> None:
     decision = decided(view_of(2), terms_of(2), Limits(1, 4), asked=size_request(9))
     assert (decision.prepare, decision.terms.refused_size) == (4, 9)
-    joined = decided(view_of(2), decision.terms, Limits(1, 4), prepared=Prepared(peers(7, 8)))
+    joined = decided(view_of(2), decision.terms, Limits(1, 4), offer=JoinerOffer(peers(7, 8)))
     assert (joined.view.size, joined.terms.refused_size) == (4, 9)
     shrunk = decided(view_of(3), terms_of(3), Limits(2, 4), asked=size_request(0))
     assert (shrunk.view.size, shrunk.terms.refused_size) == (2, 0)
@@ -136,7 +136,7 @@ def test_beyond_its_limit_the_global_batch_stays() -> None:
     """Beyond its limit the global batch stays, and below it each peer has its share again."""
     up = size_request(6, most=100)
     asked = decided(view_of(2), Terms(64, 32.0), LIMITS, asked=up)
-    large = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    large = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert large == Terms(100, 32.0, max_global_batch=100)
     # A peer that goes by name leaves the limit as it is.
     evicted = Asked(Leave((5,), "now", 0, "local_batch_size"), "rule", 10)
@@ -153,16 +153,16 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
     # An exchange of peers changes no size.
     exchange = Asked(Leave((4,), "replaced", 5, "local_batch_size"), "rule", 10)
     asked = decided(view_of(5), large, LIMITS, asked=exchange)
-    exchanged = decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7)))
+    exchanged = decided(view_of(5), asked.terms, LIMITS, offer=JoinerOffer(peers(7)))
     assert (exchanged.view.ids, exchanged.terms) == ((0, 1, 2, 3, 7), large)
     # Another peer makes no more of it, and a smaller size makes less, from where the limit holds again.
     limited = size_request(6, most=100)
     asked = decided(view_of(5), large, LIMITS, asked=limited)
-    assert decided(view_of(5), asked.terms, LIMITS, prepared=Prepared(peers(7))).terms == large
+    assert decided(view_of(5), asked.terms, LIMITS, offer=JoinerOffer(peers(7))).terms == large
     small = decided(view_of(5), large, LIMITS, asked=size_request(2, most=100)).terms
     assert small == Terms(64, 32.0, max_global_batch=100)
     asked = decided(view_of(2), small, LIMITS, asked=size_request(4, most=100))
-    again = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8))).terms
+    again = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8))).terms
     assert again == Terms(100, 32.0, max_global_batch=100)
 
 
@@ -170,7 +170,7 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
 def test_a_size_that_names_no_limit_keeps_that_of_the_policy(keep: Keep) -> None:
     limited = Terms(64, 32.0, max_global_batch=100)
     asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, keep))
-    grown = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    grown = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert (grown.max_global_batch, grown.keep) == (100, keep)
     assert grown.global_batch_size == (100 if keep == "local_batch_size" else 64)
 
@@ -178,7 +178,7 @@ def test_a_size_that_names_no_limit_keeps_that_of_the_policy(keep: Keep) -> None
 def test_a_rule_without_a_limit_takes_the_one_in_force_away() -> None:
     limited = Terms(64, 32.0, max_global_batch=100)
     asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, most=0))
-    grown = decided(view_of(2), asked.terms, LIMITS, prepared=Prepared(peers(7, 8, 9, 10))).terms
+    grown = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert grown == Terms(192, 32.0)
 
 
@@ -191,12 +191,12 @@ def test_a_policy_takes_up_the_share_that_a_command_has_put_aside() -> None:
     assert (one.terms.global_batch_size, one.terms.batch_per_peer, one.terms.policy_share) == (128, 128.0, 64.0)
     again = decided(one.view, one.terms, LIMITS, asked=grows)
     assert again.terms.global_batch_size == 128, "it waits for the joiner"
-    joined = decided(one.view, again.terms, LIMITS, prepared=Prepared(peers(9)))
+    joined = decided(one.view, again.terms, LIMITS, offer=JoinerOffer(peers(9)))
     assert (joined.terms.global_batch_size, joined.terms.batch_per_peer, joined.terms.policy_share) == (128, 64.0, 0.0)
     # Nobody came: a command that keeps the local batch keeps the one that the peers have.
-    nobody = decided(one.view, again.terms, LIMITS, prepared=Prepared((), missing=(9,)))
+    nobody = decided(one.view, again.terms, LIMITS, offer=JoinerOffer((), missing=(9,)))
     local = decided(one.view, nobody.terms, LIMITS, outside=size_request(2))
-    assert decided(one.view, local.terms, LIMITS, prepared=Prepared(peers(9))).terms.global_batch_size == 256
+    assert decided(one.view, local.terms, LIMITS, offer=JoinerOffer(peers(9))).terms.global_batch_size == 256
 
 
 def test_several_commands_put_the_share_of_the_policy_aside_once() -> None:
@@ -207,7 +207,7 @@ def test_several_commands_put_the_share_of_the_policy_aside_once() -> None:
         terms = replace(asked.terms, target_size=0)
     assert (terms.batch_per_peer, terms.policy_share) == (256.0, 64.0)
     assert decided(view_of(3), terms, LIMITS, asked=leaving(1)).terms.global_batch_size == 128, "a rule evicts"
-    exchanged = decided(view_of(1), replace(terms, target_size=1, leaving=(0,)), LIMITS, prepared=Prepared(peers(9)))
+    exchanged = decided(view_of(1), replace(terms, target_size=1, leaving=(0,)), LIMITS, offer=JoinerOffer(peers(9)))
     assert exchanged.terms.policy_share == 64.0, "an exchange of peers is no rescale"
 
 
@@ -260,7 +260,7 @@ def test_whatever_is_kept_every_peer_has_work_and_the_batch_is_per_peer_times_si
 
 
 offers = st.builds(
-    lambda ready, missing: Prepared(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))),
+    lambda ready, missing: JoinerOffer(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))),
     st.integers(0, 6),
     st.integers(0, 6),
 )
@@ -274,13 +274,13 @@ offers = st.builds(
     st.none() | offers,
 )
 def test_any_decision_stays_within_the_limits_and_takes_only_who_was_offered(
-    size: int, target: int, bounds: tuple[int, int], asked: Asked | None, offer: Prepared | None
+    size: int, target: int, bounds: tuple[int, int], asked: Asked | None, offer: JoinerOffer | None
 ) -> None:
     limits = Limits(*bounds)
     size = limits.clip(size)
     target = 0 if target <= size or target > limits.maximum else target
     view, terms = view_of(size), terms_of(size, target=target)
-    decision = decided(view, terms, limits, asked=asked, prepared=offer)
+    decision = decided(view, terms, limits, asked=asked, offer=offer)
     after = decision.view
     assert limits.minimum <= after.size <= limits.maximum
     assert set(after.ids) <= set(view.ids) | {peer.id for peer in (offer.ready if offer else ())}

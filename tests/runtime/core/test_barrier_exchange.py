@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.request import Asked, Leave, Resize, Retry
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -40,7 +40,7 @@ def test_one_wave_serves_a_growth_and_an_exchange_in_either_order(order: int) ->
     """A growth and an exchange add up, whichever comes first, and one wave serves both."""
     terms = under_way(3, *[size_request(5), replaced(0)][::order])
     assert (terms.target_size, terms.leaving) == (5, (0,))
-    decision = decided(view_of(3), terms, prepared=Prepared(peers(7, 8, 9)))
+    decision = decided(view_of(3), terms, offer=JoinerOffer(peers(7, 8, 9)))
     assert decision == Decision(View(6, peers(1, 2, 7, 8, 9)), terms_of(5))
 
 
@@ -51,19 +51,19 @@ def test_peers_of_two_requests_are_all_exchanged_and_none_twice() -> None:
 
 def test_an_older_offer_waits_for_the_joiners_that_were_asked_for_since() -> None:
     growing = under_way(2, size_request(4))
-    offer = Prepared(peers(7, 8))
-    asked = decided(view_of(2), growing, asked=replaced(0), prepared=offer)
+    offer = JoinerOffer(peers(7, 8))
+    asked = decided(view_of(2), growing, asked=replaced(0), offer=offer)
     assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 5)
     # The agent keeps those who are ready, and offers them again together with the third.
-    assert decided(view_of(2), asked.terms, prepared=offer).prepare == 5
-    come = decided(view_of(2), asked.terms, prepared=Prepared(peers(7, 8, 9)))
+    assert decided(view_of(2), asked.terms, offer=offer).prepare == 5
+    come = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9)))
     assert come.view.ids == (1, 7, 8, 9)
 
 
 def test_an_offer_beside_a_request_for_peers_under_exchange_is_taken() -> None:
     """An offer beside a request for peers that are under exchange already is taken."""
     terms = under_way(3, replaced(0))
-    decision = decided(view_of(3), terms, asked=replaced(0), prepared=Prepared(peers(7)))
+    decision = decided(view_of(3), terms, asked=replaced(0), offer=JoinerOffer(peers(7)))
     assert (decision.view.ids, decision.terms) == ((1, 2, 7), terms_of(3))
 
 
@@ -126,7 +126,7 @@ def test_a_notice_beside_a_replacement_leaves_the_older_exchange_as_it_is() -> N
 
 def test_a_notice_to_a_peer_that_has_left_leaves_all_that_is_under_way() -> None:
     terms = under_way(3, size_request(4), replaced(0))
-    decision = decided(view_of(3), terms, outside=leaving(9, when="noticed", size=5), prepared=Prepared(peers(7, 8)))
+    decision = decided(view_of(3), terms, outside=leaving(9, when="noticed", size=5), offer=JoinerOffer(peers(7, 8)))
     assert decision.view.ids == (1, 2, 7, 8)
 
 
@@ -147,34 +147,34 @@ def test_a_wave_that_is_too_small_serves_the_exchange_before_the_size(
 ) -> None:
     """A wave that is too small serves the exchange first, and the size is refused."""
     terms = under_way(3, size_request(5), replaced(0))
-    offer = Prepared(peers(7, 8, 9)[:ready], missing=(7, 8, 9)[ready:], reason="no host has a free slot")
-    decision = decided(view_of(3), terms, prepared=offer)
+    offer = JoinerOffer(peers(7, 8, 9)[:ready], missing=(7, 8, 9)[ready:], reason="no host has a free slot")
+    decision = decided(view_of(3), terms, offer=offer)
     assert (decision.view.ids, decision.terms.refused_size) == (ids, refused)
     assert (decision.terms.target_size, decision.terms.leaving) == (0, ())
 
 
 def test_the_slowest_of_several_is_exchanged_first() -> None:
     terms = under_way(3, replaced(0, 1, 2))
-    offer = Prepared(peers(7), missing=(8, 9))
+    offer = JoinerOffer(peers(7), missing=(8, 9))
     speeds = {0: 0.5, 1: 0.2, 2: float("nan")}
-    assert decide(view_of(3), terms, LIMITS, prepared=offer, speeds=speeds).view.ids == (0, 2, 7)
-    assert decided(view_of(3), terms, prepared=offer).view.ids == (1, 2, 7), "the lowest rank where none is known"
+    assert decide(view_of(3), terms, LIMITS, offer=offer, speeds=speeds).view.ids == (0, 2, 7)
+    assert decided(view_of(3), terms, offer=offer).view.ids == (1, 2, 7), "the lowest rank where none is known"
 
 
 # ---- nobody comes ----------------------------------------------------------------------------------------------------
 
-NOBODY = Prepared(missing=(7,), reason="no host has a free slot")
+NOBODY = JoinerOffer(missing=(7,), reason="no host has a free slot")
 REFUSED = Terms(96, 32.0, replacement_refused=True)
 
 
 def test_an_exchange_without_joiners_is_remembered_and_a_served_one_is_not() -> None:
     terms = under_way(3, replaced(0))
-    assert decided(view_of(3), terms, prepared=NOBODY) == Decision(view_of(3), REFUSED, prepare=3)
-    assert not decided(view_of(3), terms, prepared=Prepared(peers(7))).terms.replacement_refused
+    assert decided(view_of(3), terms, offer=NOBODY) == Decision(view_of(3), REFUSED, prepare=3)
+    assert not decided(view_of(3), terms, offer=JoinerOffer(peers(7))).terms.replacement_refused
     # Of two one has come: it left a slot, for which the other may be asked for again.
-    some = decided(view_of(3), under_way(3, replaced(0, 1)), prepared=Prepared(peers(7), missing=(8,)))
+    some = decided(view_of(3), under_way(3, replaced(0, 1)), offer=JoinerOffer(peers(7), missing=(8,)))
     assert not some.terms.replacement_refused
-    grown = decided(view_of(3), under_way(3, size_request(4)), prepared=NOBODY)
+    grown = decided(view_of(3), under_way(3, size_request(4)), offer=NOBODY)
     assert (grown.terms.refused_size, grown.terms.replacement_refused) == (4, False)
 
 
@@ -184,7 +184,7 @@ def test_a_refused_exchange_is_forgotten_after_a_new_view_or_a_dismissal() -> No
     assert not decided(view_of(3), REFUSED, asked=leaving(1)).terms.replacement_refused
     growing = decided(view_of(3), REFUSED, asked=size_request(5))
     assert growing.terms.replacement_refused, "those under way take slots, they leave none"
-    grown = decided(view_of(3), growing.terms, prepared=Prepared(peers(7, 8)))
+    grown = decided(view_of(3), growing.terms, offer=JoinerOffer(peers(7, 8)))
     assert not grown.terms.replacement_refused
     assert not decided(view_of(3), growing.terms, asked=size_request(3)).terms.replacement_refused
     assert decided(view_of(3), REFUSED, asked=size_request(3)).terms.replacement_refused, "nobody was dismissed"
@@ -224,9 +224,9 @@ class Job:
 
     def barrier(self, requests: tuple[Asked, ...], *, offers: bool, room: int) -> None:
         """One barrier: at most ``room`` of the peers that it asks for find a slot."""
-        offer = Prepared(peers(*self.starting), tuple(self.missing)) if offers else None
+        offer = JoinerOffer(peers(*self.starting), tuple(self.missing)) if offers else None
         before, under_exchange = self.view, {*self.terms.leaving}
-        decision = decide(before, self.terms, self.limits, requests=requests, prepared=offer)
+        decision = decide(before, self.terms, self.limits, requests=requests, offer=offer)
         after = decision.view
         joined, left = {*after.ids} - {*before.ids}, {*before.ids} - {*after.ids}
         assert joined <= {*self.starting}

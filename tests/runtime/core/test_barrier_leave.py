@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, Prepared
+from kungfu.runtime.core.barrier import Decision, JoinerOffer
 from kungfu.runtime.core.request import Asked, Keep
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -44,7 +44,7 @@ def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared
     assert decision.view.ids == (1,)
     assert decision.terms == Terms(64, 32.0, target_size=2)
     assert decision.prepare == 3, "the agent still counts the one who leaves"
-    joined = decided(decision.view, decision.terms, Limits(2, 6), prepared=Prepared(peers(7)))
+    joined = decided(decision.view, decision.terms, Limits(2, 6), offer=JoinerOffer(peers(7)))
     assert (joined.view.ids, joined.terms) == ((1, 7), Terms(64, 32.0))
 
 
@@ -63,15 +63,15 @@ def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_cha
     asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
     assert asked.view == view_of(3)
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
-    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(8, 7)))
+    swapped = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer(peers(8, 7)))
     assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
 
 
 def test_only_as_many_are_replaced_as_have_come() -> None:
     asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
-    offer = Prepared(peers(7), missing=(8,), reason="peer 8: ended")
-    assert decided(view_of(3), asked.terms, LIMITS, prepared=offer).view.ids == (1, 2, 7)
-    nobody = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared((), missing=(7, 8), reason="ended"))
+    offer = JoinerOffer(peers(7), missing=(8,), reason="peer 8: ended")
+    assert decided(view_of(3), asked.terms, LIMITS, offer=offer).view.ids == (1, 2, 7)
+    nobody = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer((), missing=(7, 8), reason="ended"))
     assert nobody.view == view_of(3)
     assert (nobody.terms.leaving, nobody.terms.target_size) == ((), 0)
 
@@ -84,7 +84,7 @@ def test_a_newer_request_from_outside_lets_those_stay_who_were_to_be_replaced() 
 
 def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
     terms = Terms(64, 32.0, target_size=2, leaving=(9,))
-    assert decided(view_of(2), terms, LIMITS, prepared=Prepared()).view == view_of(2)
+    assert decided(view_of(2), terms, LIMITS, offer=JoinerOffer()).view == view_of(2)
 
 
 @given(
@@ -106,7 +106,7 @@ def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int],
 def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
     """All peers of a view have been replaced: those who replace them have just joined."""
     asked = decided(view_of(size), terms_of(size, keep=keep), LIMITS, asked=leaving(*range(size), when="replaced"))
-    return decided(view_of(size), asked.terms, LIMITS, prepared=Prepared(peers(*range(50, 50 + size))))
+    return decided(view_of(size), asked.terms, LIMITS, offer=JoinerOffer(peers(*range(50, 50 + size))))
 
 
 @pytest.mark.parametrize("keep", Keep.__args__)
@@ -141,16 +141,16 @@ def test_a_departing_peer_stays_if_the_one_in_its_place_is_lost() -> None:
     """A peer that was about to leave stays when the one in its place is lost, and leaves when another has come."""
     alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
     assert decided(alone, terms, LIMITS).view == alone
-    joined = decided(alone, terms, LIMITS, prepared=Prepared(peers(51)))
+    joined = decided(alone, terms, LIMITS, offer=JoinerOffer(peers(51)))
     assert (joined.view.ids, joined.terms) == ((0, 51), Terms(32, 32.0, departing=(0,)))
     assert decided(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
-    nobody = decided(alone, terms, LIMITS, prepared=Prepared((), missing=(51,), reason="ended"))
+    nobody = decided(alone, terms, LIMITS, offer=JoinerOffer((), missing=(51,), reason="ended"))
     assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
 
 
 def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
     survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
-    decision = decided(survivor, terms, LIMITS, prepared=Prepared(peers(51)))
+    decision = decided(survivor, terms, LIMITS, offer=JoinerOffer(peers(51)))
     assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
 
 
@@ -158,13 +158,13 @@ def test_those_who_replace_the_lost_still_come_when_somebody_is_to_be_replaced()
     terms = Terms(64, 32.0, target_size=2)  # of two peers one was lost, and another is on its way
     asked = decided(view_of(1), terms, LIMITS, asked=leaving(0, when="replaced", size=2))
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0,), 2, 3)
-    joined = decided(view_of(1), asked.terms, LIMITS, prepared=Prepared(peers(50, 51)))
+    joined = decided(view_of(1), asked.terms, LIMITS, offer=JoinerOffer(peers(50, 51)))
     assert (joined.view.ids, joined.terms.departing) == ((0, 50, 51), (0,))
 
 
 def test_an_offer_beside_a_request_that_cannot_be_followed_is_not_lost() -> None:
     under_way = terms_of(2, target=3)
-    decision = decided(view_of(2), under_way, Limits(2, 6), asked=leaving(1), prepared=Prepared(peers(50)))
+    decision = decided(view_of(2), under_way, Limits(2, 6), asked=leaving(1), offer=JoinerOffer(peers(50)))
     assert decision.view.ids == (0, 1, 50)
 
 
@@ -181,9 +181,9 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
         if terms.target_size and data.draw(st.booleans()):
             coming = terms.target_size - view.size + len(terms.leaving)
             ready = data.draw(st.integers(0, max(0, coming)))
-            offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
+            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
             spare += ready
-        decision = decided(view, terms, LIMITS, asked=asked, prepared=offer)
+        decision = decided(view, terms, LIMITS, asked=asked, offer=offer)
         assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
         assert decision.view.version == view.version + (decision.view.ids != view.ids)
         assert decision.terms.global_batch_size > 0
@@ -232,7 +232,7 @@ def test_who_is_named_goes_first_and_the_others_make_up_the_size(
 
 def test_those_who_come_for_a_size_and_for_an_exchange_come_in_one_change() -> None:
     asked = decided(view_of(3), terms_of(3), LIMITS, asked=together(4, leaving(0, when="replaced")))
-    swapped = decided(view_of(3), asked.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    swapped = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
     assert swapped == Decision(View(6, peers(1, 2, 7, 8)), terms_of(4))
 
 
@@ -250,7 +250,7 @@ def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> N
     """The batch stays while others come for a peer that was taken away, also beside a size."""
     decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(5, leaving(1, when="noticed", size=4)))
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
-    joined = decided(decision.view, decision.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    joined = decided(decision.view, decision.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
     assert joined.terms == terms_of(5)
 
 

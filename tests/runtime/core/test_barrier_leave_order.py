@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.request import Asked, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
@@ -22,11 +22,11 @@ def decided(
     size: int = 4,
     terms: Terms | None = None,
     limits: Limits = LIMITS,
-    prepared: Prepared | None = None,
+    offer: JoinerOffer | None = None,
 ) -> Decision:
     terms = terms or Terms(32 * size, 32.0)
     requests = (*tuple(asked),)
-    return decide(view_of(size), terms, limits, requests=requests, prepared=prepared, speeds=speeds)
+    return decide(view_of(size), terms, limits, requests=requests, offer=offer, speeds=speeds)
 
 
 @pytest.mark.parametrize(
@@ -64,10 +64,10 @@ def test_a_shrink_that_somebody_outside_asks_for_does_too() -> None:
 
 
 def test_those_under_way_are_dismissed_before_anybody_leaves() -> None:
-    under_way, offer = Terms(128, 32.0, target_size=6), Prepared((Peer(8, ""), Peer(9, "")))
-    dismissed = decided(size_request(4), speeds={1: 0.5}, terms=under_way, prepared=offer)
+    under_way, offer = Terms(128, 32.0, target_size=6), JoinerOffer((Peer(8, ""), Peer(9, "")))
+    dismissed = decided(size_request(4), speeds={1: 0.5}, terms=under_way, offer=offer)
     assert (dismissed.view, dismissed.prepare, dismissed.slow) == (view_of(4), 4, {})
-    fewer = decided(size_request(5), speeds={1: 0.5}, terms=under_way, prepared=offer)
+    fewer = decided(size_request(5), speeds={1: 0.5}, terms=under_way, offer=offer)
     assert (fewer.view.ids, fewer.slow) == ((0, 1, 2, 3, 8), {})
 
 
@@ -85,7 +85,7 @@ def test_named_peers_leave_before_slow_ones_and_are_not_told_as_slow() -> None:
 
 def test_a_slow_peer_whose_replacement_has_come_left_for_it_and_not_by_a_shrink() -> None:
     terms = Terms(128, 32.0, target_size=4, leaving=(1,))
-    decision = decided(speeds={1: 0.5}, terms=terms, prepared=Prepared((Peer(9, ""),)))
+    decision = decided(speeds={1: 0.5}, terms=terms, offer=JoinerOffer((Peer(9, ""),)))
     assert (decision.view.ids, decision.slow) == ((0, 2, 3, 9), {})
     # It was to be replaced, and the job shrinks before anybody has come.
     shrunk = decided(size_request(3), speeds={1: 0.5}, terms=terms)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.request import Asked, Leave
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -19,10 +19,10 @@ def replaced(*ids: int) -> Asked:
     return leaving(*ids, when="replaced")
 
 
-def held(before: Decision, *asked: Asked, prepared: Prepared | None = None, outside: Asked | None = None) -> Decision:
+def held(before: Decision, *asked: Asked, offer: JoinerOffer | None = None, outside: Asked | None = None) -> Decision:
     """The barrier after a decision."""
     requests = asked if outside is None else (*asked, outside)
-    return decide(before.view, before.terms, LIMITS, requests=requests, prepared=prepared)
+    return decide(before.view, before.terms, LIMITS, requests=requests, offer=offer)
 
 
 def start(size: int, *, replaced: int = 0) -> Decision:
@@ -31,7 +31,7 @@ def start(size: int, *, replaced: int = 0) -> Decision:
 
 def joined(asked: Decision, *, ready: int, missing: int = 0) -> Decision:
     """The peers that were asked for are offered."""
-    return held(asked, prepared=Prepared(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))))
+    return held(asked, offer=JoinerOffer(peers(*range(50, 50 + ready)), tuple(range(90, 90 + missing))))
 
 
 def counts(*decisions: Decision) -> list[int]:
@@ -106,9 +106,9 @@ def test_in_any_history_as_many_are_replaced_as_joined_without_making_the_job_la
         offer, under_way = None, now.terms.target_size - now.view.size + len(now.terms.leaving)
         if now.terms.target_size and data.draw(st.booleans()):
             ready = data.draw(st.integers(0, max(0, under_way)))
-            offer = Prepared(peers(*range(spare, spare + ready)), tuple(range(90, 90 + under_way - ready)))
+            offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + under_way - ready)))
             spare += ready
-        after = held(now, *asked, prepared=offer)
+        after = held(now, *asked, offer=offer)
         more = after.terms.replaced_peers - now.terms.replaced_peers
         new = set(after.view.ids) - set(now.view.ids)
         assert 0 <= more <= len(new)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Prepared, decide
+from kungfu.runtime.core.barrier import JoinerOffer, decide
 from kungfu.runtime.core.request import Asked, Leave, Resize, When, merge
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View
@@ -101,7 +101,7 @@ def test_requests_made_together_are_taken_or_superseded_and_leave_work(
         gone = peers_now - now.size
         assert decision.prepare == peers_now + coming, "the agent counts those who leave, and those who come"
         assert decision.prepare == terms.target_size + len(terms.leaving) + gone
-        offer = Prepared(tuple(Peer(90 + number, "") for number in range(coming)))
-        reached = decide(now, terms, LIMITS, prepared=offer)
+        offer = JoinerOffer(tuple(Peer(90 + number, "") for number in range(coming)))
+        reached = decide(now, terms, LIMITS, offer=offer)
         assert meant_size(reached.view, reached.terms) == terms.target_size
         assert {*terms.leaving} & {*reached.view.ids} == {*reached.terms.departing}

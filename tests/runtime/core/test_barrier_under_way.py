@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from kungfu.runtime.core import barrier
-from kungfu.runtime.core.barrier import Decision, Prepared, decide
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.request import Asked, SaveCheckpoint, SetBatch, StopTraining
 from kungfu.runtime.core.terms import Terms
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
@@ -30,7 +30,7 @@ REQUESTS: dict[str, tuple[Asked, ...]] = {
 UNDER_WAY = {
     "nothing under way": (terms_of(3), None),
     "joiners start": (terms_of(3, target=5), None),
-    "joiners offered": (terms_of(3, target=5), Prepared(peers(7, 8))),
+    "joiners offered": (terms_of(3, target=5), JoinerOffer(peers(7, 8))),
     "after a loss": (Terms(128, 32.0, target_size=5), None),
 }
 
@@ -92,7 +92,7 @@ CELLS = [*table()]
 def test_each_request_becomes_what_the_table_says(asked: str, under_way: str, becomes: str) -> None:
     terms, offer = UNDER_WAY[under_way]
     requests = REQUESTS[asked]
-    assert in_words(requests, terms, decide(view_of(3), terms, LIMITS, requests=requests, prepared=offer)) == becomes
+    assert in_words(requests, terms, decide(view_of(3), terms, LIMITS, requests=requests, offer=offer)) == becomes
 
 
 def test_the_table_has_every_request_and_everything_that_may_be_under_way() -> None:
@@ -103,7 +103,7 @@ def test_joiners_of_an_evicted_peer_s_job_come_on_the_terms_of_their_growth() ->
     terms = replace(terms_of(3, target=5), keep="global_batch_size")
     evicted = decided(view_of(3), terms, LIMITS, asked=leaving(1))
     assert (evicted.view.ids, evicted.terms.global_batch_size, evicted.terms.target_size) == ((0, 2), 64, 4)
-    joined = decided(evicted.view, evicted.terms, LIMITS, prepared=Prepared(peers(7, 8)))
+    joined = decided(evicted.view, evicted.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
     assert (joined.view.ids, joined.terms.global_batch_size) == ((0, 2, 7, 8), 64)
 
 
@@ -128,7 +128,7 @@ def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_i
 
 def test_a_hook_that_wants_the_present_size_leaves_the_growth_of_a_command() -> None:
     by_hand = decided(view_of(3), terms_of(3), LIMITS, outside=size_request(5)).terms
-    content = decided(view_of(3), by_hand, LIMITS, asked=size_request(3), prepared=Prepared(peers(7, 8)))
+    content = decided(view_of(3), by_hand, LIMITS, asked=size_request(3), offer=JoinerOffer(peers(7, 8)))
     assert content.view.ids == (0, 1, 2, 7, 8)
     smaller = decided(view_of(3), by_hand, LIMITS, asked=size_request(2))
     assert (smaller.view.ids, smaller.prepare) == ((0, 1), 2)

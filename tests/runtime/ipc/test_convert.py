@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import (
     Asked,
@@ -88,8 +88,8 @@ terms = st.builds(
     base_batch=counts,
     base_size=counts,
 )
-prepared = st.builds(
-    Prepared,
+offer = st.builds(
+    JoinerOffer,
     st.lists(peers, max_size=4).map(tuple),
     st.lists(counts, max_size=4).map(tuple),
     st.text(max_size=20),
@@ -98,7 +98,7 @@ prepared = st.builds(
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
     Terms: (terms, convert.from_terms, convert.to_terms),
-    Prepared: (prepared, convert.from_prepared, convert.to_prepared),
+    JoinerOffer: (offer, convert.from_offer, convert.to_offer),
     Asked: (asked, convert.from_asked, convert.to_asked),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }

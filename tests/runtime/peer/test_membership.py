@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_prepared
+from kungfu.runtime.ipc.convert import from_offer
 from kungfu.runtime.state import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at
@@ -93,7 +93,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
 
         joining, peer = running.begin(running.add(b"blank"))
         leader = running.agent.in_force[0].peers[0]
-        tell(leader, "OfferJoiners", from_prepared(Prepared((peer,), parts={"spawn": 0.5})))
+        tell(leader, "OfferJoiners", from_offer(JoinerOffer((peer,), parts={"spawn": 0.5})))
         assert running.members[0].posts == ["offer"]
         results = running.all_do(barrier(terms=waiting), running.members[:2])
 
@@ -101,7 +101,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert [result.after.view for result in results] == [after.view] * 2
         assert (after.view.version, after.view.ids, after.rank) == (2, (0, 1, 2), 2)
         assert after.terms == Terms(96, 32.0)
-        assert results[0].prepared == Prepared((peer,), parts={"spawn": 0.5})
+        assert results[0].offer == JoinerOffer((peer,), parts={"spawn": 0.5})
         assert {name for name in results[0].parts if "/" not in name} == {"barrier", "attach", "state"}
         assert running.members[2].state.content == b"state"
         assert [member.state.rescales for member in running.members] == [1, 1, 1], "the first view is no rescale"
@@ -123,7 +123,7 @@ def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
         joining, peer = running.begin(running.add(b"blank"))
         assert known(running) == [1, 1, 1], "it is ready, and only waits"
         running.joiners.add(2)  # as if it had not got to say so
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
         running.all_do(barrier(terms=waiting), running.members[:2])
         joining.result(WITHIN_S)
         assert known(running) == [1, 1, 1], "it is in the view"
@@ -290,7 +290,7 @@ def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_erro
         waiting = running.all_do(barrier(3))[0].after.terms
         gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
         gone.stop()
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((Peer(2, gone.address),))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((Peer(2, gone.address),))))
         outcomes = running.all_do(barrier(terms=waiting))
         assert [type(outcome) for outcome in outcomes] == [PeerFailure, PeerFailure]
         assert all("lost peer 2, about to join" in str(outcome) for outcome in outcomes)
@@ -304,7 +304,7 @@ def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None
         with job(b"state", b"state") as running:
             waiting = running.all_do(barrier(3))[0].after.terms
             peer = Peer(2, running.serve_silence())
-            tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+            tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
             outcomes[:] = leader_last(running, barrier(terms=waiting), number=1, wait_s=wait_s)
             raise outcomes[0]
 
@@ -330,7 +330,7 @@ def test_a_state_that_arrives_wrong_starts_no_view() -> None:
         broken = running.add(b"blank")
         broken.state = _Deaf(b"blank")
         joining, peer = running.begin(broken)
-        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+        tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
         outcomes = running.all_do(barrier(terms=waiting), running.members[:2])
         text = "the peers of view 2 do not hold the same state: v0 of rank 2 is not that of rank 0"
         assert errors_of([*outcomes, joining.exception(WITHIN_S)]) == [

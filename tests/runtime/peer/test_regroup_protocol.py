@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_prepared, from_view
+from kungfu.runtime.ipc.convert import from_offer, from_view
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from tests.runtime.peer.running import TERMS, Job, barrier, job, tell
@@ -118,7 +118,7 @@ def grown(running: Job) -> Terms:
     """The job has one peer more, whose membership the test has not said to be complete; the terms in force."""
     waiting = running.all_do(barrier(len(running.members) + 1))[0].after.terms
     joining, peer = running.begin(running.add(b"blank"))
-    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_prepared(Prepared((peer,))))
+    tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
     results = running.all_do(barrier(terms=waiting), running.members[:-1])
     after = joining.result(180.0)
     assert after.sources == results[0].sources == tuple(range(len(results))), "those who were there before"

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.ipc.convert import from_prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.ipc.convert import from_offer
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import TERMS, Job, Member, barrier, errors_of, job, tell
@@ -112,7 +112,7 @@ def test_peers_of_a_new_view_even_out_differences_in_uncompared_slices() -> None
         running.members[1].state.variables[2][-1] += np.float32(0.01)
         joining, peer = running.begin(running.add(numbers(5.0, count=1)))
         leader = running.agent.in_force[0].peers[0]
-        tell(leader, "OfferJoiners", from_prepared(Prepared((peer,))))
+        tell(leader, "OfferJoiners", from_offer(JoinerOffer((peer,))))
         running.all_do(barrier(terms=waiting), running.members[:2])
         assert joining.result(10.0).after.view.size == 3
         assert same(running)

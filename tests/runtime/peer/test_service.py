@@ -10,11 +10,11 @@ import grpc
 import pytest
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_asked, from_prepared, from_view
+from kungfu.runtime.ipc.convert import from_asked, from_offer, from_view
 from kungfu.runtime.peer.service import PeerService
 
 
@@ -122,21 +122,21 @@ def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one()
     offered = threading.Event()
     leader = service(offered=offered)
     assert leader.take_offer() is None
-    older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
-    leader.OfferJoiners(from_prepared(older), None)
+    older, newer = JoinerOffer((Peer(2, "a:2"),)), JoinerOffer((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
+    leader.OfferJoiners(from_offer(older), None)
     assert offered.is_set()
-    leader.OfferJoiners(from_prepared(newer), None)
+    leader.OfferJoiners(from_offer(newer), None)
     assert leader.take_offer() == newer
     assert leader.take_offer() is None
 
 
 def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     leader = service()
-    leader.OfferJoiners(from_prepared(Prepared((Peer(2, "a:2"), Peer(3, "a:3")))), None)
+    leader.OfferJoiners(from_offer(JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))), None)
     leader.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
     assert leader.take_offer() is None
-    whole = Prepared((Peer(2, "a:2"), Peer(4, "a:4")))
-    leader.OfferJoiners(from_prepared(whole), None)
+    whole = JoinerOffer((Peer(2, "a:2"), Peer(4, "a:4")))
+    leader.OfferJoiners(from_offer(whole), None)
     assert leader.take_offer() == whole
 
 
@@ -177,7 +177,7 @@ def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer()
         leader.ForwardRequest(resize, None)
     assert posts == ["barrier"] * 2
     assert [leader.take_external_request() is None for _ in range(3)] == [False, False, True]
-    older, newer = (from_prepared(Prepared((Peer(one, f"a:{one}"),))) for one in (2, 3))
+    older, newer = (from_offer(JoinerOffer((Peer(one, f"a:{one}"),))) for one in (2, 3))
     older.number, newer.number = 10, 11
     posts.clear()
     for offer in (newer, older, newer):

@@ -12,7 +12,7 @@ from kungfu.control import Call
 from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
 from kungfu.rule_requests import HookAnswer
-from kungfu.runtime.core.barrier import Prepared
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -45,8 +45,8 @@ def events(recorded):
 
 def grown():
     """The barrier at which two prepared peers come in."""
-    prepared = Prepared(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
-    return BarrierResult(TWO, FOUR, prepared=prepared, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+    offer = JoinerOffer(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
+    return BarrierResult(TWO, FOUR, offer=offer, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
 
 
 def stops(*first_steps_s):
@@ -118,8 +118,8 @@ def test_a_rescale_behind_the_last_step_is_told_without_a_first_one():
 def test_peers_that_did_not_come_are_told_with_the_reason():
     told, recorded, _ = event_log()
     refused = replace(TWO, terms=replace(TWO.terms, refused_size=4))
-    prepared = Prepared(missing=(2, 3), reason="peer 2: killed by SIGKILL")
-    told.passed(BarrierResult(TWO, refused, prepared=prepared), step=60, stop_s=0.1)
+    offer = JoinerOffer(missing=(2, 3), reason="peer 2: killed by SIGKILL")
+    told.passed(BarrierResult(TWO, refused, offer=offer), step=60, stop_s=0.1)
     (event,) = events(recorded)
     assert (event["event"], event["asked"], event["size"]) == ("refused", 4, 2)
     assert event["reason"] == "peer 2: killed by SIGKILL"
@@ -131,8 +131,8 @@ def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
         both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
         told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
         after = replace(TWO, view=View(1 + ready, PEERS[: 2 + ready]), terms=replace(TWO.terms, refused_size=4))
-        offer = Prepared(PEERS[2 : 2 + ready], missing=(5, 6), reason="no host has a free slot")
-        told.passed(BarrierResult(both, after, prepared=offer), step=60, stop_s=0.1)
+        offer = JoinerOffer(PEERS[2 : 2 + ready], missing=(5, 6), reason="no host has a free slot")
+        told.passed(BarrierResult(both, after, offer=offer), step=60, stop_s=0.1)
         told.passed(BarrierResult(after, after), step=70, stop_s=0.1)
         (event,) = [one for one in events(recorded) if one["event"] == "refused"]
         assert (event["rule"], event["asked"], event["size"]) == ("gns_batch and slow", 4, 2 + ready)
@@ -142,7 +142,7 @@ def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
 def test_an_older_offer_with_missing_peers_is_no_refusal_while_others_are_awaited():
     told, recorded, _ = event_log()
     growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(growing, growing, (SLOW,), prepared=Prepared(missing=(5, 6))), step=60, stop_s=0.1)
+    told.passed(BarrierResult(growing, growing, (SLOW,), offer=JoinerOffer(missing=(5, 6))), step=60, stop_s=0.1)
     assert [one["event"] for one in events(recorded)] == ["decision"]
 
 
@@ -316,7 +316,7 @@ def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
     one = replace(TWO, view=View(2, PEERS[:1]), terms=replace(TWO.terms, target_size=3))
     told.passed(BarrierResult(preparing, one, (evict,)), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(3, (PEERS[0], *PEERS[2:])))
-    told.passed(BarrierResult(one, three, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(BarrierResult(one, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     found = [(event["rule"], event["decided_at"]) for event in events(recorded) if event["event"] == "rescale"]
     assert found == [("evict", 54), ("gns_batch", 50)]
@@ -332,7 +332,7 @@ def test_a_growth_keeps_its_decision_through_a_loss():
     told.recovered(lost, step=55, redone=0, stop=stops(0.5))
     told.stepped(FIGURES.copy)
     four = PeerState(View(5, (PEERS[0], *PEERS[2:], Peer(4, "host:4"))), 0, FOUR.terms)
-    told.passed(BarrierResult(alone, four, prepared=Prepared((*PEERS[2:], Peer(4, "host:4")))), step=60, stop_s=0.2)
+    told.passed(BarrierResult(alone, four, offer=JoinerOffer((*PEERS[2:], Peer(4, "host:4")))), step=60, stop_s=0.2)
     told.ended()
     decision, recovered, rescale = events(recorded)
     assert (decision["event"], recovered["event"]) == ("decision", "recovered")
@@ -371,7 +371,7 @@ def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
     both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
     told.passed(BarrierResult(growing, both, (SLOW,)), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(2, (PEERS[0], *PEERS[2:])))
-    told.passed(BarrierResult(both, three, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(BarrierResult(both, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     *decisions, rescale = events(recorded)
     assert [one["event"] for one in decisions] == ["decision", "decision"], "nothing was superseded"
@@ -387,7 +387,7 @@ def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is
     told.passed(BarrierResult(both, smaller, (newer,)), step=55, stop_s=0.1)
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("gns_batch", "hook")]
-    told.passed(BarrierResult(smaller, FOUR, prepared=Prepared(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(BarrierResult(smaller, FOUR, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     assert events(recorded)[-1]["rule"] == "slow and hook"
 

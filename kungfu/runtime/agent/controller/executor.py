@@ -23,6 +23,8 @@ from kungfu.runtime.agent.controller.peer_client import PeerClient
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import headline
+from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 __all__ = ["Executor"]
@@ -81,10 +83,11 @@ class Executor:
                 self._admit_survivors(command)
             case decided.AnnounceFailure():
                 self._announce(command, cluster)
-            case decided.ForwardRequest():
+            case JoinerOffer():
+                self._record_offer(command)
                 self._peers.send_to_rank_0(command)
-            case decided.OfferJoiners():
-                self._offer_joiners(command)
+            case Asked():
+                self._peers.send_to_rank_0(command)
 
     def close(self) -> None:
         """This agent ends: what peers were not reached with by now, they will not be told by it."""
@@ -119,14 +122,12 @@ class Executor:
         pid = self._context.supervisor.start(settings, joins=joins, leaving=leaving, threads=threads)
         self.record_spawn(peer, pid, host=command.host)
 
-    def _offer_joiners(self, command: decided.OfferJoiners) -> None:
-        prepared = command.prepared
-        if prepared.ready:
-            self._record(OfferedEvent(peers=tuple(peer.id for peer in prepared.ready)))
+    def _record_offer(self, command: JoinerOffer) -> None:
+        if command.ready:
+            self._record(OfferedEvent(peers=tuple(peer.id for peer in command.ready)))
         # Some of those that were asked for will not come: people hear why.
-        if prepared.missing:
-            self._record(MissingEvent(peers=tuple(prepared.missing), reason=prepared.reason), shown=True)
-        self._peers.send_to_rank_0(command)
+        if command.missing:
+            self._record(MissingEvent(peers=command.missing, reason=command.reason), shown=True)
 
     def _admit_survivors(self, command: decided.AdmitSurvivors) -> None:
         survivors, lost = tuple(command.view.ids), {str(peer): how for peer, how in command.lost.items()}

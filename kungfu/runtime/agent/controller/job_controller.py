@@ -95,8 +95,7 @@ class JobController:
             return ending
         self.requests.send_replies()
         for external in externals:
-            assert self.cluster.view is not None
-            self.executor.perform(decided.ForwardRequest(self.cluster.view, external), self.cluster)
+            self.executor.perform(external, self.cluster)
         return None
 
     def _record_event(self, event: Any) -> None:

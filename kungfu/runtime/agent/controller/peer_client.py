@@ -23,18 +23,17 @@ from kungfu.runtime.core.cluster import (
     AnnounceFailure,
     Cluster,
     ComparePrograms,
-    ForwardRequest,
     LeaderUnreachable,
-    OfferJoiners,
     ProgramDiffers,
 )
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description, difference
-from kungfu.runtime.core.request import AGENT, Leave
+from kungfu.runtime.core.request import AGENT, Asked, Leave
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_asked, from_prepared, from_terms, from_view, to_description
+from kungfu.runtime.ipc.convert import from_asked, from_offer, from_terms, from_view, to_description
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -46,15 +45,14 @@ _TERM_BITS = 32  # of a number are left to count the messages of one leader
 IsOver = Callable[[], bool]
 
 
-def _in_wire_form(command: OfferJoiners | ForwardRequest) -> tuple[str, Any, str]:
+def _in_wire_form(command: JoinerOffer | Asked) -> tuple[str, Any, str]:
     """The method that takes the command, the message, and its kind: of each kind only the newest message counts."""
-    if isinstance(command, OfferJoiners):
-        return "OfferJoiners", from_prepared(command.prepared), "offer"
-    external = command.request
+    if isinstance(command, JoinerOffer):
+        return "OfferJoiners", from_offer(command), "offer"
     # One request of people and schedulers is under way at a time.
-    peers = external.what.peers if isinstance(external.what, Leave) else ()
-    kind = "request" if external.id != AGENT else f"{type(external.what).__name__} {peers}"
-    return "ForwardRequest", from_asked(external), kind
+    peers = command.what.peers if isinstance(command.what, Leave) else ()
+    kind = "request" if command.id != AGENT else f"{type(command.what).__name__} {peers}"
+    return "ForwardRequest", from_asked(command), kind
 
 
 def _never() -> bool:
@@ -205,7 +203,7 @@ class PeerClient:
         for peer in peers:
             self._send(peer, "AnnounceFailure", failure, is_over=partial(is_over, peer))
 
-    def send_to_rank_0(self, command: OfferJoiners | ForwardRequest) -> None:
+    def send_to_rank_0(self, command: JoinerOffer | Asked) -> None:
         """Asks rank 0, which leads the barriers, to hold one for this command.
 
         In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met.
@@ -213,7 +211,8 @@ class PeerClient:
         Args:
             command: Of two offers, and of two requests of people, the newer one counts.
         """
-        rank_0, number = command.view.peers[0], next(self._numbers)
+        rank_0, number = self._rank_0(), next(self._numbers)
+        assert rank_0 is not None
         method, message, kind = _in_wire_form(command)
         message.number = self._newest[kind] = number
 

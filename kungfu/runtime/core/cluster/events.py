@@ -1,12 +1,16 @@
-"""The events that the agent hears, and the commands that it may be told to perform: values only."""
+"""The events that the agent hears, and the commands that it may be told to perform: values only.
+
+A request (`Asked`) as a command goes to the leader of the view, which carries it out at a barrier; so does an offer of
+joiners (`JoinerOffer`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.exit import Exit, ExitKind
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import Peer, View
@@ -21,7 +25,6 @@ __all__ = [
     "Done",
     "Event",
     "Fail",
-    "ForwardRequest",
     "HostJoined",
     "HostLost",
     "HostNoticed",
@@ -29,7 +32,6 @@ __all__ = [
     "LeaderTookOver",
     "LeaderUnreachable",
     "LossReport",
-    "OfferJoiners",
     "PeerNoticed",
     "PeerProgressed",
     "PeersLost",
@@ -303,22 +305,6 @@ class AnnounceFailure:
 
 
 @dataclass(frozen=True)
-class ForwardRequest:
-    """Let the leader of ``view`` hold a barrier and carry this request out."""
-
-    view: View
-    request: Asked
-
-
-@dataclass(frozen=True)
-class OfferJoiners:
-    """Tell the leader of ``view`` which joiners are ready and which are missing."""
-
-    view: View
-    prepared: Prepared
-
-
-@dataclass(frozen=True)
 class Fail:
     """End the job.
 
@@ -362,8 +348,8 @@ Command = (
     | ReportMachines
     | AdmitSurvivors
     | AnnounceFailure
-    | ForwardRequest
-    | OfferJoiners
+    | Asked
+    | JoinerOffer
     | Fail
     | ReleaseHost
     | Done

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kungfu.runtime.core.barrier import Prepared
-from kungfu.runtime.core.cluster.events import Command, Kill, OfferJoiners, PeerProgressed, ReportMachines, Spawn
+from kungfu.runtime.core.cluster.events import Command, Kill, PeerProgressed, ReportMachines, Spawn
 from kungfu.runtime.core.cluster.placement import (
     NO_SLOT,
     about_to_be_free,
@@ -23,6 +22,7 @@ from kungfu.runtime.core.cluster.program_check import (
     runs_same_program,
 )
 from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
+from kungfu.runtime.core.next_membership import JoinerOffer
 
 __all__ = [
     "dismiss",
@@ -217,8 +217,8 @@ def offer_if_ready(cluster: Cluster) -> Transition:
         # Nobody was asked for.
         return cluster, []
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
-    prepared = Prepared(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
-    return replace(cluster, missing={}), [OfferJoiners(cluster.view, prepared)]
+    offer = JoinerOffer(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
+    return replace(cluster, missing={}), [offer]
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:

@@ -39,7 +39,6 @@ from kungfu.runtime.core.cluster.events import (
     Done,
     Event,
     Fail,
-    ForwardRequest,
     HostJoined,
     HostLost,
     HostNoticed,
@@ -240,12 +239,11 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
     if not peers:
         # There is nobody to let go.
         return []
-    assert cluster.view is not None
     people = len(cluster.members) + len(cluster.starting)
     beyond_budget = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
     size = people - min(len(peers), beyond_budget)
     notice = Asked(Leave(tuple(peers), "noticed", size), "preemption notice", id=AGENT)
-    return [ForwardRequest(cluster.view, notice)]
+    return [notice]
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
@@ -281,9 +279,9 @@ def _on_host_joined(cluster: Cluster) -> Transition:
     cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
     if have < goal:
         # A loss is to be made good.
-        return cluster, [ForwardRequest(view, Asked(Resize(goal), why, id=AGENT))]
+        return cluster, [Asked(Resize(goal), why, id=AGENT)]
     # The leader was told that no host has a free slot: it may ask again.
-    return cluster, [ForwardRequest(view, Asked(Retry(), why, id=AGENT))] if lacked_slot else []
+    return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
 
 
 def _goal_size(cluster: Cluster, view: View) -> int:

@@ -13,14 +13,11 @@ import grpc
 import pytest
 
 from kungfu.runtime.agent.controller.peer_client import NotifyFailed, PeerClient
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
     Cluster,
-    ForwardRequest,
     LeaderUnreachable,
-    OfferJoiners,
     Rules,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
@@ -28,7 +25,7 @@ from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import to_asked, to_prepared
+from kungfu.runtime.ipc.convert import to_asked, to_offer
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -127,7 +124,7 @@ def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> It
 @pytest.mark.parametrize("mishap", ["is deaf", "answer is lost"])
 def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_once(mishap: str) -> None:
     with job(mishap, mishap) as (agent, listener):
-        agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
+        agent.peers.send_to_rank_0(RESIZE)
         listener.came.get(timeout=SOON_S)
         assert listener.take_external_request() == RESIZE
         assert listener.take_external_request() is None
@@ -138,12 +135,12 @@ def test_a_demand_that_was_not_heard_is_told_again_until_it_is_and_carried_out_o
 
 def test_the_newer_one_of_two_offers_counts_whichever_is_heard_first() -> None:
     with job("is deaf") as (agent, listener):
-        older, newer = Prepared((Peer(2, "a:2"),)), Prepared((Peer(2, "a:2"), Peer(3, "a:3")))
-        agent.peers.send_to_rank_0(OfferJoiners(agent.view, older))
+        older, newer = JoinerOffer((Peer(2, "a:2"),)), JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))
+        agent.peers.send_to_rank_0(older)
         assert agent.heard.get(timeout=SOON_S).peer == 0
-        agent.peers.send_to_rank_0(OfferJoiners(agent.view, newer))
+        agent.peers.send_to_rank_0(newer)
         # The older one may be told again before the newer one is made.
-        while to_prepared(listener.came.get(timeout=SOON_S)) != newer:
+        while to_offer(listener.came.get(timeout=SOON_S)) != newer:
             pass
         assert listener.take_offer() == newer
         agent.ended(0)
@@ -177,7 +174,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
     for over in (is_over, lambda agent: agent.ended(0)):
         with job(*["answer is lost"] * 99) as (agent, listener):
-            agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
+            agent.peers.send_to_rank_0(RESIZE)
             agent.heard.get(timeout=SOON_S)
             over(agent)
             agent.silent()
@@ -186,7 +183,7 @@ def test_nothing_is_told_to_a_leader_any_more_when_another_one_leads_or_it_has_e
 
 def test_an_agent_that_ends_tells_nobody_anything_any_more() -> None:
     with job("is deaf", *["answer is lost"] * 99, wait_s=300.0, heartbeat_s=300.0) as (agent, _):
-        agent.peers.send_to_rank_0(ForwardRequest(agent.view, RESIZE))
+        agent.peers.send_to_rank_0(RESIZE)
         agent.peers.announce(AnnounceFailure(1, 1, "killed by SIGKILL"), agent.view.peers)
         assert isinstance(agent.heard.get(timeout=SOON_S), NotifyFailed)
         agent.peers.close()

@@ -12,17 +12,15 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Prepared, decide
+from kungfu.runtime.core.barrier import JoinerOffer, decide
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     Cluster,
     Command,
     Event,
     Fail,
-    ForwardRequest,
     Hosts,
     Kill,
-    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     ProcessEnded,
@@ -49,7 +47,7 @@ class World:
     cluster: Cluster
     view: View
     terms: Terms
-    offer: Prepared | None = None
+    offer: JoinerOffer | None = None
     now: float = 0.0
     wanted: int = 0
     killed: set[int] = field(default_factory=set)
@@ -62,11 +60,10 @@ class World:
 
     def perform(self, command: Command) -> None:
         assert not isinstance(command, Fail | AdmitFirstView)
-        if isinstance(command, OfferJoiners):
-            assert command.view == self.view
-            self.offer = command.prepared
-        elif isinstance(command, ForwardRequest):
-            self.forwarded = command.request
+        if isinstance(command, JoinerOffer):
+            self.offer = command
+        elif isinstance(command, Asked):
+            self.forwarded = command
         elif isinstance(command, Kill):
             assert command.peer not in self.view.ids
             self.killed.add(command.peer)
@@ -105,7 +102,7 @@ Wish = int | Literal["evict", "stop"] | None
 
 def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]]) -> None:
     """A barrier as ``Membership`` holds it: take the offer, decide, tell the agent, admit, begin the view."""
-    prepared, world.offer = world.offer, None
+    offer, world.offer = world.offer, None
     forwarded, world.forwarded = world.forwarded, None
     world.wanted = asked if isinstance(asked, int) else world.wanted
     requests = [] if forwarded is None else [forwarded]
@@ -116,7 +113,7 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
         requests.append(Asked(Leave((going,), "now", world.view.size - 1, "local_batch_size"), "rule", 1))
     elif asked is not None:
         requests.append(Asked(Resize(asked, "local_batch_size"), "rule", 1))
-    decision = decide(world.view, world.terms, LIMITS, requests=requests, prepared=prepared)
+    decision = decide(world.view, world.terms, LIMITS, requests=requests, offer=offer)
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:

@@ -14,11 +14,9 @@ from kungfu.runtime.core.cluster import (
     ComparePrograms,
     Done,
     Fail,
-    ForwardRequest,
     Kill,
     LeaderTookOver,
     LossReport,
-    OfferJoiners,
     PeerProgressed,
     PeersLost,
     ProcessEnded,
@@ -35,7 +33,9 @@ from kungfu.runtime.core.cluster import (
 )
 from kungfu.runtime.core.cluster.state import Hosts
 from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training
 
@@ -122,8 +122,8 @@ def test_a_joiner_that_is_not_ready_keeps_nobody_waiting_and_is_offered_later() 
     assert commands == [], "it has not found out that the first phase is over"
     _, commands = after(cluster, ready(2, 2))
     (offer,) = commands
-    assert isinstance(offer, OfferJoiners)
-    assert [one.id for one in offer.prepared.ready] == [2]
+    assert isinstance(offer, JoinerOffer)
+    assert [one.id for one in offer.ready] == [2]
 
 
 def test_a_joiner_that_passed_through_the_last_phase_is_not_started_again() -> None:
@@ -268,4 +268,4 @@ def test_a_loss_in_a_later_phase_is_recovered_from_as_in_the_first() -> None:
     cluster, commands = after(in_second(0, 1), ProcessEnded(0, -9), PeersLost(1, LossReport(2, 40, True, "died", (0,))))
     assert cluster.regrouping is not None
     assert cluster.regrouping.formed == View(4, (peer(1),))
-    assert not of(ForwardRequest, commands)
+    assert not of(Asked, commands)

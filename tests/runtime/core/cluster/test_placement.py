@@ -8,7 +8,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
@@ -16,7 +15,6 @@ from kungfu.runtime.core.cluster import (
     Done,
     Event,
     Fail,
-    ForwardRequest,
     HostJoined,
     HostLost,
     HostNoticed,
@@ -24,7 +22,6 @@ from kungfu.runtime.core.cluster import (
     Kill,
     LeaderTookOver,
     LossReport,
-    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -41,6 +38,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
@@ -130,14 +128,14 @@ def test_peers_fill_the_hosts_in_their_order() -> None:
 
 def test_who_finds_no_slot_is_missing_and_the_leader_hears_of_it_at_once() -> None:
     cluster, commands = after(training(3, 2, 1), SizeWanted(5))
-    offer = OfferJoiners(view_of(0, 1, 2), Prepared((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}"))
+    offer = JoinerOffer((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}")
     assert commands == [offer]
     assert not cluster.starting
 
 
 def test_a_size_can_be_reached_in_part() -> None:
     _, commands = after(training(2, 2, 1), SizeWanted(4), PeerProgressed(peer(2), ready=True))
-    assert commands == [Spawn(2, 1), OfferJoiners(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {NO_SLOT}"))]
+    assert commands == [Spawn(2, 1), JoinerOffer((peer(2),), (3,), f"peer 3: {NO_SLOT}")]
 
 
 def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
@@ -152,7 +150,7 @@ def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
 def noticed_on_full_hosts(*noticed: int) -> Cluster:
     """Three peers on three slots, of which some are given notice: the leader is about to let the first one go."""
     cluster, commands = after(training(3, 2, 1), *map(PeerNoticed, noticed))
-    assert [type(one) for one in commands] == [ForwardRequest] * len(noticed)
+    assert [type(one) for one in commands] == [Asked] * len(noticed)
     cluster, commands = after(cluster, SizeWanted(4))  # one that leaves at this barrier, and those who come for it
     assert commands == [], "its slot is free in a moment, so nobody is refused"
     return cluster
@@ -166,7 +164,7 @@ def test_a_peer_taken_from_a_full_host_is_replaced_when_the_view_has_let_it_go()
     _, commands = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
     assert commands == [], "and only once"
     _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
-    assert commands == [OfferJoiners(view_of(0, 2, version=2), Prepared((peer(3),)))]
+    assert commands == [JoinerOffer((peer(3),))]
 
 
 def test_it_is_replaced_even_if_its_process_ends_before_its_view_does() -> None:
@@ -177,7 +175,7 @@ def test_it_is_replaced_even_if_its_process_ends_before_its_view_does() -> None:
 
 def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
     cluster, commands = after(noticed_on_full_hosts(1, 2), ViewStarted(view_of(0, 2, version=2)))
-    again = ForwardRequest(view_of(0, 2, version=2), Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT))
+    again = Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT)
     assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
     cluster, commands = after(cluster, SizeWanted(4), PeerProgressed(peer(3), ready=True))
     assert commands == [], "the leader hears of both together"
@@ -190,13 +188,13 @@ def test_where_a_host_is_lost_meanwhile_the_leader_hears_that_there_is_no_slot()
     assert cluster.regrouping is not None
     assert cluster.regrouping.formed is not None
     cluster, commands = after(cluster, ViewStarted(cluster.regrouping.formed))
-    offer = Prepared((), (3,), f"peer 3: {NO_SLOT}")
-    assert commands == [OfferJoiners(view_of(0, 1, version=3), offer)], "lost with notice, and replaced as lost: once"
+    offer = JoinerOffer((), (3,), f"peer 3: {NO_SLOT}")
+    assert commands == [offer], "lost with notice, and replaced as lost: once"
 
 
 def test_the_wait_for_a_slot_has_an_end() -> None:
     cluster, commands = after(noticed_on_full_hosts(1), Tick(), now=102.0)
-    assert commands == [OfferJoiners(view_of(0, 1, 2), Prepared((), (3,), f"peer 3: {NO_SLOT}"))]
+    assert commands == [JoinerOffer((), (3,), f"peer 3: {NO_SLOT}")]
     assert cluster.hosts.queue == ()
 
 
@@ -209,22 +207,20 @@ def test_a_smaller_size_is_newer_than_the_wait_for_a_slot() -> None:
 def test_the_replacement_of_the_only_peer_cannot_wait_for_its_slot() -> None:
     """The only peer waits for its replacement, so that one cannot wait for its slot."""
     cluster, _ = after(training(1, 1), PeerNoticed(0))
-    offer = OfferJoiners(view_of(0), Prepared((), (1,), f"peer 1: {NO_SLOT}"))
+    offer = JoinerOffer((), (1,), f"peer 1: {NO_SLOT}")
     assert after(cluster, SizeWanted(2, leaving=(0,)))[1] == [offer]
 
 
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
     assert after(training(2, 2, 1, 1), SizeWanted(3, host=2))[1] == [Spawn(2, 2)]
     (offer,) = after(training(2, 2, 0, 1), SizeWanted(3, host=1))[1]
-    assert isinstance(offer, OfferJoiners)
-    assert offer.prepared.missing == (2,)
+    assert isinstance(offer, JoinerOffer)
+    assert offer.missing == (2,)
 
 
 def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> None:
     cluster, commands = after(training(3, 2, 2), HostNoticed(0))
-    assert commands == [
-        ForwardRequest(view_of(0, 1, 2), Asked(Leave((0, 1), "noticed", 3), "preemption notice", id=AGENT))
-    ]
+    assert commands == [Asked(Leave((0, 1), "noticed", 3), "preemption notice", id=AGENT)]
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(
@@ -255,7 +251,7 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
     assert (lead.view.ids, lead.target, set(lead.lost)) == ((2,), 3, {0, 1})
     _, commands = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(3), ready=True))
     assert commands[0] == Spawn(3, 1)
-    assert commands[1] == OfferJoiners(lead.view, Prepared((peer(3),), (4,), f"peer 4: {NO_SLOT}"))
+    assert commands[1] == JoinerOffer((peer(3),), (4,), f"peer 4: {NO_SLOT}")
 
 
 def test_an_end_on_a_host_that_was_given_up_is_told_in_vain() -> None:
@@ -275,7 +271,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     alone = cluster.regrouping.formed
     cluster, _ = after(cluster, ViewStarted(alone))
     cluster, commands = after(cluster, HostJoined(1, 1))
-    assert commands == [ForwardRequest(alone, Asked(Resize(2), "a host with free slots has come", id=AGENT))]
+    assert commands == [Asked(Resize(2), "a host with free slots has come", id=AGENT)]
     assert after(cluster, SizeWanted(2))[1] == [Spawn(3, 1)]
 
 
@@ -288,10 +284,10 @@ def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> No
 
 def test_a_host_that_comes_where_a_peer_found_no_slot_lets_the_leader_ask_again_once() -> None:
     full, commands = after(training(2, 1, 1), SizeWanted(3))
-    assert commands == [OfferJoiners(view_of(0, 1), Prepared((), (2,), f"peer 2: {NO_SLOT}"))]
+    assert commands == [JoinerOffer((), (2,), f"peer 2: {NO_SLOT}")]
     told, commands = after(full, HostJoined(2, 1))
     request = Asked(Retry(), "a host with free slots has come", id=AGENT)
-    assert commands == [ForwardRequest(view_of(0, 1), request)]
+    assert commands == [request]
     assert after(told, HostJoined(3, 1))[1] == []
     assert after(told, SizeWanted(3))[1] == [Spawn(3, 2)]
 
@@ -303,7 +299,7 @@ def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
     assert after(waiting, LeaderTookOver())[1] == [AnnounceFailure(2, 1, "gone")]
     offered, _ = after(training(2, 2, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
-    assert after(offered, LeaderTookOver())[1] == [OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
+    assert after(offered, LeaderTookOver())[1] == [JoinerOffer((peer(2),))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))
     assert after(noticed, LeaderTookOver())[1] == commands
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     AnnounceFailure,
@@ -12,7 +11,6 @@ from kungfu.runtime.core.cluster import (
     Kill,
     LeaderTookOver,
     LossReport,
-    OfferJoiners,
     PeerProgressed,
     ProcessEnded,
     ProgramDiffers,
@@ -25,6 +23,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.events import PeersLost
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
@@ -79,8 +78,8 @@ def test_it_is_dismissed_with_the_reason_and_the_leader_goes_on_without_it() -> 
     cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
-    assert isinstance(offer, OfferJoiners)
-    assert offer.prepared == Prepared((peer(3),), (2,), f"peer 2: {WHY}", offer.prepared.parts)
+    assert isinstance(offer, JoinerOffer)
+    assert offer == JoinerOffer((peer(3),), (2,), f"peer 2: {WHY}", offer.parts)
     assert after(cluster, ProcessEnded(2, -9))[1] == [], "nobody waits for it, and nobody comes in its place"
 
 
@@ -97,14 +96,14 @@ def test_a_replacement_that_differs_is_not_replaced_again() -> None:
     cluster, commands = after(cluster, ViewStarted(View(3, (peer(0),))))
     assert commands == [Spawn(2)]
     cluster, commands = after(cluster, ready(2, "edited"), ProgramDiffers(2, "how"))
-    assert [type(one) for one in commands] == [ComparePrograms, Kill, OfferJoiners]
+    assert [type(one) for one in commands] == [ComparePrograms, Kill, JoinerOffer]
     assert after(cluster, ProcessEnded(2, -9), Tick())[1] == []
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     cluster, commands = after(cluster, ProcessEnded(2, 1))
-    assert [type(one) for one in commands] == [AnnounceFailure, OfferJoiners]
+    assert [type(one) for one in commands] == [AnnounceFailure, JoinerOffer]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
@@ -116,11 +115,11 @@ def test_who_takes_over_compares_again() -> None:
 def test_a_joiner_that_is_never_compared_is_late() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
     commands = step(cluster, Tick(), 102.0)[1]
-    assert [type(one) for one in commands] == [Kill, OfferJoiners]
+    assert [type(one) for one in commands] == [Kill, JoinerOffer]
 
 
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3))
     remark, offer = after(cluster, ready(2, machine="8 threads"))[1]
     assert remark == ReportMachines(USUAL, {2: "8 threads"})
-    assert isinstance(offer, OfferJoiners)
+    assert isinstance(offer, JoinerOffer)

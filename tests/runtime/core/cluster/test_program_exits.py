@@ -16,7 +16,6 @@ from kungfu.runtime.core.cluster import (
     Kill,
     LeaderTookOver,
     LossReport,
-    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -31,6 +30,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.exit import Exit
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.core.cluster.cluster_steps import after, peer, view_of
@@ -229,7 +229,7 @@ def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_
     cluster, kills = after(cluster, ProgramExiting(1, exit))
     assert [command.peer for command in kills if isinstance(command, Kill)] == [1]
     cluster, commands = after(cluster, PeerProgressed(peer(2), ready=True))
-    (offer,) = [command.prepared for command in commands if isinstance(command, OfferJoiners)]
+    (offer,) = [command for command in commands if isinstance(command, JoinerOffer)]
     assert ([one.id for one in offer.ready], offer.missing) == ([2], (1,))
     assert offer.reason.startswith("peer 1: its program ")
     assert after(cluster, ProcessEnded(1, -9))[1] == []

@@ -14,11 +14,9 @@ from kungfu.runtime.core.cluster import (
     Command,
     Done,
     Fail,
-    ForwardRequest,
     Kill,
     LeaderUnreachable,
     LossReport,
-    OfferJoiners,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -31,6 +29,7 @@ from kungfu.runtime.core.cluster import (
     ViewStarted,
     start_job,
 )
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
 
@@ -112,7 +111,7 @@ def test_replacements_are_started_when_the_survivors_train_again() -> None:
     assert commands == [Spawn(3)]
     assert cluster.regrouping is None
     _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
-    assert [type(command) for command in commands] == [OfferJoiners]
+    assert [type(command) for command in commands] == [JoinerOffer]
 
 
 def test_two_that_die_in_the_same_step_are_both_replaced() -> None:
@@ -229,9 +228,9 @@ def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None
         cluster, commands = after(cluster, ProcessEnded(id_, 1))
         commands = [command for command in commands if not isinstance(command, AnnounceFailure)]
     cluster, commands = after(cluster, ProcessEnded(4, 1))
-    (offer,) = [command for command in commands if isinstance(command, OfferJoiners)]
-    assert offer.prepared.missing == (4,)
-    assert "3 replacements in a row never trained" in offer.prepared.reason
+    (offer,) = [command for command in commands if isinstance(command, JoinerOffer)]
+    assert offer.missing == (4,)
+    assert "3 replacements in a row never trained" in offer.reason
 
 
 def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
@@ -259,9 +258,7 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 
 def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
-    assert commands == [
-        ForwardRequest(view_of(0, 1, 2), Asked(Leave((1,), "noticed", 3), "preemption notice", id=AGENT))
-    ]
+    assert commands == [Asked(Leave((1,), "noticed", 3), "preemption notice", id=AGENT)]
     _, commands = after(cluster, SizeWanted(4))
     assert commands == [Spawn(3)], "the leader counts the one who leaves"
 
@@ -271,7 +268,7 @@ def test_a_notice_is_told_again_to_those_who_have_lost_their_leader() -> None:
     cluster, commands = after(cluster, lost(1), lost(2))
     assert isinstance(commands[-1], AdmitSurvivors)
     _, commands = after(cluster, ViewStarted(commands[-1].view))
-    assert [type(command) for command in commands] == [Spawn, ForwardRequest]
+    assert [type(command) for command in commands] == [Spawn, Asked]
 
 
 def test_a_peer_that_dies_after_its_notice_is_counted_once() -> None:
@@ -375,9 +372,9 @@ def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
     assert (lead.view.ids, lead.target) == ((0, 1), 0)
     cluster, commands = after(cluster, ViewStarted(lead.view), ProcessEnded(2, -9))
     (offer,) = commands
-    assert isinstance(offer, OfferJoiners)
-    assert offer.prepared.ready == ()
-    assert offer.prepared.missing == (2,), "the leader hears that nobody comes"
+    assert isinstance(offer, JoinerOffer)
+    assert offer.ready == ()
+    assert offer.missing == (2,), "the leader hears that nobody comes"
 
 
 def test_a_replacement_that_stalls_is_replaced_itself() -> None:
@@ -393,7 +390,7 @@ def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
     cluster, _ = after(cluster, ViewStarted(view_of(0, 1, version=2)))
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
     _, commands = after(cluster, SizeWanted(3), PeerProgressed(peer(3), ready=True))
-    assert [type(command) for command in commands] == [Spawn, OfferJoiners]
+    assert [type(command) for command in commands] == [Spawn, JoinerOffer]
 
 
 def test_who_is_late_to_regroup_is_ended_once() -> None:

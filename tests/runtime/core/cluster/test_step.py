@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.barrier import Prepared
 from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     AnnounceFailure,
@@ -20,7 +19,6 @@ from kungfu.runtime.core.cluster import (
     Event,
     Fail,
     Kill,
-    OfferJoiners,
     PeerProgressed,
     ProcessEnded,
     SizeWanted,
@@ -124,7 +122,7 @@ def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
     cluster, more = after(cluster, ready(3), now=13.0)
     assert commands == more == []
     cluster, commands = after(cluster, ready(2), now=15.0)
-    assert commands == [OfferJoiners(view_of(0, 1), Prepared((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0}))]
+    assert commands == [JoinerOffer((peer(2), peer(3)), parts={"spawn": 2.0, "ready": 3.0})]
     cluster, commands = after(cluster, ViewStarted(view_of(0, 1, 2, 3, version=2)))
     assert (commands, dict(cluster.starting)) == ([], {})
 
@@ -144,28 +142,28 @@ def test_a_joiner_that_dies_is_missing_in_the_offer_of_the_others() -> None:
     assert commands == []
     _, commands = after(cluster, ProcessEnded(2, 1), now=14.0)
     reason = "peer 2: ended (exit code 1) 4.0 s after its start"
-    offer = OfferJoiners(view_of(0, 1), Prepared((peer(3),), (2,), reason))
+    offer = JoinerOffer((peer(3),), (2,), reason)
     assert commands == [AnnounceFailure(2, 0, "exit code 1"), offer], "who waits for it in a view to be hears of it"
 
 
 def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
     _, commands = after(growing(2, 3), ProcessEnded(2, 0), now=11.0)
     reason = "peer 2: ended (exit code 0) 1.0 s after its start"
-    assert commands == [AnnounceFailure(2, 0, "exit code 0"), OfferJoiners(view_of(0, 1), Prepared((), (2,), reason))]
+    assert commands == [AnnounceFailure(2, 0, "exit code 0"), JoinerOffer((), (2,), reason)]
 
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
     cluster, _ = after(growing(2, 4), ready(2), now=12.0)
     cluster, commands = step(cluster, Tick(), 110.1)
     why = "waited 100 s for peer 3 to get ready; it has started and not yet finished its first step"
-    assert commands == [Kill(3, why), OfferJoiners(view_of(0, 1), Prepared((peer(2),), (3,), f"peer 3: {why}"))]
+    assert commands == [Kill(3, why), JoinerOffer((peer(2),), (3,), f"peer 3: {why}")]
     assert after(cluster, ProcessEnded(3, -9))[1] == []
 
 
 def test_what_was_missing_once_is_not_told_twice() -> None:
     cluster, _ = after(growing(2, 3), ProcessEnded(2, 1))
     cluster, commands = after(cluster, SizeWanted(3), ready(3))
-    assert commands == [Spawn(3), OfferJoiners(view_of(0, 1), Prepared((peer(3),)))]
+    assert commands == [Spawn(3), JoinerOffer((peer(3),))]
 
 
 def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
@@ -177,18 +175,18 @@ def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
 def test_when_only_ready_ones_are_left_of_those_wanted_they_are_offered() -> None:
     cluster, _ = after(growing(2, 4), ready(2))
     _, commands = after(cluster, SizeWanted(3))
-    assert commands == [Kill(3, "the job wants 3 peers now"), OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
+    assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
 
 
 def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
     _, commands = after(cluster, SizeWanted(3))
-    assert commands == [Kill(3, "the job wants 3 peers now"), OfferJoiners(view_of(0, 1), Prepared((peer(2),)))]
+    assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
 
 
 def test_a_leader_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    assert after(cluster, SizeWanted(4))[1] == [OfferJoiners(view_of(0, 1), Prepared((peer(2), peer(3))))]
+    assert after(cluster, SizeWanted(4))[1] == [JoinerOffer((peer(2), peer(3)))]
 
 
 def test_nobody_left_to_come_is_no_offer() -> None:
@@ -273,10 +271,11 @@ def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: in
 def test_a_waiting_joiner_is_offered_to_the_next_leader() -> None:
     """A waiting joiner is offered to the peer that leads after a leader that left by decision."""
     cluster, _ = after(growing(2, 3), ready(2))
-    _, commands = after(cluster, ViewStarted(view_of(1, version=2)))
+    left, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     (offer,) = commands
-    assert isinstance(offer, OfferJoiners)
-    assert (offer.view.ids, [one.id for one in offer.prepared.ready]) == ((1,), [2])
+    assert isinstance(offer, JoinerOffer)
+    assert left.view is not None
+    assert (left.view.ids, [one.id for one in offer.ready]) == ((1,), [2])
     assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the leader has heard of them"
 
 
