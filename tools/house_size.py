@@ -28,8 +28,8 @@ from rich.table import Column, Table
 WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.PrepareRequest SizeWanted Starting Spawn
     pb.PeerStart PeerProgressed OfferJoiners Prepared pb.PreparedPeers pb.RescaleRequest pb.BarrierReply ViewEntry
     pb.Admission PeerState BarrierResult View"""
-WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.Asked pb.Resize pb.JoinerOffer pb.SizeWanted
-    pb.Spawn"""
+WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.Asked pb.Resize pb.JoinerOffer
+    pb.SizeWanted pb.Spawn"""
 WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/")
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")

@@ -23,7 +23,7 @@ from kungfu.rule_requests import (
     requests_of,
     within_replacements,
 )
-from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide, with_settings
+from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.terms import RunPosition, Terms
@@ -120,15 +120,8 @@ class SimulatedBarrier:
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
         due = [within_replacements(one, view, lambda: speeds) for one in due]
         self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
-        decision = decide(
-            view,
-            job.terms,
-            Limits(start.min_size, start.max_size),
-            requests=tuple(requests_of(due, view, call=self._call)),
-            offer=offer,
-            adjust=self._adjusted,
-            speeds=speeds,
-        )
+        requests, limits = tuple(requests_of(due, view, call=self._call)), Limits(start.min_size, start.max_size)
+        decision = decide(BarrierInput(view, job.terms, limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.request.by, one.request.step] = f"{one.by} came before it"
         self._enter(view, decision)

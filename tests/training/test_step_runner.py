@@ -13,6 +13,7 @@ from kungfu.policies import stop_on_nan
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Terms
 from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.peer.barrier_result import PeerState
 from tests.training.linear import Run, linear_run, points
 
@@ -88,7 +89,7 @@ class Growing(StandaloneMembership):
         self.asked: list[int | None] = []
 
     def hold_barrier(self, state: Any, terms: Terms, *, requests: Any, adjust: Any, **more: Any) -> BarrierResult:
-        decision = decide(self.view, terms, Limits(1, 3), requests=requests, adjust=adjust)
+        decision = decide(BarrierInput(self.view, terms, Limits(1, 3), requests=requests), adjust=adjust)
         self.asked.append(decision.prepare)
         after = PeerState(decision.view, 0, decision.terms)
         return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))

@@ -36,23 +36,22 @@ would judge by a size that is about to change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kungfu.runtime.core.next_membership import (
+    BarrierInput,
     Decision,
     JoinerOffer,
-    Situation,
     is_under_way,
     next_membership,
     without_joiners,
 )
 from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, StopTraining, changes_membership, merge
 from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_size
-from kungfu.runtime.core.view import NO_SPEEDS, View, is_slow
-from kungfu.runtime.settings import Limits
+from kungfu.runtime.core.view import View, is_slow
 
-__all__ = ["Adjust", "Decision", "JoinerOffer", "as_decided", "decide", "with_settings"]
+__all__ = ["Adjust", "BarrierInput", "Decision", "JoinerOffer", "as_decided", "decide", "with_settings"]
 
 # The terms that follow from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]
@@ -63,50 +62,40 @@ def as_decided(before: View, decision: Decision) -> Terms:
     return decision.terms
 
 
-def decide(
-    view: View,
-    terms: Terms,
-    limits: Limits,
-    *,
-    requests: Sequence[Asked] = (),
-    offer: JoinerOffer | None = None,
-    adjust: Adjust = as_decided,
-    speeds: Mapping[int, float] = NO_SPEEDS,
-) -> Decision:
-    """What a barrier decides; see the table of this module.
+def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
+    """The decision of a barrier; see the table of this module.
 
     Args:
-        view: The view that holds the barrier.
-        terms: Its terms.
-        limits: The least and the most peers of the job.
-        requests: What the barrier is asked for.
-        offer: The agent's newest offer, if there is one.
+        at: The view that holds the barrier, and what it decides from.
         adjust: Makes the terms of what was decided about the membership; see `with_settings`.
-        speeds: Of peers by id, as fractions of the median peer's, where they are measured.
 
     >>> from kungfu.runtime.core.request import Resize
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
     >>> grow = Asked(Resize(4, "local_batch_size"), "gns_batch", 50)
-    >>> decide(two, Terms(64, 32.0), Limits(1, 4), requests=[grow]).prepare
+    >>> decide(BarrierInput(two, Terms(64, 32.0), Limits(1, 4), requests=[grow])).prepare
     4
     """
-    terms = _without_refusals(terms, requests)
-    merged = merge(one for one in requests if not is_under_way(one, terms, limits, view))
-    ends = any(isinstance(one.what, StopTraining) for one in merged.settings)
+    at = replace(at, terms=_without_refusals(at.terms, at.requests))
+    arbitrated = merge(one for one in at.requests if not is_under_way(one, at))
+    ends = any(isinstance(one.what, StopTraining) for one in arbitrated.settings)
     # Nobody has to come to training that ends.
-    offer = None if ends else offer
-    decision = next_membership(Situation(view, terms, limits, merged.of_membership, offer, speeds))
+    at = replace(at, requests=arbitrated.of_membership, offer=None if ends else at.offer)
+    view, terms, decision = at.view, at.terms, next_membership(at)
     if ends:
         decision = without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:
         # Other peers, or the same ones elsewhere: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
-    slow = _slow_leavers(view, terms, decision.view, merged.of_membership, speeds)
     replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
-    decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
-    decision = replace(decision, requests=merged.of_membership, settings=merged.settings)
-    decision = replace(decision, superseded=merged.superseded, slow=slow)
+    decision = replace(
+        decision,
+        terms=replace(decision.terms, replaced_peers=replaced),
+        requests=arbitrated.of_membership,
+        settings=arbitrated.settings,
+        superseded=arbitrated.superseded,
+        slow=_slow_leavers(at, decision.view),
+    )
     return replace(decision, terms=adjust(view, decision))
 
 
@@ -149,11 +138,10 @@ def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> in
     return joined - min(joined, max(0, meant_size(*after) - meant_size(*before)))
 
 
-def _slow_leavers(
-    view: View, terms: Terms, after: View, requests: Sequence[Asked], speeds: Mapping[int, float]
-) -> dict[int, float]:
+def _slow_leavers(at: BarrierInput, after: View) -> dict[int, float]:
     """The slow peers that a shrink let go, in the order in which they left, with their speeds."""
-    named = {peer for one in requests if isinstance(one.what, Leave) for peer in one.what.peers}
+    view, terms, speeds = at.view, at.terms, at.speeds
+    named = {peer for one in at.requests if isinstance(one.what, Leave) for peer in one.what.peers}
     # A peer whose replacement joins leaves because of that, and not because the job shrinks.
     joined = any(view.rank_of(peer) is None for peer in after.ids)
     named |= {*terms.departing, *(terms.leaving if joined else ())}

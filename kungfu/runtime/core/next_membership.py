@@ -1,6 +1,6 @@
 """The next membership that a barrier decides on: who leaves, who joins, and what is under way.
 
-A pure function of a `Situation`; ``core.barrier`` is its only caller.
+A pure function of a `BarrierInput`; ``core.barrier`` is its only caller.
 
 | requested                 | prepared peers | becomes                                                      |
 | ------------------------- | -------------- | ------------------------------------------------------------ |
@@ -57,7 +57,7 @@ from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = ["Decision", "JoinerOffer", "Situation", "is_under_way", "next_membership", "without_joiners"]
+__all__ = ["BarrierInput", "Decision", "JoinerOffer", "is_under_way", "next_membership", "without_joiners"]
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,15 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """What the next membership follows from.
+class BarrierInput:
+    """What a barrier decides from.
 
     Args:
         view: The view that holds the barrier.
         terms: Its terms.
         limits: The least and the most peers of the job.
-        requests: Those that are carried out; the first one asks for a size, if one does.
+        requests: What the barrier is asked for; `next_membership` takes those of the membership that are carried out
+            together, of which the first one asks for a size, if one does.
         offer: The agent's newest offer, if there is one.
         speeds: Of peers by id, as fractions of the median peer's, where they are measured.
     """
@@ -121,9 +122,9 @@ class Situation:
     view: View
     terms: Terms
     limits: Limits
-    requests: Sequence[Asked]
-    offer: JoinerOffer | None
-    speeds: Mapping[int, float]
+    requests: Sequence[Asked] = ()
+    offer: JoinerOffer | None = None
+    speeds: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def outside(self) -> Asked | None:
@@ -143,7 +144,7 @@ class Situation:
         return [*named, *others]
 
 
-def next_membership(at: Situation) -> Decision:
+def next_membership(at: BarrierInput) -> Decision:
     """The next view and its terms, before settings change them."""
     view, at = at.view, replace(at, terms=_without_lost(at.view, at.terms))
     if at.terms.departing and len(at.terms.departing) < view.size:
@@ -165,16 +166,17 @@ def next_membership(at: Situation) -> Decision:
     return Decision(view, at.terms)
 
 
-def is_under_way(asked: Asked, terms: Terms, limits: Limits, view: View) -> bool:
+def is_under_way(asked: Asked, at: BarrierInput) -> bool:
     """True if a request of a rule or a hook changes nothing of what joiners are on their way for.
 
     It asks for that size; or for the present one, while they come because of a command: that it is content undoes
     nothing that somebody else has asked for.
     """
+    terms = at.terms
     if asked.is_outside or not isinstance(asked.what, Resize) or not terms.target_size:
         return False
-    wanted, target = _with_reachable_size(asked.what, terms, limits)
-    if terms.by_command and target == view.size:
+    wanted, target = _with_reachable_size(asked.what, terms, at.limits)
+    if terms.by_command and target == at.view.size:
         return True
     same_terms = (wanted.keep, wanted.max_global_batch) == (terms.keep, terms.max_global_batch)
     return same_terms and target == terms.target_size
@@ -186,7 +188,7 @@ def without_joiners(decision: Decision, *, preparing: bool) -> Decision:
     return replace(decision, terms=terms, prepare=decision.view.size if preparing else None)
 
 
-def _resize(at: Situation, request: Resize) -> Decision:
+def _resize(at: BarrierInput, request: Resize) -> Decision:
     """A size alone is requested: it takes the place of the one that is under way."""
     preparing, asked = at.terms.target_size > 0, _under_way(at.view, at.terms)
     terms = replace(at.terms, target_size=0, leaving=at.exchanged)
@@ -196,7 +198,7 @@ def _resize(at: Situation, request: Resize) -> Decision:
     return _change_size(replace(at, terms=terms), target, asked=asked, preparing=preparing)
 
 
-def _change_size(at: Situation, target: int, *, asked: int, preparing: bool) -> Decision:
+def _change_size(at: BarrierInput, target: int, *, asked: int, preparing: bool) -> Decision:
     """The change to ``target`` peers; ``asked`` are under way, if the agent was ``preparing`` any."""
     view, terms, offer = at.view, at.terms, at.offer
     if target < view.size:
@@ -214,7 +216,7 @@ def _change_size(at: Situation, target: int, *, asked: int, preparing: bool) -> 
     return _admit_offered(at, target, offer)
 
 
-def _shrink(at: Situation, target: int, *, preparing: bool) -> Decision:
+def _shrink(at: BarrierInput, target: int, *, preparing: bool) -> Decision:
     """Peers leave at once, first those under exchange: nobody needs to come for them any more."""
     view, leaving = at.view, at.terms.leaving
     gone = at.leave_order(leaving)[: view.size - target]
@@ -243,7 +245,7 @@ def _without_lost(view: View, terms: Terms) -> Terms:
     return replace(terms, departing=departing, target_size=max(view.size, target) if terms.target_size else 0)
 
 
-def _let_departing_leave(at: Situation) -> Decision:
+def _let_departing_leave(at: BarrierInput) -> Decision:
     """The replaced peers leave; whatever else the barrier is asked for is decided about the rest."""
     view, terms, gone = at.view, at.terms, len(at.terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
@@ -254,7 +256,7 @@ def _let_departing_leave(at: Situation) -> Decision:
     return replace(after, view=View(view.version + 1, after.view.peers), prepare=prepare)
 
 
-def _admit_offered(at: Situation, target: int, offer: JoinerOffer) -> Decision:
+def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decision:
     """The offered peers join, first those in whose place others leave."""
     view, terms = at.view, at.terms
     leaving = sorted(terms.leaving, key=lambda peer: at.speeds[peer] if is_slow(peer, at.speeds) else math.inf)
@@ -304,7 +306,7 @@ class _Named:
     host: int | None
 
 
-def _let_named_leave(at: Situation) -> Decision:
+def _let_named_leave(at: BarrierInput) -> Decision:
     """Peers leave by name; where a size is requested too, the named ones go first.
 
     A notice cannot be refused, but the last peer of a job stays until another one has come.
@@ -351,7 +353,7 @@ def _let_named_leave(at: Situation) -> Decision:
     return Decision(shrunk, terms, processes if pending or preparing else None, host=named.host)
 
 
-def _named(at: Situation) -> _Named:
+def _named(at: BarrierInput) -> _Named:
     """The peers that requests name, and those under exchange; one that is to leave now is not replaced."""
     view, lead, leaves = at.view, at.requests[0].what, [one.what for one in at.requests if isinstance(one.what, Leave)]
     of = {when: {peer for one in leaves if one.when == when for peer in one.peers} for when in get_args(When)}
@@ -375,7 +377,7 @@ def _named(at: Situation) -> _Named:
     return _Named(now, replaced, len(evicted) - len(free), bool(noticed) and not evicted, host)
 
 
-def _size_after_named_leave(at: Situation, lead: Leave, named: _Named) -> int:
+def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int:
     """The size that the job shall have after requests that name peers and ask for no size."""
     staying, terms = at.view.size - len(named.now), at.terms
     if named.now and named.noticed_only:

@@ -33,10 +33,10 @@ from typing import Any, Literal
 
 __all__ = [
     "AGENT",
+    "ArbitratedRequests",
     "Asked",
     "Keep",
     "Leave",
-    "Merged",
     "Migrate",
     "Profile",
     "RampUnit",
@@ -215,7 +215,7 @@ class Superseded:
 
 
 @dataclass(frozen=True)
-class Merged:
+class ArbitratedRequests:
     """The requests that a barrier takes up together, of which at most one, the first, asks for a size; and the rest."""
 
     taken: tuple[Asked, ...]
@@ -237,7 +237,7 @@ def changes_membership(asked: Asked) -> bool:
     return isinstance(asked.what, Membership)
 
 
-def merge(requests: Iterable[Asked]) -> Merged:
+def merge(requests: Iterable[Asked]) -> ArbitratedRequests:
     """Chooses among requests by the table of this module.
 
     Args:
@@ -267,7 +267,7 @@ def merge(requests: Iterable[Asked]) -> Merged:
             superseded.append(Superseded(one, before.by))
     # The one that asks for a size leads.
     taken.sort(key=lambda one: (not isinstance(one.what, Resize), not changes_membership(one)))
-    return Merged(tuple(taken), tuple(superseded))
+    return ArbitratedRequests(tuple(taken), tuple(superseded))
 
 
 def _place(asked: Asked) -> tuple[Any, ...]:

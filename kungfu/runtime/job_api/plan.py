@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.cluster.joiners import on_size_wanted
 from kungfu.runtime.core.cluster.placement import NO_SLOT
@@ -129,7 +129,7 @@ def _carried_out(
     requests: tuple[Asked, ...] = (external,)
     offer = None
     for _ in range(_BARRIERS):
-        decision = decide(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds)
+        decision = decide(BarrierInput(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds))
         view, terms, requests, offer = decision.view, decision.terms, (), None
         if decision.prepare is not None:
             cluster, offer = _offer(replace(cluster, view=view), decision, now)

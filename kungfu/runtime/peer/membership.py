@@ -19,7 +19,7 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, decide
+from kungfu.runtime.core.barrier import Adjust, BarrierInput, Decision, as_decided, decide
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.request import Asked, Leave, Resize, in_words, merge
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -246,8 +246,9 @@ class Membership:
 
         def decision() -> Decision:
             nonlocal made
-            limits = self._settings.limits
-            made = decide(before.view, terms, limits, requests=requests, offer=offer, adjust=adjust, speeds=speeds)
+            made = decide(
+                BarrierInput(before.view, terms, self._settings.limits, requests, offer, speeds), adjust=adjust
+            )
             return made
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)

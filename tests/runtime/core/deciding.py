@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
-from kungfu.runtime.core.next_membership import is_under_way
+from kungfu.runtime.core.next_membership import BarrierInput, is_under_way
 from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -47,7 +47,8 @@ def decided(
     """What is decided, without the requests that it follows from, and without the count of replaced peers."""
     requests = () if asked is None else asked if isinstance(asked, tuple) else (asked,)
     given = requests if outside is None else (replace(outside, id="r"), *requests)
-    decision = decide(view, terms, limits, requests=given, offer=offer)
-    news = [one for one in given if not is_under_way(one, terms, limits, view)]
+    at = BarrierInput(view, terms, limits, given, offer)
+    decision = decide(at)
+    news = [one for one in given if not is_under_way(one, at)]
     assert sorted(map(repr, decision.requests)) == sorted(map(repr, news))
     return replace(decision, requests=(), terms=replace(decision.terms, replaced_peers=0))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, Retry
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -157,7 +158,7 @@ def test_the_slowest_of_several_is_exchanged_first() -> None:
     terms = under_way(3, replaced(0, 1, 2))
     offer = JoinerOffer(peers(7), missing=(8, 9))
     speeds = {0: 0.5, 1: 0.2, 2: float("nan")}
-    assert decide(view_of(3), terms, LIMITS, offer=offer, speeds=speeds).view.ids == (0, 2, 7)
+    assert decide(BarrierInput(view_of(3), terms, LIMITS, offer=offer, speeds=speeds)).view.ids == (0, 2, 7)
     assert decided(view_of(3), terms, offer=offer).view.ids == (1, 2, 7), "the lowest rank where none is known"
 
 
@@ -192,7 +193,7 @@ def test_a_refused_exchange_is_forgotten_after_a_new_view_or_a_dismissal() -> No
 
 def test_what_was_refused_is_forgotten_when_a_host_with_free_slots_comes() -> None:
     terms = Terms(96, 32.0, refused_size=5, replacement_refused=True)
-    decision = decide(view_of(3), terms, LIMITS, requests=[Asked(Retry(), "a host has come", id="r")])
+    decision = decide(BarrierInput(view_of(3), terms, LIMITS, requests=[Asked(Retry(), "a host has come", id="r")]))
     assert (decision.view, decision.terms) == (view_of(3), terms_of(3))
     assert not decided(view_of(3), terms, outside=size_request(3)).terms.replacement_refused
 
@@ -226,7 +227,7 @@ class Job:
         """One barrier: at most ``room`` of the peers that it asks for find a slot."""
         offer = JoinerOffer(peers(*self.starting), tuple(self.missing)) if offers else None
         before, under_exchange = self.view, {*self.terms.leaving}
-        decision = decide(before, self.terms, self.limits, requests=requests, offer=offer)
+        decision = decide(BarrierInput(before, self.terms, self.limits, requests=requests, offer=offer))
         after = decision.view
         joined, left = {*after.ids} - {*before.ids}, {*before.ids} - {*after.ids}
         assert joined <= {*self.starting}

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
@@ -26,7 +27,7 @@ def decided(
 ) -> Decision:
     terms = terms or Terms(32 * size, 32.0)
     requests = (*tuple(asked),)
-    return decide(view_of(size), terms, limits, requests=requests, offer=offer, speeds=speeds)
+    return decide(BarrierInput(view_of(size), terms, limits, requests=requests, offer=offer, speeds=speeds))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +60,7 @@ def test_a_shrink_lets_the_slow_peers_go_first(
 
 def test_a_shrink_that_somebody_outside_asks_for_does_too() -> None:
     requests = [Asked(Resize(3), "kungfu resize 3", 10, id="r")]
-    decision = decide(view_of(4), Terms(128, 32.0), LIMITS, requests=requests, speeds={1: 0.5})
+    decision = decide(BarrierInput(view_of(4), Terms(128, 32.0), LIMITS, requests=requests, speeds={1: 0.5}))
     assert (decision.view.ids, decision.slow) == ((0, 2, 3), {1: 0.5})
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -22,7 +23,7 @@ def replaced(*ids: int) -> Asked:
 def held(before: Decision, *asked: Asked, offer: JoinerOffer | None = None, outside: Asked | None = None) -> Decision:
     """The barrier after a decision."""
     requests = asked if outside is None else (*asked, outside)
-    return decide(before.view, before.terms, LIMITS, requests=requests, offer=offer)
+    return decide(BarrierInput(before.view, before.terms, LIMITS, requests=requests, offer=offer))
 
 
 def start(size: int, *, replaced: int = 0) -> Decision:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, When, merge
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View
@@ -89,7 +90,7 @@ def test_requests_made_together_are_taken_or_superseded_and_leave_work(
     assert sum(isinstance(one.what, Resize) for one in parts) <= 1
     assert not any(isinstance(one.what, Resize) for one in parts[1:]), "the one that asks for a size leads"
     view = View(5, tuple(Peer(number, "") for number in range(peers_now)))
-    decision = decide(view, Terms(8 * peers_now, 8.0), LIMITS, requests=given_ones)
+    decision = decide(BarrierInput(view, Terms(8 * peers_now, 8.0), LIMITS, requests=given_ones))
     assert (decision.requests, decision.superseded) == (merged.taken, merged.superseded)
     now, terms = decision.view, decision.terms
     assert now.size >= 1
@@ -102,6 +103,6 @@ def test_requests_made_together_are_taken_or_superseded_and_leave_work(
         assert decision.prepare == peers_now + coming, "the agent counts those who leave, and those who come"
         assert decision.prepare == terms.target_size + len(terms.leaving) + gone
         offer = JoinerOffer(tuple(Peer(90 + number, "") for number in range(coming)))
-        reached = decide(now, terms, LIMITS, offer=offer)
+        reached = decide(BarrierInput(now, terms, LIMITS, offer=offer))
         assert meant_size(reached.view, reached.terms) == terms.target_size
         assert {*terms.leaving} & {*reached.view.ids} == {*reached.terms.departing}

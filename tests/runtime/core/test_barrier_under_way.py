@@ -9,6 +9,7 @@ import pytest
 
 from kungfu.runtime.core import barrier
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, SaveCheckpoint, SetBatch, StopTraining
 from kungfu.runtime.core.terms import Terms
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of
@@ -92,7 +93,10 @@ CELLS = [*table()]
 def test_each_request_becomes_what_the_table_says(asked: str, under_way: str, becomes: str) -> None:
     terms, offer = UNDER_WAY[under_way]
     requests = REQUESTS[asked]
-    assert in_words(requests, terms, decide(view_of(3), terms, LIMITS, requests=requests, offer=offer)) == becomes
+    assert (
+        in_words(requests, terms, decide(BarrierInput(view_of(3), terms, LIMITS, requests=requests, offer=offer)))
+        == becomes
+    )
 
 
 def test_the_table_has_every_request_and_everything_that_may_be_under_way() -> None:
@@ -110,20 +114,20 @@ def test_joiners_of_an_evicted_peer_s_job_come_on_the_terms_of_their_growth() ->
 def test_a_stop_supersedes_what_others_would_have_to_come_for() -> None:
     stop = REQUESTS["the end of training"]
     for asked in (size_request(5), size_request(2), leaving(1, when="replaced")):
-        decision = decide(view_of(3), terms_of(3), LIMITS, requests=(*stop, asked))
+        decision = decide(BarrierInput(view_of(3), terms_of(3), LIMITS, requests=(*stop, asked)))
         assert (decision.view, decision.terms.target_size, decision.prepare) == (view_of(3), 0, None)
         assert [(one.request, one.by) for one in decision.superseded] == [(asked, "stop_on_nan")]
     outside = (*stop, replace(size_request(5), id="r"))
-    assert decide(view_of(3), terms_of(3), LIMITS, requests=outside).superseded[0].by == "stop_on_nan"
+    assert decide(BarrierInput(view_of(3), terms_of(3), LIMITS, requests=outside)).superseded[0].by == "stop_on_nan"
 
 
 def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_it() -> None:
     notice = leaving(1, when="noticed", size=3)
     ends = (*REQUESTS["the end of training"], replace(notice, id="r"))
-    decision = decide(view_of(3), terms_of(3, target=4), LIMITS, requests=ends)
+    decision = decide(BarrierInput(view_of(3), terms_of(3, target=4), LIMITS, requests=ends))
     assert (decision.view.ids, decision.terms.target_size, decision.prepare) == ((0, 2), 0, 2)
     stopped = [Asked(StopTraining(), "kungfu stop", 9, id="r")]
-    assert decide(view_of(3), terms_of(3, target=4), LIMITS, requests=stopped).prepare == 3
+    assert decide(BarrierInput(view_of(3), terms_of(3, target=4), LIMITS, requests=stopped)).prepare == 3
 
 
 def test_a_hook_that_wants_the_present_size_leaves_the_growth_of_a_command() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
@@ -35,7 +36,7 @@ def told(
     """What is told of each of these requests, carried out together in a view of four, perhaps while it grows."""
     limits = Limits(least, most)
     before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0, target))
-    decision = decide(before.view, before.terms, limits, requests=requests, speeds=speeds)
+    decision = decide(BarrierInput(before.view, before.terms, limits, requests=requests, speeds=speeds))
     after = PeerState(decision.view, 0, decision.terms)
     result = BarrierResult(before, after, decision.requests, slow=decision.slow)
     return [describe_decision(result, one) for one in result.requests]

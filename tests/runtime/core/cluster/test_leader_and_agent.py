@@ -32,6 +32,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
     step,
 )
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -113,7 +114,7 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
         requests.append(Asked(Leave((going,), "now", world.view.size - 1, "local_batch_size"), "rule", 1))
     elif asked is not None:
         requests.append(Asked(Resize(asked, "local_batch_size"), "rule", 1))
-    decision = decide(world.view, world.terms, LIMITS, requests=requests, offer=offer)
+    decision = decide(BarrierInput(world.view, world.terms, LIMITS, requests=requests, offer=offer))
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:
