@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from kungfu.runtime.agent.consensus.service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
-from kungfu.runtime.core.cluster import Cluster, Rules
+from kungfu.runtime.core.cluster import Cluster, Rules, Spawn
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import to_spawn
 
 __all__ = ["Follower"]
 
@@ -61,7 +61,7 @@ class Follower:
         # In another term another agent leads by now, which has not decided this.
         if request.term == self._context.consensus.term:
             for start in request.starts:
-                self._start(start)
+                self._start(to_spawn(start))
             for peer in request.kills:
                 self._context.supervisor.kill(peer)
         # The job is over, or this host was let go.
@@ -75,16 +75,10 @@ class Follower:
             return LeaderLost("the host that led the job has left it")
         return None
 
-    def _start(self, start: pb.PeerStart) -> None:
+    def _start(self, spawn: Spawn) -> None:
         def report(pid: int) -> None:
-            spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=start.peer, pid=pid)
+            spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=spawn.peer, pid=pid)
             self._context.host_events.put(spawned)
 
         # Reported before the process is watched: the leader must hear of the start before the exit.
-        self._context.supervisor.start(
-            replace(self._context.settings, peer=start.peer),
-            joins=start.joins,
-            leaving=start.leaving,
-            threads=start.threads,
-            on_start=report,
-        )
+        self._context.supervisor.start(self._context.settings, spawn, on_start=report)

@@ -16,7 +16,7 @@ from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import to_exit, to_loss_report, to_peer, to_view
+from kungfu.runtime.ipc.convert import to_exit, to_loss_report, to_peer, to_size_wanted, to_view
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
@@ -53,9 +53,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         progressed = decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity, phase=phase)
         return self._confirm(progressed, context)
 
-    def PreparePeers(self, request: pb.PrepareRequest, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        host = request.host if request.HasField("host") else None
-        return self._confirm(decided.SizeWanted(request.size, host, tuple(request.leaving)), context)
+    def PreparePeers(self, request: pb.SizeWanted, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        return self._confirm(to_size_wanted(request), context)
 
     def ReportViewStarted(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(decided.ViewStarted(to_view(request)), context)

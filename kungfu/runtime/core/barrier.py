@@ -43,6 +43,7 @@ from kungfu.runtime.core.next_membership import (
     BarrierInput,
     Decision,
     JoinerOffer,
+    SizeWanted,
     is_under_way,
     next_membership,
     without_joiners,
@@ -51,7 +52,7 @@ from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, StopTrain
 from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
-__all__ = ["Adjust", "BarrierInput", "Decision", "JoinerOffer", "as_decided", "decide", "with_settings"]
+__all__ = ["Adjust", "BarrierInput", "Decision", "JoinerOffer", "SizeWanted", "as_decided", "decide", "with_settings"]
 
 # The terms that follow from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]

@@ -57,7 +57,15 @@ from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = ["BarrierInput", "Decision", "JoinerOffer", "is_under_way", "next_membership", "without_joiners"]
+__all__ = [
+    "BarrierInput",
+    "Decision",
+    "JoinerOffer",
+    "SizeWanted",
+    "is_under_way",
+    "next_membership",
+    "without_joiners",
+]
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,21 @@ class JoinerOffer:
     missing: tuple[int, ...] = ()
     reason: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SizeWanted:
+    """A number of peers that rank 0 asks the agent for.
+
+    Args:
+        size: The number, those included that leave when others have come.
+        host: The number of the host on which new peers should run; ``None`` for any.
+        leaving: The ids of the peers that leave when others have come.
+    """
+
+    size: int
+    host: int | None = None
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -103,6 +126,11 @@ class Decision:
     settings: tuple[Asked, ...] = ()
     superseded: tuple[Superseded, ...] = ()
     slow: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> SizeWanted | None:
+        """What the agent is asked for; ``None`` if it has nothing to do."""
+        return None if self.prepare is None else SizeWanted(self.prepare, self.host, self.terms.leaving)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.cluster import LossReport, Spawn
 from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -27,6 +27,8 @@ __all__ = [
     "from_offer",
     "from_peer",
     "from_shadow",
+    "from_size_wanted",
+    "from_spawn",
     "from_terms",
     "from_view",
     "to_asked",
@@ -37,6 +39,8 @@ __all__ = [
     "to_offer",
     "to_peer",
     "to_shadow",
+    "to_size_wanted",
+    "to_spawn",
     "to_terms",
     "to_view",
 ]
@@ -67,6 +71,8 @@ from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 _DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
 from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
 from_offer, to_offer = converters(JoinerOffer, pb.JoinerOffer)
+from_size_wanted, to_size_wanted = converters(SizeWanted, pb.SizeWanted)
+from_spawn, to_spawn = converters(Spawn, pb.Spawn)
 
 # ---- programs ----------------------------------------------------------------------------------------------------
 

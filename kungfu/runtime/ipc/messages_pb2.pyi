@@ -477,7 +477,7 @@ class ProgramPart(_message.Message):
     content: str
     def __init__(self, section: _Optional[str] = ..., shown: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
-class PrepareRequest(_message.Message):
+class SizeWanted(_message.Message):
     __slots__ = ("size", "host", "leaving")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -628,25 +628,27 @@ class ReplicateRequest(_message.Message):
     state: bytes
     version: int
     committed: int
-    starts: _containers.RepeatedCompositeFieldContainer[PeerStart]
+    starts: _containers.RepeatedCompositeFieldContainer[Spawn]
     kills: _containers.RepeatedScalarFieldContainer[int]
     reports: _containers.RepeatedCompositeFieldContainer[Records]
     end: JobEnd
     leaves: bool
     requests: bytes
-    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[PeerStart, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Spawn, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
 
-class PeerStart(_message.Message):
-    __slots__ = ("peer", "joins", "leaving", "threads")
+class Spawn(_message.Message):
+    __slots__ = ("peer", "joins", "leaving", "threads", "host")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     THREADS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
     peer: int
     joins: bool
     leaving: _containers.RepeatedScalarFieldContainer[int]
     threads: int
-    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ...) -> None: ...
+    host: int
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
 
 class JobEnd(_message.Message):
     __slots__ = ("code", "why", "peer", "failed", "output", "chosen")

@@ -591,7 +591,7 @@ class AgentServiceStub(object):
                 _registered_method=True)
         self.PreparePeers = channel.unary_unary(
                 '/kungfu.v1.AgentService/PreparePeers',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.SerializeToString,
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.ReportViewStarted = channel.unary_unary(
@@ -709,7 +709,7 @@ def add_AgentServiceServicer_to_server(servicer, server):
             ),
             'PreparePeers': grpc.unary_unary_rpc_method_handler(
                     servicer.PreparePeers,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.FromString,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'ReportViewStarted': grpc.unary_unary_rpc_method_handler(
@@ -827,7 +827,7 @@ class AgentService(object):
             request,
             target,
             '/kungfu.v1.AgentService/PreparePeers',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PrepareRequest.SerializeToString,
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

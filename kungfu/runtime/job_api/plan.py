@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide
+from kungfu.runtime.core.barrier import BarrierInput, JoinerOffer, SizeWanted, decide
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.cluster.joiners import on_size_wanted
 from kungfu.runtime.core.cluster.placement import NO_SLOT
@@ -131,8 +131,8 @@ def _carried_out(
     for _ in range(_BARRIERS):
         decision = decide(BarrierInput(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds))
         view, terms, requests, offer = decision.view, decision.terms, (), None
-        if decision.prepare is not None:
-            cluster, offer = _offer(replace(cluster, view=view), decision, now)
+        if decision.wanted is not None:
+            cluster, offer = _offer(replace(cluster, view=view), decision.wanted, now)
             missing += len(offer.missing)
         # All peers are there, and nobody is about to leave.
         elif not terms.departing:
@@ -147,10 +147,9 @@ def _carried_out(
     )
 
 
-def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:
+def _offer(cluster: Cluster, wanted: SizeWanted, now: float) -> tuple[Cluster, JoinerOffer]:
     """The joiners that the agent would offer, if all of them came."""
-    wanted, leaving = decision.prepare or 0, decision.terms.leaving
-    after, commands = on_size_wanted(cluster, wanted, now, host=decision.host, leaving=leaving)
+    after, commands = on_size_wanted(cluster, wanted, now)
     # Those without a slot are still to be offered as missing, or have been, where nobody else is on the way.
     offered = [one.missing for one in commands if isinstance(one, JoinerOffer)]
     lacking = len(after.missing) + len(after.hosts.queue) + sum(map(len, offered))

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -17,11 +17,12 @@ from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_loss_report, from_peer, from_view
+from kungfu.runtime.ipc.convert import from_loss_report, from_peer, from_size_wanted, from_view
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
@@ -91,10 +92,9 @@ class AgentClient:
         progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
         return progress
 
-    def request_size(self, size: int, *, host: int | None = None, leaving: Sequence[int] = ()) -> None:
-        """The job shall have ``size`` peers: start the missing ones, on the ``host`` of this number if one is given,
-        and dismiss those that are too many. When they have come, ``leaving`` will leave."""
-        self._call(self._stub.PreparePeers, pb.PrepareRequest(size=size, host=host, leaving=leaving))
+    def request_size(self, wanted: SizeWanted) -> None:
+        """Asks for a number of peers: the agent starts the missing ones, and dismisses those that are too many."""
+        self._call(self._stub.PreparePeers, from_size_wanted(wanted))
 
     def report_view_started(self, view: View) -> None:
         """All peers of ``view`` hold the same state and train."""

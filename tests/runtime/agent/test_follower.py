@@ -104,7 +104,7 @@ def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(
             replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
             asked = [leader.heard.get(timeout=180.0)]
             replicator.add_follower(1)
-            replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=5)]))
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
             assert replicator.commit(state(0, 1, hosts=2))
             asked[0].reply.set_exception(RuntimeError("the answer is lost"))
             asked.append(leader.heard.get(timeout=180.0))

@@ -177,7 +177,7 @@ def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_
             assert leader.handle(AdmissionRequested(request)) is None
             assert leader.cluster.hosts.shares == {0: len(os.sched_getaffinity(0)), 1: 1}
             assert heard.lines.get(timeout=180.0) == "1"
-            started: list[pb.PeerStart] = []
+            started: list[pb.Spawn] = []
             while not started:
                 event = other.heard.get(timeout=180.0)
                 started += event.request.starts if isinstance(event, ReplicateReceived) else []

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.cluster import LossReport, Spawn
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import (
     Asked,
@@ -100,6 +100,12 @@ SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     Terms: (terms, convert.from_terms, convert.to_terms),
     JoinerOffer: (offer, convert.from_offer, convert.to_offer),
     Asked: (asked, convert.from_asked, convert.to_asked),
+    SizeWanted: (
+        st.builds(SizeWanted, counts, st.none() | counts, ids),
+        convert.from_size_wanted,
+        convert.to_size_wanted,
+    ),
+    Spawn: (st.builds(Spawn, counts, counts, ids, st.booleans(), counts), convert.from_spawn, convert.to_spawn),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }
 

@@ -18,6 +18,7 @@ from kungfu.errors import PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import LoggedEvent, UnheardEvent
 from kungfu.event_log.numbers import as_json
+from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -105,7 +106,7 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
     with attached() as (agent_client, agent):
         agent_client.report_ready(Identity("digest", "2 threads"))
-        agent_client.request_size(5)
+        agent_client.request_size(SizeWanted(5))
         agent_client.report_view_started(view)
         agent_client.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
@@ -118,7 +119,7 @@ def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
         with agent_client.on_the_way(every_s=0.01):
             assert [agent.next() for _ in range(3)] == [("attached", 3)] * 3
         agent_client.report_ready(Identity())
-        agent_client.request_size(5)
+        agent_client.request_size(SizeWanted(5))
         heard = [agent.next()]
         while heard[-1] != ("prepare", 5):
             heard.append(agent.next())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 
 from kungfu.event_log.events import (
     BrokenEvent,
@@ -26,6 +25,7 @@ from kungfu.runtime.core.failure import headline
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.convert import from_spawn
 
 __all__ = ["Executor"]
 
@@ -62,7 +62,7 @@ class Executor:
         """Performs a command that does not end the job; ``cluster`` was decided together with it."""
         match command:
             case decided.Spawn():
-                self._spawn(command, joins=cluster.view is not None, threads=cluster.hosts.threads)
+                self._spawn(command)
             case decided.Kill(peer, reason):
                 self._record(DismissedEvent(peer=peer, reason=reason), shown=True)
                 self.kill(peer, host=cluster.hosts.of.get(peer, self._own_host))
@@ -111,16 +111,13 @@ class Executor:
         else:
             self._replicator.send(host, pb.ReplicateRequest(kills=[peer]))
 
-    def _spawn(self, command: decided.Spawn, *, joins: bool, threads: int) -> None:
-        peer, leaving = command.peer, command.leaving
+    def _spawn(self, command: decided.Spawn) -> None:
         # The agent of that host starts it, and reports its process.
         if command.host != self._own_host:
-            start = pb.PeerStart(peer=peer, joins=joins, leaving=leaving, threads=threads)
-            self._replicator.send(command.host, pb.ReplicateRequest(starts=[start]))
+            self._replicator.send(command.host, pb.ReplicateRequest(starts=[from_spawn(command)]))
             return
-        settings = replace(self._context.settings, peer=peer)
-        pid = self._context.supervisor.start(settings, joins=joins, leaving=leaving, threads=threads)
-        self.record_spawn(peer, pid, host=command.host)
+        pid = self._context.supervisor.start(self._context.settings, command)
+        self.record_spawn(command.peer, pid, host=command.host)
 
     def _record_offer(self, command: JoinerOffer) -> None:
         if command.ready:

@@ -6,7 +6,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -22,6 +22,7 @@ from kungfu.runtime.agent.supervisor.launch import (
 )
 from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
 from kungfu.runtime.agent.supervisor.standby import StandbyPool
+from kungfu.runtime.core.cluster import Spawn
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 
@@ -79,25 +80,15 @@ class ProcessSupervisor:
         self._joined_s: float | None = None  # when a joiner was started last
         self.joiners = JoinerPage.create()
 
-    def start(
-        self,
-        settings: Settings,
-        *,
-        joins: bool,
-        leaving: Collection[int] = (),
-        threads: int = 0,
-        on_start: Callable[[int], None] = lambda pid: None,
-    ) -> int:
+    def start(self, settings: Settings, spawn: Spawn, *, on_start: Callable[[int], None] = lambda pid: None) -> int:
         """Starts a peer and returns its process id.
 
         Args:
-            settings: The peer's.
-            joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
-            leaving: Peers of this host whose slots it may share, because they will leave.
-            threads: Of each peer of the job within an op; see ``peer_environment``.
+            settings: Those of the peers, without its id.
+            spawn: The command. It may share the slots of the peers that leave.
             on_start: Takes the process id before the listener can be told of the peer's exit.
         """
-        peer = settings.peer
+        peer, joins, settings = spawn.peer, spawn.joins, replace(settings, peer=spawn.peer)
         if self.joiners is not None:
             settings = replace(settings, joiner_page=self.joiners.path)
         # A joiner takes the state of the others, not a checkpoint; those beside it are slower until it is ready.
@@ -106,8 +97,8 @@ class ProcessSupervisor:
             if self.joiners is not None:
                 self.joiners.add(peer)
         taken = {one: slot for one, slot in list(self._slots_by_peer.items()) if one in self.running}
-        slot = choose_slot(taken, slots=self.slots, leaving=leaving, vacated=self._vacated, now=self._clock())
-        self._threads = threads
+        slot = choose_slot(taken, slots=self.slots, leaving=spawn.leaving, vacated=self._vacated, now=self._clock())
+        self._threads = spawn.threads
         if joins:
             self._joined_s = self._clock()
         environment = {**self._environment_of(slot), **settings.to_environment()}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import Peer, View
@@ -40,7 +40,6 @@ __all__ = [
     "ProgramExiting",
     "ReleaseHost",
     "ReportMachines",
-    "SizeWanted",
     "Spawn",
     "Tick",
     "TrainingFinished",
@@ -68,21 +67,6 @@ class ProgramDiffers:
 
     peer: int
     how: str
-
-
-@dataclass(frozen=True)
-class SizeWanted:
-    """The leader wants another number of peers.
-
-    Args:
-        size: The number, those included that leave when others have come.
-        host: The number of the host on which new peers shall run; ``None`` for any.
-        leaving: The ids of the peers that leave when others have come.
-    """
-
-    size: int
-    host: int | None = None
-    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -225,11 +209,21 @@ Event = (
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a peer on the host of this number; it may take the processors of the peers in ``leaving``, which leave."""
+    """Start a peer.
+
+    Args:
+        peer: Its id.
+        host: The number of the host that starts it.
+        leaving: The peers of that host that leave: it may take their processors.
+        joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
+        threads: Of every peer of the job within an op; 0: as its host has them.
+    """
 
     peer: int
     host: int = 0
     leaving: tuple[int, ...] = ()
+    joins: bool = True
+    threads: int = 0
 
 
 @dataclass(frozen=True)

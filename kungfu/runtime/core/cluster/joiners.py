@@ -22,7 +22,7 @@ from kungfu.runtime.core.cluster.program_check import (
     runs_same_program,
 )
 from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 
 __all__ = [
     "dismiss",
@@ -73,7 +73,8 @@ def spawn(
             continue
         room[place] -= 1
         starting[peer], of[peer] = Starting(now, replaces=other), place
-        spawns.append(Spawn(peer, place, _peers_giving_way(cluster, place, leaving)))
+        giving_way, joins = _peers_giving_way(cluster, place, leaving), cluster.view is not None
+        spawns.append(Spawn(peer, place, giving_way, joins, hosts.threads))
     alive = people.alive | {spawn.peer for spawn in spawns}
     lacked_slot = hosts.lacked_slot or len(missing) > len(cluster.missing)
     people, hosts = replace(people, alive=alive, next_id=next_id), replace(hosts, of=of, lacked_slot=lacked_slot)
@@ -94,10 +95,9 @@ def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tu
     return tuple(peer for peer in peers_on(cluster, host) if peer not in staying)
 
 
-def on_size_wanted(
-    cluster: Cluster, size: int, now: float, *, host: int | None = None, leaving: Iterable[int] = ()
-) -> Transition:
+def on_size_wanted(cluster: Cluster, wanted: SizeWanted, now: float) -> Transition:
     """The leader asks for a size: spawns what is missing, dismisses what is too much."""
+    size, host, leaving = wanted.size, wanted.host, wanted.leaving
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
         # There is no leader yet that could ask, or training is over.
         return cluster, []
@@ -111,8 +111,8 @@ def on_size_wanted(
         cluster = replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting))
     else:
         # As many as asked for, or too many.
-        wanted = f"{size} peer{'' if size == 1 else 's'}"
-        cluster, changes = _dismiss_surplus(cluster, have - size, f"the job wants {wanted} now")
+        reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
+        cluster, changes = _dismiss_surplus(cluster, have - size, reason)
     cluster, offers = offer_if_ready(cluster)
     return cluster, [*changes, *offers]
 

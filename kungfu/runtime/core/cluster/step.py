@@ -51,7 +51,6 @@ from kungfu.runtime.core.cluster.events import (
     ProcessEnded,
     ProgramDiffers,
     ProgramExiting,
-    SizeWanted,
     Tick,
     TrainingFinished,
     ViewStarted,
@@ -111,6 +110,7 @@ from kungfu.runtime.core.cluster.recovery import (
     retry,
 )
 from kungfu.runtime.core.cluster.state import Cluster, Hosts, Rules, Starting, Transition, exit_in_words
+from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
 
@@ -159,8 +159,8 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
             return on_phase_differs(cluster, peer, how)
         case ProgramDiffers(peer, how):
             return on_program_differs(cluster, peer, how)
-        case SizeWanted(size, host, leaving):
-            return on_size_wanted(cluster, size, now, host=host, leaving=leaving)
+        case SizeWanted():
+            return on_size_wanted(cluster, event, now)
         case ViewStarted():
             return _on_view_started(cluster, event, now)
         case TrainingFinished(peer, False, phase) if phase:

@@ -159,8 +159,8 @@ class BarrierProtocol:
     def _announce(self, view: View, decision: Decision) -> pb.BarrierReply:
         """Tells the agent and the joiners what is decided; the peers of the view get it as their reply."""
         # Another number of processes is needed for what is under way.
-        if decision.prepare is not None:
-            self.agent_client.request_size(decision.prepare, host=decision.host, leaving=decision.terms.leaving)
+        if decision.wanted is not None:
+            self.agent_client.request_size(decision.wanted)
         requests = map(from_asked, decision.requests)
         verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
         # Another view: its members need the address of its attachment, and joiners an admission.

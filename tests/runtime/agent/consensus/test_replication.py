@@ -155,11 +155,11 @@ def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.M
 def test_what_an_agent_has_heard_before_it_was_taken_in_once_more_is_counted_on() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
-        replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=3)]))
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=3)]))
         assert replicator.commit(state(0, 1, hosts=2))
         replicator.remove_follower(1)
         replicator.add_follower(1, anew=False)
-        replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=4)]))
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=4)]))
         assert replicator.commit(state(0, 1, hosts=2, version=2))
         heard: list[int] = []
         while 4 not in heard:
@@ -172,7 +172,7 @@ def test_messages_arrive_in_their_order_and_once() -> None:
     with agents(2) as (hosts, (_, other)), replicator_of(hosts) as (replicator, _):
         replicator.add_follower(1)
         for peer in range(50):
-            replicator.send(1, pb.ReplicateRequest(starts=[pb.PeerStart(peer=peer)]))
+            replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=peer)]))
         replicator.commit(state(0, 1, hosts=2))
         starts: list[int] = []
         while len(starts) < 50:
@@ -200,7 +200,7 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host(monkeypat
             up.join()
             assert other.consensus.silence_s() < lost_after_s(SETTINGS.deadlines)
             assert other.consensus.log.version == 2
-            starts = [pb.PeerStart(peer=peer) for peer in range(3)]
+            starts = [pb.Spawn(peer=peer) for peer in range(3)]
             replicator.send(1, pb.ReplicateRequest(starts=starts))
             assert replicator.commit(state(0, 1, hosts=2, version=3))
         told = [event.request for event in iter(partial(_next, other.heard), None)]
@@ -250,7 +250,7 @@ def records(number: int, size_bytes: int) -> pb.Records:
 def test_records_that_have_no_room_go_out_with_the_next_message() -> None:
     """Records that have no room go out with the next message, and the end of the job after the last of them."""
     message = pb.ReplicateRequest(
-        state=b"s", version=4, starts=[pb.PeerStart(peer=7)], kills=[2], end=pb.JobEnd(code=3), leaves=True,
+        state=b"s", version=4, starts=[pb.Spawn(peer=7)], kills=[2], end=pb.JobEnd(code=3), leaves=True,
         reports=[records(number, 100) for number in range(5)],
     )  # fmt: skip
     rest = split_off(message, most_bytes=150)

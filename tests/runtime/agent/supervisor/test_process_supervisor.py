@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 
+from kungfu.runtime.core.cluster import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
 
@@ -23,11 +24,11 @@ def test_a_joiner_is_on_its_way_until_its_process_ends_and_a_first_peer_never(tm
     with supervisor(tmp_path, PROGRAM, slots=3, environment={}) as (peers, heard):
         page = peers.joiners
         assert page is not None
-        peers.start(settings_of(0), joins=False)
+        peers.start(settings_of(0), Spawn(0, joins=False))
         assert heard.lines.get(timeout=DEADLINE_S) == page.path
         assert page.count() == 0
         for peer in (1, 2):
-            peers.start(settings_of(peer), joins=True)
+            peers.start(settings_of(peer), Spawn(peer, joins=True))
             assert heard.lines.get(timeout=DEADLINE_S) == page.path
         assert page.count() == 2
         peers.kill(1)
@@ -49,6 +50,6 @@ def test_a_start_is_told_of_before_the_exit_of_a_process_that_ends_at_once(tmp_p
         told.append(not psutil.pid_exists(pid) and heard.ends.empty())
 
     with supervisor(tmp_path, "pass", slots=1, environment={}) as (peers, heard):
-        peers.start(settings_of(0), joins=False, on_start=ended)
+        peers.start(settings_of(0), Spawn(0, joins=False), on_start=ended)
         assert told == [True], "it has ended, and nobody was told"
         assert heard.ends.get(timeout=DEADLINE_S) == 0

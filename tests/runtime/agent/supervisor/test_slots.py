@@ -14,6 +14,7 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import count_gpus, peer_environment
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of
+from kungfu.runtime.core.cluster import Spawn
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 DEADLINE_S = 180.0
@@ -147,7 +148,7 @@ def seated(tmp_path: Path, *, slots: int, clock: Callable[[], float]) -> Iterato
             if ended is not None:
                 peers.kill(ended)
                 assert heard.ends.get(timeout=DEADLINE_S) == ended
-            peers.start(settings_of(peer), joins=True, leaving=leaving)
+            peers.start(settings_of(peer), Spawn(peer, joins=True, leaving=leaving))
             return heard.lines.get(timeout=DEADLINE_S)
 
         yield start
@@ -169,8 +170,8 @@ def test_the_newcomer_of_an_exchange_gets_another_device_while_there_is_one(tmp_
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:
     program = "import tempfile; print(tempfile.mkstemp(prefix='__autograph_generated_file')[1], flush=True)"
     with supervisor(tmp_path, program, slots=1, environment={"TMPDIR": str(tmp_path)}) as (peers, heard):
-        peers.start(settings_of(0), joins=True)
-        peers.start(settings_of(1), joins=True)
+        peers.start(settings_of(0), Spawn(0, joins=True))
+        peers.start(settings_of(1), Spawn(1, joins=True))
         files = [Path(heard.lines.get(timeout=DEADLINE_S)) for _ in range(2)]
         assert [file.parent.parent for file in files] == [tmp_path] * 2
         assert files[0].parent == files[1].parent

@@ -17,6 +17,7 @@ import pytest
 
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
+from kungfu.runtime.core.cluster import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, Heard, settings_of
 
@@ -83,7 +84,7 @@ def test_a_process_on_standby_becomes_a_peer_with_its_environment(tmp_path: Path
         peers = given.peers
         kept(peers, ready=2)
         waiting = {one.process.pid for one in peers._standby._waiting}
-        pid = peers.start(settings_of(0), joins=True)
+        pid = peers.start(settings_of(0), Spawn(0, joins=True))
         assert peers.on_standby == 1
         found = printed(given)
         assert found.pop("pid") == pid
@@ -119,9 +120,9 @@ def test_peers_hear_of_one_that_loads_and_the_next_one_waits_for_it(tmp_path: Pa
 def test_while_peers_join_none_is_started_and_after_first_peers_at_once(tmp_path: Path) -> None:
     with supervisor(tmp_path, standby=1) as given:
         peers = given.peers
-        peers.start(settings_of(0), joins=False)
+        peers.start(settings_of(0), Spawn(0, joins=False))
         kept(peers, ready=1)
-        peers.start(settings_of(1), joins=True)
+        peers.start(settings_of(1), Spawn(1, joins=True))
         given.now[0] = CALM_S - 0.1
         assert peers.keep_standby() == ""
         assert not peers._standby._waiting
@@ -136,7 +137,7 @@ def test_a_process_on_standby_that_still_loads_can_be_taken(tmp_path: Path) -> N
     with supervisor(tmp_path, standby=1, keras=waits) as given:
         peers = given.peers
         peers.keep_standby()
-        pid = peers.start(settings_of(3), joins=True)
+        pid = peers.start(settings_of(3), Spawn(3, joins=True))
         assert peers.joiners is not None
         assert peers.keep_standby() == ""
         assert peers.joiners.count() == 1
@@ -149,7 +150,7 @@ def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Pa
         peers = given.peers
         kept(peers, ready=1)
         (waiting,) = peers._standby._waiting
-        peers.start(settings_of(0), joins=True, threads=3)  # within an op, as the leader has told
+        peers.start(settings_of(0), Spawn(0, joins=True, threads=3))  # within an op, as the leader has told
         found = printed(given)
         assert found["pid"] != waiting.process.pid
         assert found["loaded"] == []
@@ -157,7 +158,7 @@ def test_one_that_has_loaded_under_another_environment_is_not_taken(tmp_path: Pa
         until(lambda: given.heard.ends.qsize() == 1)
         given.now[0] += CALM_S
         kept(peers, ready=1)
-        pid = peers.start(settings_of(1), joins=True, threads=3)
+        pid = peers.start(settings_of(1), Spawn(1, joins=True, threads=3))
         found = printed(given)
         assert (found["pid"], found["loaded"]) == (pid, ["tensorflow", "keras"])
 
@@ -171,7 +172,7 @@ def test_where_loading_fails_it_is_said_once_and_peers_start_without(tmp_path: P
         assert not peers._standby._waiting
         assert peers.joiners is not None
         assert peers.joiners.count() == 0
-        peers.start(settings_of(0), joins=True)
+        peers.start(settings_of(0), Spawn(0, joins=True))
         assert printed(given)["loaded"] == []
 
 

@@ -25,14 +25,13 @@ from kungfu.runtime.core.cluster import (
     PeerProgressed,
     ProcessEnded,
     Rules,
-    SizeWanted,
     Tick,
     TrainingFinished,
     ViewStarted,
     start_job,
     step,
 )
-from kungfu.runtime.core.next_membership import BarrierInput
+from kungfu.runtime.core.next_membership import BarrierInput, SizeWanted
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

@@ -23,7 +23,6 @@ from kungfu.runtime.core.cluster import (
     ProgramDiffers,
     ProgramExiting,
     Rules,
-    SizeWanted,
     Spawn,
     Tick,
     TrainingFinished,
@@ -33,7 +32,7 @@ from kungfu.runtime.core.cluster import (
 )
 from kungfu.runtime.core.cluster.state import Hosts
 from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View

@@ -27,7 +27,6 @@ from kungfu.runtime.core.cluster import (
     PeersLost,
     ProcessEnded,
     ReleaseHost,
-    SizeWanted,
     Spawn,
     Tick,
     TrainingFinished,
@@ -38,7 +37,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
@@ -123,7 +122,8 @@ def test_who_starts_hears_whose_seat_it_may_take() -> None:
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
     _, commands = start_job(4, rules=RULES, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
-    assert commands == [Spawn(0, 0), Spawn(1, 0), Spawn(2, 1), Spawn(3, 2)]
+    places = [(0, 0), (1, 0), (2, 1), (3, 2)]
+    assert commands == [Spawn(peer, host, joins=False) for peer, host in places]
 
 
 def test_who_finds_no_slot_is_missing_and_the_leader_hears_of_it_at_once() -> None:

@@ -15,7 +15,6 @@ from kungfu.runtime.core.cluster import (
     ProcessEnded,
     ProgramDiffers,
     ReportMachines,
-    SizeWanted,
     Spawn,
     Tick,
     ViewStarted,
@@ -23,7 +22,7 @@ from kungfu.runtime.core.cluster import (
     step,
 )
 from kungfu.runtime.core.cluster.events import PeersLost
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of

@@ -22,7 +22,6 @@ from kungfu.runtime.core.cluster import (
     ProcessEnded,
     ProgramExiting,
     Rules,
-    SizeWanted,
     Spawn,
     Tick,
     TrainingFinished,
@@ -30,7 +29,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.core.cluster.cluster_steps import after, peer, view_of

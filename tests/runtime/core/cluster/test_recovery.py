@@ -22,14 +22,13 @@ from kungfu.runtime.core.cluster import (
     PeersLost,
     ProcessEnded,
     Rules,
-    SizeWanted,
     Spawn,
     Tick,
     TrainingFinished,
     ViewStarted,
     start_job,
 )
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
 

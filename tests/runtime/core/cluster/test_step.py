@@ -21,7 +21,6 @@ from kungfu.runtime.core.cluster import (
     Kill,
     PeerProgressed,
     ProcessEnded,
-    SizeWanted,
     Spawn,
     Tick,
     TrainingFinished,
@@ -29,6 +28,7 @@ from kungfu.runtime.core.cluster import (
     start_job,
     step,
 )
+from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
 
 
@@ -53,7 +53,7 @@ def growing(size: int, target: int) -> Cluster:
 
 def test_a_job_starts_as_many_peers_as_it_was_told() -> None:
     cluster, commands = start_job(3, rules=RULES, now=0.0)
-    assert commands == [Spawn(0), Spawn(1), Spawn(2)]
+    assert commands == [Spawn(peer, joins=False) for peer in range(3)]
     assert cluster.alive == {0, 1, 2}
 
 
