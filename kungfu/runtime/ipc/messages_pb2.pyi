@@ -240,7 +240,7 @@ class Ramp(_message.Message):
     def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
 
 class BarrierArrival(_message.Message):
-    __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows")
+    __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows", "begins_view")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -249,6 +249,7 @@ class BarrierArrival(_message.Message):
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GAPS_FIELD_NUMBER: _ClassVar[int]
     SHADOWS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_VIEW_FIELD_NUMBER: _ClassVar[int]
     version: int
     number: int
     rank: int
@@ -257,7 +258,8 @@ class BarrierArrival(_message.Message):
     round: int
     gaps: _containers.RepeatedCompositeFieldContainer[VariableGap]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
-    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ...) -> None: ...
+    begins_view: bool
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., begins_view: bool = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("rule", "step", "value")
@@ -282,20 +284,16 @@ class VariableGap(_message.Message):
     def __init__(self, index: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
 class BarrierReply(_message.Message):
-    __slots__ = ("view", "terms", "attachment_address", "requests", "differing", "failure")
-    VIEW_FIELD_NUMBER: _ClassVar[int]
-    TERMS_FIELD_NUMBER: _ClassVar[int]
-    ATTACHMENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("admission", "requests", "differing", "failure")
+    ADMISSION_FIELD_NUMBER: _ClassVar[int]
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
     DIFFERING_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
-    view: ViewInfo
-    terms: Terms
-    attachment_address: str
+    admission: Admission
     requests: _containers.RepeatedCompositeFieldContainer[Asked]
     differing: _containers.RepeatedScalarFieldContainer[int]
     failure: Failure
-    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., attachment_address: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[Asked, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, admission: _Optional[_Union[Admission, _Mapping]] = ..., requests: _Optional[_Iterable[_Union[Asked, _Mapping]]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Admission(_message.Message):
     __slots__ = ("view", "terms", "attachment_address", "sources", "recovery", "term", "target")
@@ -349,30 +347,6 @@ class StateChunk(_message.Message):
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
-
-class InstallationReport(_message.Message):
-    __slots__ = ("version", "rank", "digests", "round", "gaps")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    RANK_FIELD_NUMBER: _ClassVar[int]
-    DIGESTS_FIELD_NUMBER: _ClassVar[int]
-    ROUND_FIELD_NUMBER: _ClassVar[int]
-    GAPS_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    rank: int
-    digests: _containers.RepeatedScalarFieldContainer[int]
-    round: int
-    gaps: _containers.RepeatedCompositeFieldContainer[VariableGap]
-    def __init__(self, version: _Optional[int] = ..., rank: _Optional[int] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ...) -> None: ...
-
-class InstallationReply(_message.Message):
-    __slots__ = ("terms", "differing", "failure")
-    TERMS_FIELD_NUMBER: _ClassVar[int]
-    DIFFERING_FIELD_NUMBER: _ClassVar[int]
-    FAILURE_FIELD_NUMBER: _ClassVar[int]
-    terms: Terms
-    differing: _containers.RepeatedScalarFieldContainer[int]
-    failure: Failure
-    def __init__(self, terms: _Optional[_Union[Terms, _Mapping]] = ..., differing: _Optional[_Iterable[int]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class FailureAnnouncement(_message.Message):
     __slots__ = ("peer", "version", "how")

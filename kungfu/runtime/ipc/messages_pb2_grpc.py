@@ -39,11 +39,6 @@ class PeerServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.FromString,
                 _registered_method=True)
-        self.Install = channel.unary_unary(
-                '/kungfu.v1.PeerService/Install',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.FromString,
-                _registered_method=True)
         self.Fetch = channel.unary_stream(
                 '/kungfu.v1.PeerService/Fetch',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.FetchRequest.SerializeToString,
@@ -100,12 +95,6 @@ class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Arrive(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Install(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,11 +167,6 @@ def add_PeerServiceServicer_to_server(servicer, server):
                     servicer.Arrive,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.SerializeToString,
-            ),
-            'Install': grpc.unary_unary_rpc_method_handler(
-                    servicer.Install,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.SerializeToString,
             ),
             'Fetch': grpc.unary_stream_rpc_method_handler(
                     servicer.Fetch,
@@ -262,33 +246,6 @@ class PeerService(object):
             '/kungfu.v1.PeerService/Arrive',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierArrival.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.BarrierReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Install(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.PeerService/Install',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReport.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.InstallationReply.FromString,
             options,
             channel_credentials,
             insecure,

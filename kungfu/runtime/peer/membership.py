@@ -38,7 +38,7 @@ from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
 from kungfu.runtime.peer.regroup_protocol import LastView, RegroupProtocol
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
-from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
+from kungfu.runtime.peer.rendezvous.view_installation import MakeTerms, ViewInstaller
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
@@ -64,8 +64,8 @@ class Membership:
         position = self._service.position
         self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings)
         self._installer = ViewInstaller(*means)
-        self._regroup_protocol = RegroupProtocol(*means, self._installer)
-        self._barrier_protocol = BarrierProtocol(*means, self._installer.abandon_reason)
+        self._regroup_protocol = RegroupProtocol(*means)
+        self._barrier_protocol = BarrierProtocol(*means)
         self._peer_state: PeerState | None = None
         self._entering: View | None = None
         self._barriers = self._heard = 0
@@ -160,14 +160,13 @@ class Membership:
         self._agent_client.report_ready(Identity(description.digest, machine), phase=self._phase)
         self._attachment.close()
 
-        def entry(admission: pb.Admission) -> ViewEntry:
-            entry, target = self._entry_of(admission), admission.target
-            # Another peer leads, or the terms come with the admission.
-            if opening_terms is None or not entry.view.begins_phase or entry.peer_state.rank != 0:
-                return entry
-            return replace(entry, survivor_terms=lambda: opening_terms(entry.view, target))
+        def make_terms(view: View, admission: pb.Admission) -> MakeTerms | None:
+            # Else the terms come with the admission.
+            if opening_terms is None or not view.begins_phase:
+                return None
+            return partial(opening_terms, view, admission.target)
 
-        result = self._enter_when_admitted(state, entry, None, None)
+        result = self._enter_when_admitted(state, make_terms, None, None)
         self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.report_preemption("SIGTERM"))
         self._service.remind()
         return result
@@ -195,15 +194,10 @@ class Membership:
         """
         before = replace(self._member(), terms=loss.terms)
 
-        def entry(admission: pb.Admission) -> ViewEntry:
-            entry = self._entry_of(admission)
-            # Another survivor leads, and sends the terms.
-            if entry.peer_state.rank != 0:
-                return entry
-            terms = self._regroup_protocol.survivor_terms(before, entry.view, admission.recovery.target, adjust)
-            return replace(entry, survivor_terms=terms)
+        def make_terms(view: View, admission: pb.Admission) -> MakeTerms:
+            return self._regroup_protocol.survivor_terms(before, view, admission.recovery.target, adjust)
 
-        return self._enter_when_admitted(state, entry, before, loss)
+        return self._enter_when_admitted(state, make_terms, before, loss)
 
     def hold_barrier(
         self,
@@ -257,11 +251,10 @@ class Membership:
         superseded, slow = (made.superseded, made.slow) if made else ((), {})
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
-        view = to_view(verdict.view)
-        after = PeerState(view, view.rank_of(self._settings.peer), to_terms(verdict.terms))
-        stayers = tuple(rank for rank, peer in enumerate(view.peers) if before.view.rank_of(peer.id) is not None)
-        self._apply(before, ViewEntry(after, verdict.attachment_address, stayers), state, parts)
-        return BarrierResult(before, after, taken, superseded, offer, parts, sources=stayers, slow=slow)
+        admission = verdict.admission
+        after, sources = self._admitted(admission), tuple(admission.sources)
+        self._apply(before, after, admission, state, parts)
+        return BarrierResult(before, after, taken, superseded, offer, parts, sources=sources, slow=slow)
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
@@ -333,8 +326,14 @@ class Membership:
             raise InternalError("a barrier was held by a peer that is in no view")
         return self._peer_state
 
-    def _apply(self, before: PeerState, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> None:
-        after = entry.peer_state
+    def _apply(
+        self,
+        before: PeerState,
+        after: PeerState,
+        admission: pb.Admission,
+        state: ReplicatedState,
+        parts: dict[str, float],
+    ) -> None:
         # The view stays; its terms may be others.
         if after.view.version == before.view.version:
             self._peer_state = after
@@ -345,19 +344,27 @@ class Membership:
             time.sleep(_STEP_ASIDE_S)
         # The membership changes around this peer.
         else:
-            self._enter(entry, state, parts)
+            self._enter(after, admission, state, parts)
 
-    def _enter(self, entry: ViewEntry, state: ReplicatedState, parts: dict[str, float]) -> PeerState:
-        self._heard = max(self._heard, entry.view.version)
-        self._holds = self._holds and entry.holds  # a state that is being replaced is neither the old nor the new one
-        self._entering = entry.view
-        self._peer_state = after = self._installer.install(entry, state, parts)
+    def _enter(
+        self,
+        entering: PeerState,
+        admission: pb.Admission,
+        state: ReplicatedState,
+        parts: dict[str, float],
+        make_terms: MakeTerms | None = None,
+    ) -> PeerState:
+        view = self._entering = entering.view
+        self._heard = max(self._heard, view.version)
+        # A state that is being replaced is neither the old nor the new one.
+        self._holds = self._holds and entering.rank in admission.sources
+        self._peer_state = after = self._installer.install(entering, admission, state, parts, make_terms)
         # A peer that begins the job holds as much as rank 0, for nobody has trained yet. One that takes the state over
         # lacks the registered values, which come before the next step: see `mark_state_complete`.
-        self._holds = self._holds or entry.view.begins
+        self._holds = self._holds or view.begins
         self._barriers, self._entering = 0, None
         # They are in the view, whatever became of their own word that they are ready.
-        self._not_on_their_way(entry.view.ids)
+        self._not_on_their_way(view.ids)
         return after
 
     def _not_on_their_way(self, peers: Sequence[int]) -> None:
@@ -369,7 +376,7 @@ class Membership:
     def _enter_when_admitted(
         self,
         state: ReplicatedState,
-        admitted: Callable[[pb.Admission], ViewEntry],
+        make_terms: Callable[[View, pb.Admission], MakeTerms | None],
         before: PeerState | None,
         loss: NoticedLoss | None,
     ) -> BarrierResult:
@@ -377,7 +384,7 @@ class Membership:
 
         Args:
             state: The replicated state.
-            admitted: Makes the entry into the view of an admission.
+            make_terms: Gives what makes the terms of a view, if this peer leads it.
             before: Where this peer stood; ``None`` for a joiner.
             loss: What it has to report first; ``None`` for a joiner.
         """
@@ -390,35 +397,34 @@ class Membership:
             else:
                 admission = self._regroup_protocol.report_and_await_admission(loss, self._last_view(), meanwhile=watch)
                 parts["regroup"] = time.monotonic() - started
-            entry = admitted(admission)
+            entering, sources = self._admitted(admission), tuple(admission.sources)
+            # Only a fault of the runtime admits a peer to a view without it.
+            if entering.rank is None:
+                peer, version = self._settings.peer, entering.view.version
+                raise InternalError(f"peer {peer} was admitted to view {version}, which lacks it")
+            terms = make_terms(entering.view, admission) if entering.rank == 0 else None
             try:
                 # This peer knows that training has ended, and whoever leads the survivors may not.
                 if loss is not None and loss.terms.stopped:
-                    self._regroup_protocol.forward_stop(entry)
-                after = self._enter(entry, state, parts)
+                    self._regroup_protocol.forward_stop(entering.view)
+                after = self._enter(entering, admission, state, parts, terms)
             # This view has lost a member too, before it trained: the agent forms another one.
             except (PeerFailure, DeadlineExceeded) as error:
                 loss = NoticedLoss(error, 0, Terms()) if loss is None else replace(loss, error=error)
                 continue
             # A joiner, whose first view broke perhaps: it had nothing to lose.
             if before is None or loss is None:
-                return BarrierResult(None, after, parts=parts, sources=entry.sources)
-            recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), entry.sources[0])
-            return BarrierResult(before, after, parts=parts, recovery=recovery, sources=entry.sources)
+                return BarrierResult(None, after, parts=parts, sources=sources)
+            recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), sources[0])
+            return BarrierResult(before, after, parts=parts, recovery=recovery, sources=sources)
 
     def _last_view(self) -> LastView:
         in_force = None if self._peer_state is None else self._peer_state.view
         return LastView(self._entering or in_force, self._heard, self._holds)
 
-    def _entry_of(self, admission: pb.Admission) -> ViewEntry:
+    def _admitted(self, admission: pb.Admission) -> PeerState:
         view = to_view(admission.view)
-        rank = view.rank_of(self._settings.peer)
-        # Only a fault of the runtime admits a peer to a view without it.
-        if rank is None:
-            raise InternalError(f"peer {self._settings.peer} was admitted to view {view.version}, which lacks it")
-        return ViewEntry(
-            PeerState(view, rank, to_terms(admission.terms)), admission.attachment_address, tuple(admission.sources)
-        )
+        return PeerState(view, view.rank_of(self._settings.peer), to_terms(admission.terms))
 
 
 def _nothing() -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kungfu.errors import DeadlineExceeded
-from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, Decision
 from kungfu.runtime.core.cluster import LossReport
 from kungfu.runtime.core.request import AGENT, Asked, StopTraining
@@ -20,12 +19,10 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.barrier_result import PeerState
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
-from kungfu.runtime.peer.rendezvous.view_installation import ViewEntry, ViewInstaller
-from kungfu.runtime.peer.service import PeerService
-from kungfu.runtime.settings import Settings
+from kungfu.runtime.peer.rendezvous.meeting import Meeting
+from kungfu.runtime.peer.rendezvous.view_installation import MakeTerms
 
 __all__ = ["LastView", "RegroupProtocol"]
 
@@ -49,15 +46,8 @@ class LastView:
 
 
 @dataclass(frozen=True)
-class RegroupProtocol:
-    """What this peer comes to the view of the survivors with."""
-
-    settings: Settings
-    attachment: Attachment
-    service: PeerService
-    agent_client: AgentClient
-    channels: rpc.ChannelPool
-    installer: ViewInstaller
+class RegroupProtocol(Meeting):
+    """The way of this peer to the view of the survivors."""
 
     def await_admission(self, *, after: int, meanwhile: Callable[[], None]) -> pb.Admission:
         """Waits for a view that is newer than ``after`` and admits this peer; see ``PeerService.admission``."""
@@ -87,7 +77,7 @@ class RegroupProtocol:
         error, suspects = str(loss.error), set[int]()
         if last.view is not None:
             suspects = at_fault(loss.error, last.view)
-            silence = self.installer.silent_peers(last.view)
+            silence = self.silent_peers(last.view)
             # A peer that the error does not name stands still.
             if silence is not None and not suspects.issuperset(silence.peers):
                 suspects.update(silence.peers)
@@ -96,7 +86,7 @@ class RegroupProtocol:
         named, place = tuple(sorted(suspects)), (loss.stage, loss.digest)
         return LossReport(last.version, loss.step, last.holds, error, named, late, *place)
 
-    def survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> Callable[[], Terms]:
+    def survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> MakeTerms:
         """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
 
         def terms() -> Terms:
@@ -107,14 +97,14 @@ class RegroupProtocol:
 
         return terms
 
-    def forward_stop(self, entry: ViewEntry) -> None:
+    def forward_stop(self, view: View) -> None:
         """Tells the leader of the survivors that training has ended, before it makes their terms."""
-        leader = entry.view.peers[0]
+        leader = view.peers[0]
         # This peer leads them itself.
         if leader.id == self.settings.peer:
             return
-        what = f"rank 0 (peer {leader.id}), about to lead view {entry.view.version}"
-        abandon_reason = partial(self.installer.abandon_reason, entry.view)
+        what = f"rank 0 (peer {leader.id}), about to lead view {view.version}"
+        abandon_reason = partial(self.abandon_reason, view)
         forward_request = PeerServiceStub(self.channels.to(leader.address)).ForwardRequest
         stop = from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT))
         deadline_s = self.settings.deadlines.wait_s

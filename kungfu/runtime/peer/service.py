@@ -23,24 +23,14 @@ from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
 from kungfu.runtime.state import StateServer
 
-__all__ = ["PeerService", "barrier_key", "installation_key"]
+__all__ = ["PeerService", "rendezvous_key"]
 
 _LOOK_S = 0.2
 
 
-def barrier_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
-    """Which rendezvous an arrival is for: peers whose variables differed come to the same barrier again."""
-    return (arrival.version, arrival.number, arrival.round)[: 3 if arrival.round else 2]
-
-
-def installation_key(installed: pb.InstallationReport) -> object:
-    """Which rendezvous a peer comes to that has entered a view."""
-    return (installed.version, installed.round) if installed.round else installed.version
-
-
-def _silent_leader(never: str) -> pb.Failure:
-    """What a follower is answered whose leader, this peer, does not come to the end of its own wait."""
-    return from_failure(PeerFailure(f"the leader never {never}"))
+def rendezvous_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
+    """The rendezvous that an arrival is for: peers whose variables differed come to another one after it."""
+    return (arrival.version, arrival.begins_view, arrival.number, arrival.round)
 
 
 class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated without types
@@ -55,8 +45,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(
         self, *, deadline_s: float, on_offer: Callable[[], None], prepare_attachment: Callable[[int], str]
     ) -> None:
-        self.barriers: RendezvousTable[pb.BarrierArrival, pb.BarrierReply] = RendezvousTable()
-        self.installations: RendezvousTable[pb.InstallationReport, pb.InstallationReply] = RendezvousTable()
+        self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.BarrierReply] = RendezvousTable()
         self.state_server = StateServer()
         self._deadline_s, self._on_offer, self._prepare_attachment = deadline_s, on_offer, prepare_attachment
         self._changed = threading.Condition()
@@ -91,16 +80,12 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
 
     def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.BarrierReply:  # noqa: N802 - gRPC's name
-        rendezvous = self.barriers.at(barrier_key(request))
+        rendezvous = self.rendezvous.at(rendezvous_key(request))
         rendezvous.arrive(request.rank, request)
-        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.BarrierReply(failure=_silent_leader("decided"))
-
-    def Install(self, request: pb.InstallationReport, context: Any) -> pb.InstallationReply:  # noqa: N802 - gRPC's name
-        rendezvous = self.installations.at(installation_key(request))
-        rendezvous.arrive(request.rank, request)
-        return rendezvous.result(deadline_s=2 * self._deadline_s) or pb.InstallationReply(
-            failure=_silent_leader("confirmed")
-        )
+        if (reply := rendezvous.result(deadline_s=2 * self._deadline_s)) is not None:
+            return reply
+        # The leader, this peer, does not come to the end of its own wait.
+        return pb.BarrierReply(failure=from_failure(PeerFailure("the leader never decided")))
 
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
@@ -159,8 +144,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     def AnnounceFailure(self, request: pb.FailureAnnouncement, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self.failed_peers.announce(peer=request.peer, version=request.version, how=request.how)
-        self.barriers.wake()
-        self.installations.wake()
+        self.rendezvous.wake()
         return pb.Ack()
 
     def PrepareAttachment(self, request: pb.ViewInfo, context: Any) -> pb.AttachmentAddress:  # noqa: N802 - gRPC's name

@@ -19,6 +19,7 @@ from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_offer
+from kungfu.runtime.peer.service import rendezvous_key
 from kungfu.runtime.state import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at
@@ -317,7 +318,7 @@ def leader_last(running: Job, what: Callable[[Member], Any], *, number: int, wai
     """What the first two peers come to, at the barrier of this number: the leader, who waits so long, is the last."""
     leader, other = running.members[:2]
     before = running.threads.submit(what, other)
-    rendezvous = leader.membership._service.barriers.at((1, number))
+    rendezvous = leader.membership._service.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=1, number=number)))
     awaited(lambda: 1 in rendezvous._arrivals, what="rank 1 at the barrier", deadline_s=WITHIN_S)
     leader.expect_within(wait_s)
     outcomes = running.all_do(what, [leader])

@@ -15,7 +15,7 @@ from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_asked, from_offer, from_view
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.service import PeerService, rendezvous_key
 
 
 def service(*, deadline_s: float = 60.0, offered: threading.Event | None = None) -> PeerService:
@@ -30,17 +30,17 @@ def test_an_arrival_waits_for_the_leaders_verdict() -> None:
     leader = service()
     with ThreadPoolExecutor(1) as threads:
         follower = threads.submit(leader.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None)
-        meeting = leader.barriers.at((2, 5))
+        meeting = leader.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
         meeting.arrive(0, pb.BarrierArrival(rank=0))
         arrivals = meeting.everyone(2, deadline_s=60.0, what="barrier 5")
-        meeting.conclude(pb.BarrierReply(attachment_address="there"))
+        meeting.conclude(pb.BarrierReply(admission=pb.Admission(attachment_address="there")))
         assert arrivals[1].requested == "more"
-        assert follower.result(180.0).attachment_address == "there"
+        assert follower.result(180.0).admission.attachment_address == "there"
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
     leader = service(deadline_s=0.05)
-    meeting = leader.barriers.at((2, 5))
+    meeting = leader.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
     for version, number in ((1, 5), (2, 4)):
         verdict = leader.Arrive(pb.BarrierArrival(version=version, number=number, rank=1), None)
         assert verdict.failure.text == "the leader never decided"
@@ -51,15 +51,11 @@ def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
 
 def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
     leader = service()
-    meeting = leader.installations.at(3)
+    entered = pb.BarrierArrival(version=3, rank=1, begins_view=True)
+    meeting = leader.rendezvous.at(rendezvous_key(entered))
     said = pb.Failure(text="w of rank 1 is not that of rank 0")
-    meeting.conclude(pb.InstallationReply(failure=said))
-    assert leader.Install(pb.InstallationReport(version=3, rank=1), None).failure == said
-
-
-def test_a_leader_that_never_confirms_is_an_error_not_a_hang() -> None:
-    confirmation = service(deadline_s=0.05).Install(pb.InstallationReport(version=3, rank=1), None)
-    assert confirmation.failure.text == "the leader never confirmed"
+    meeting.conclude(pb.BarrierReply(failure=said))
+    assert leader.Arrive(entered, None).failure == said
 
 
 def test_an_admission_is_given_once() -> None:

@@ -4,44 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 from msgspec.structs import replace
 
-from kungfu.errors import KungfuError, PeerFailure
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
-from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Decision
 from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_asked, from_failure, from_terms, from_view, to_failure, to_shadow
+from kungfu.runtime.ipc.convert import from_asked, from_terms, from_view, to_shadow
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.agent_client import AgentClient
-from kungfu.runtime.peer.rendezvous.state_comparison import (
-    from_gaps,
-    rounding_event,
-    transfer_context,
-    variables_to_reconcile,
-)
-from kungfu.runtime.peer.service import PeerService, barrier_key
-from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState, reconcile_variables
+from kungfu.runtime.peer.rendezvous.meeting import Meeting
+from kungfu.runtime.peer.rendezvous.state_comparison import rounding_event
+from kungfu.runtime.state import ReplicatedState
 
 __all__ = ["BarrierProtocol"]
 
 
 @dataclass(frozen=True)
-class BarrierProtocol:
-    """What a peer holds a barrier with; ``abandon_reason`` gives the failure because of which a wait is in vain."""
+class BarrierProtocol(Meeting):
+    """The first rendezvous of a barrier, as a peer takes part in it."""
 
-    settings: Settings
-    attachment: Attachment
-    service: PeerService
-    agent_client: AgentClient
-    channels: rpc.ChannelPool
-    abandon_reason: Callable[[View], PeerFailure | None]
     reported_rounding: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
     def hold(
@@ -72,68 +56,17 @@ class BarrierProtocol:
             PeerFailure: A peer is gone.
             UsageError: The states differ. What the leader raises, all raise.
         """
-        verdict = self._hold_round(view, arrival, decision, names)
-        if not verdict.differing:
-            return verdict
-        # There is no decision yet: variables differ, and become rank 0's where that is rounding. Then all arrive again.
-        context = transfer_context(self.settings, view, arrival.rank, f"values of barrier {arrival.number}")
-        abandoned = partial(self.abandon_reason, view)
-        server = self.service.state_server
-        with reconcile_variables(state, context, verdict.differing, server=server, abandoned=abandoned) as gaps:
-            again = pb.BarrierArrival(
-                version=arrival.version, number=arrival.number, rank=arrival.rank, requested=arrival.requested, round=1,
-                digests=digest().values(), gaps=from_gaps(gaps),
-                shadows=arrival.shadows,
-            )  # fmt: skip
-            return self._hold_round(view, again, decision, names)
 
-    def _hold_round(
-        self, view: View, arrival: pb.BarrierArrival, decision: Callable[[], Decision], names: Sequence[str]
-    ) -> pb.BarrierReply:
-        return self._lead(view, arrival, decision, names) if arrival.rank == 0 else self._follow(view, arrival)
+        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.BarrierReply:
+            self._log_rounding(names, arrivals, view)
+            self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
+            self._log_other_shadows(arrivals, view)
+            return self._announce(view, decision())
 
-    def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.BarrierReply:
-        leader = view.peers[0]
-        what = f"rank 0 (peer {leader.id}), leading barrier {arrival.number} of view {arrival.version}"
-        arrive, abandon_reason = (
-            PeerServiceStub(self.channels.to(leader.address)).Arrive,
-            partial(self.abandon_reason, view),
-        )
-        deadline_s = 2.5 * self.settings.deadlines.wait_s
-        verdict: pb.BarrierReply = rpc.call_unless(
-            abandon_reason, arrive, arrival, deadline_s=deadline_s, what=what, peer=leader.id
-        )
-        # The leader has raised this error, and so do all: it is no loss of the leader.
-        if verdict.HasField("failure"):
-            raise to_failure(verdict.failure)
-        return verdict
-
-    def _lead(
-        self, view: View, arrival: pb.BarrierArrival, decision: Callable[[], Decision], names: Sequence[str]
-    ) -> pb.BarrierReply:
-        rendezvous = self.service.barriers.at(barrier_key(arrival))
-        rendezvous.arrive(0, arrival)
-        try:
-            arrivals = rendezvous.everyone(
-                view.size,
-                deadline_s=self.settings.deadlines.wait_s,
-                what=f"barrier {arrival.number} of view {arrival.version}",
-                abandoned=partial(self.abandon_reason, view),
-            )
-            # Some variables are not the same on all peers: they are looked at before anything is decided.
-            if differing := variables_to_reconcile(names, arrivals, view):
-                verdict = pb.BarrierReply(differing=differing)
-            else:
-                self._log_rounding(names, arrivals, view)
-                self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
-                self._log_other_shadows(arrivals, view)
-                verdict = self._announce(view, decision())
-        # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
-        except KungfuError as error:
-            rendezvous.conclude(pb.BarrierReply(failure=from_failure(error)))
-            raise
-        rendezvous.conclude(verdict)
-        return verdict
+        reply = self.arrive(view, arrival, conclude, names=names)
+        if not reply.differing:
+            return reply
+        return self.arrive_again(view, arrival, reply.differing, conclude, names=names, digest=digest, state=state)
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records which variables differed by rounding; people see each of them once, though it recurs."""
@@ -161,18 +94,14 @@ class BarrierProtocol:
         # Another number of processes is needed for what is under way.
         if decision.wanted is not None:
             self.agent_client.request_size(decision.wanted)
-        requests = map(from_asked, decision.requests)
-        verdict = pb.BarrierReply(view=from_view(decision.view), terms=from_terms(decision.terms), requests=requests)
+        stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
+        admission = pb.Admission(view=from_view(decision.view), terms=from_terms(decision.terms), sources=stayers)
         # Another view: its members need the address of its attachment, and joiners an admission.
         if decision.view.version != view.version:
-            verdict.attachment_address = self._attachment_address(decision.view)
-            stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
-            admission = pb.Admission(
-                view=verdict.view, terms=verdict.terms, attachment_address=verdict.attachment_address, sources=stayers
-            )
+            admission.attachment_address = self._attachment_address(decision.view)
             for peer in decision.view.peers[len(stayers) :]:
                 self._admit(peer, admission)
-        return verdict
+        return pb.BarrierReply(admission=admission, requests=map(from_asked, decision.requests))
 
     def _attachment_address(self, view: View) -> str:
         first = view.peers[0]

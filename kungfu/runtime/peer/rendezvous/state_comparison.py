@@ -1,9 +1,4 @@
-"""Whether the peers that meet hold the same state, and what becomes of what differs by rounding only.
-
-All bring the checksums of their variables. Where some differ, the rendezvous has no result yet: every peer takes the
-values of rank 0 for those variables, keeps them where that moves its own by rounding only, and all meet once more.
-What differs still is no rounding.
-"""
+"""The comparison of the states of the peers that meet: what differs after all took rank 0's values is no rounding."""
 
 from __future__ import annotations
 
@@ -14,20 +9,16 @@ from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters
-from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ROUNDING, TransferContext, VariableGap, differing_variables, first_difference
+from kungfu.runtime.state import ROUNDING, VariableGap, differing_variables, first_difference
 
-__all__ = ["StateReport", "from_gaps", "rounding_event", "transfer_context", "turn_of", "variables_to_reconcile"]
+__all__ = ["from_gaps", "rounding_event", "turn_of", "variables_to_reconcile"]
 
 _MOST_NAMED = 3
 
 _from_gap, _ = converters(VariableGap, pb.VariableGap)
 
-# What a message to a rendezvous says of the sender's state: its digests, the round, and the gaps.
-StateReport = pb.BarrierArrival | pb.InstallationReport
 
-
-def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> list[int]:
+def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> list[int]:
     """The places of the variables that have to be looked at before the rendezvous can have a result.
 
     Args:
@@ -55,7 +46,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateRepo
     detail = _gap_text(gap) if gap is not None and gap.difference else ""
     text = f"the peers of view {view.version} do not hold the same state: {said}{detail}{_others(names, list(found))}"
     # Those who begin a view have just made their states the same, and no program had a hand in it.
-    if isinstance(reports[rank], pb.InstallationReport):
+    if reports[rank].begins_view:
         raise InternalError(text)
     raise UsageError(
         f"{text}; a callback or the program has changed it on one peer only, between two steps perhaps: change on all "
@@ -63,7 +54,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, StateRepo
     )
 
 
-def rounding_event(names: Sequence[str], reports: Mapping[int, StateReport], view: View) -> RoundedEvent | None:
+def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival], view: View) -> RoundedEvent | None:
     """The event that tells of variables that differed by rounding, and are rank 0's now; ``None`` without any."""
     widest: dict[int, pb.VariableGap] = {}
     for one in reports.values():
@@ -90,13 +81,6 @@ def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
 def turn_of(version: int, number: int) -> int:
     """Which part of the state is compared at a barrier of a view."""
     return version + number
-
-
-def transfer_context(
-    settings: Settings, view: View, rank: int, what: str = "", *, sources: Sequence[int] = (0,)
-) -> TransferContext:
-    """The transfer in which all take ``what`` of rank 0, or the state of the ``sources``."""
-    return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, what)
 
 
 def _width(gap: pb.VariableGap) -> float:
