@@ -21,6 +21,7 @@ from kungfu.runtime.core.cluster import (
     Rules,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -154,10 +155,10 @@ def test_of_two_requests_of_the_agent_itself_for_the_same_the_newer_one_counts()
     newer = Asked(Resize(4), "a host has come", id=AGENT), Asked(Leave((1,), "noticed", 2), "notice", id=AGENT)
     with job("is deaf", "is deaf") as (agent, listener):
         for one in older:
-            agent.peers.send_to_rank_0(ForwardRequest(agent.view, one))
+            agent.peers.send_to_rank_0(one)
             assert agent.heard.get(timeout=SOON_S).peer == 0
         for one in (*newer, RESIZE):
-            agent.peers.send_to_rank_0(ForwardRequest(agent.view, one))
+            agent.peers.send_to_rank_0(one)
         heard = [to_asked(listener.came.get(timeout=SOON_S)) for _ in range(3)]
         agent.silent()
         while not listener.came.empty():
