@@ -50,7 +50,7 @@ class SpawnedEvent(LoggedEvent, frozen=True, kw_only=True, tag="spawned"):
 
 
 class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):
-    """Peers are ready, and the leader is asked to admit them."""
+    """Peers are ready, and the coordinator is asked to admit them."""
 
     peers: tuple[int, ...]
 

@@ -2,7 +2,7 @@
 
 Those that only write (a progress bar, checkpoints, a log) run on rank 0. All others run on every peer, with equal
 numbers. What they keep in plain attributes (numbers, texts, arrays, and lists and dictionaries of those) is rank 0's: a
-peer that joins is given it, and one that takes the lead goes on writing with what the leader before it had kept.
+peer that joins is given it, and one that takes the lead goes on writing with what the coordinator before it had kept.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WRITERS = (
     keras.callbacks.RemoteMonitor,
     keras.callbacks.BackupAndRestore,
 )
-# What Keras itself gives every callback, and how a CSVLogger begins its file, which is another matter on each leader.
+# What Keras itself gives every callback, and how a CSVLogger begins its file, which differs on each coordinator.
 _NOT_KEPT = frozenset({"params", "_params", "model", "_model", "append", "append_header"})
 # They hold nothing that training changes, or it goes along anyway.
 _HARMLESS = (os.PathLike, ModuleType, tf.data.Dataset, keras.utils.PyDataset, keras.Layer, keras.optimizers.Optimizer)
@@ -102,7 +102,7 @@ class JobCallbacks:
             self._running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
-        """This peer is rank 0: those that write run here; if it ``takes_over``, from where the leader before was."""
+        """Runs those that write on this peer, now rank 0; if it ``takes_over``, from where the one before was."""
         if self.leads:
             return
         self.leads, self._running.callbacks = True, list(self._all)
@@ -116,9 +116,9 @@ class JobCallbacks:
                 continue
             if takes_over and isinstance(one, keras.callbacks.CSVLogger):
                 _cut(one)
-                one.append = True  # after the lines of the leader before
+                one.append = True  # after the lines of the coordinator before
             one.on_train_begin()
-            if takes_over:  # it goes on where the leader before was, in the middle of an epoch
+            if takes_over:  # it goes on where the coordinator before was, in the middle of an epoch
                 put_attributes(one, before)
                 one.on_epoch_begin(self.epoch)
 
@@ -259,14 +259,14 @@ def without_writers(callbacks: Sequence[Any]) -> list[Any]:
 
 def _kept(callback: Any) -> dict[str, Any]:
     file = getattr(callback, "csv_file", None)
-    # Of the one that leads: a leader after it goes on from there, whatever this one may write before it is lost.
+    # Of the one that leads: a coordinator after it goes on from there, whatever this one may write before it is lost.
     if isinstance(callback, keras.callbacks.CSVLogger) and file is not None and os.path.isfile(callback.filename):
         callback.kungfu_bytes = os.path.getsize(callback.filename)
     return plain_attributes(callback, without=_NOT_KEPT)
 
 
 def _cut(logger: Any) -> None:
-    """Takes from the file of a log what the leader before has written of epochs that are written again, if any."""
+    """Takes from the file of a log what the coordinator before has written of epochs that are written again, if any."""
     written = getattr(logger, "kungfu_bytes", None)
     if written is not None and os.path.isfile(logger.filename) and os.path.getsize(logger.filename) > written:
         os.truncate(logger.filename, written)

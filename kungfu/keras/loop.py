@@ -274,7 +274,7 @@ class FitRun:
         more["stop_training"] = bool(call.model.stop_training)
         own = {"place": progress.told(), **more}
         agreed = unpack(meeting.from_rank(source, pack(own) if meeting.rank == source else b""))
-        call.data.refuse_other(progress.ended, leaders=agreed["first"])
+        call.data.refuse_other(progress.ended, coordinators=agreed["first"])
         self._begins = agreed["begins"]
         epochs, number = call.arguments["epochs"], call.connection.phase
         self._loop.count_epochs(done_before=self._begins, epochs=max(0, epochs - self._begins), fit=number)
@@ -386,7 +386,7 @@ class FitRun:
         own = self._numbers()
 
         def agree(meeting: PeerGroup) -> None:
-            self._progress.logs = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+            self._progress.logs = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
 
         return own is not None and self._loop.meet(agree)
 
@@ -395,9 +395,9 @@ class FitRun:
         progress, model = self._progress, self._call.model
         first_batch = self._next_first_batch()
         own = {"stops": bool(model.stop_training), "first_batch": first_batch}
-        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        agreed = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
         if first_batch >= 0:
-            self._call.data.refuse_other(progress.ended + 1, leaders=agreed["first_batch"])
+            self._call.data.refuse_other(progress.ended + 1, coordinators=agreed["first_batch"])
         self._callbacks.agree(meeting, "writers")
         meeting.take(self._loop.agreed_variables())
         self._tell_if_unheeded(stops=agreed["stops"] or progress.stops or self._training.stopped)

@@ -397,7 +397,7 @@ class Barrier:
         return answer.requests
 
     def adjusted_terms(self, before: View, decision: Decision) -> Terms:
-        """The leader's: the terms of a decision, with the settings that a rescale brings and that rules ask for."""
+        """The terms of a decision, on the coordinator: with the settings that a rescale brings and rules ask for."""
         graph_state, rate = self.graph_state, self.rate
         position = RunPosition(
             steps=self.steps(),

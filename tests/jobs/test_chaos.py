@@ -87,7 +87,7 @@ def many_epochs(tmp_path: Path, *options: object, epochs: int = 60) -> Iterator[
 def test_the_leader_is_killed_during_a_checkpoint_and_another_peer_is_frozen(tmp_path: Path) -> None:
     """The leader is killed while a checkpoint is written, and another peer is frozen for a while."""
     with many_epochs(tmp_path, "--heartbeat", 60, epochs=40) as job:
-        faults = ("now checkpoint", "now kill leader", "once settled freeze rank 0 for 1.5 s")
+        faults = ("now checkpoint", "now kill coordinator", "once settled freeze rank 0 for 1.5 s")
         found = chaos(job.folder, *by_hand(*faults), "--within", 100)
     assert found.code == 0, (found.report, found.said)
     assert [one["peers"] for one in found.faults] == [[], [0], [1]]
@@ -114,7 +114,7 @@ def test_a_drawn_schedule_holds(tmp_path: Path, seed: int) -> None:
 @SOAK
 def test_faults_while_a_joiner_warms_up_and_in_a_rescale_and_two_at_once(tmp_path: Path) -> None:
     faults = (
-        "now resize 3", "at next spawned after 1 s kill leader", "once settled kill ranks 0,1",
+        "now resize 3", "at next spawned after 1 s kill coordinator", "once settled kill ranks 0,1",
         "at next regrouping kill joiner", "once settled slow rank 0 to 50 % for 2 s", "once settled resize 2",
     )  # fmt: skip
     with many_epochs(tmp_path, "--failures", 100, epochs=100) as job:
@@ -168,7 +168,7 @@ def test_a_job_of_keras_fit_goes_on_after_the_loss_of_its_leader(tmp_path: Path)
     words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 300]
     with started(tmp_path, "-np", 2, program="keras_fit.py", arguments=words) as job:
         job.steps(5)
-        found = chaos(job.folder, *by_hand("now kill leader"))
+        found = chaos(job.folder, *by_hand("now kill coordinator"))
         assert job.end().code == 0
     assert found.code == 0, found.report
     assert found.report["samples"]["problems"] == []

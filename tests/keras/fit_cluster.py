@@ -353,7 +353,7 @@ def fit_together(
         validation = (validates_on(peer), None, None)
         data = SimpleNamespace(
             plan=SimpleNamespace(epochs=EPOCHS, batch_size=1), steps=STEPS, described={}, validation=validation,
-            first_batch_of=lambda epoch: epoch, refuse_other=lambda epoch, leaders: None,
+            first_batch_of=lambda epoch: epoch, refuse_other=lambda epoch, coordinators: None,
         )  # fmt: skip
         connection = SimpleNamespace(phase=1)
         parts = arguments(epochs=EPOCHS, verbose=0, callbacks=given[peer], validation_batch_size=1)

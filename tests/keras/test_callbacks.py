@@ -40,8 +40,11 @@ def callbacks(*given: Any) -> JobCallbacks:
 
 
 def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
-    leader, joiner = [Counting([]), keras.callbacks.EarlyStopping()], [Counting([]), keras.callbacks.EarlyStopping()]
-    one, other = callbacks(*leader), callbacks(*joiner)
+    coordinator, joiner = (
+        [Counting([]), keras.callbacks.EarlyStopping()],
+        [Counting([]), keras.callbacks.EarlyStopping()],
+    )
+    one, other = callbacks(*coordinator), callbacks(*joiner)
     one.enter(leads=True, epoch=0)
     one.epoch_ends(0, {"loss": 0.5, "val_loss": 0.25})
     one.epoch_begins(1)
@@ -81,19 +84,19 @@ def test_of_a_log_what_was_written_after_the_checkpoint_is_written_again(tmp_pat
     assert [line.split(",")[0] for line in path.read_text().splitlines()] == ["epoch", "0", "1", "2"]
 
 
-def test_writers_run_on_the_leader_and_the_next_one_writes_on(tmp_path):
+def test_writers_run_on_the_coordinator_and_the_next_one_writes_on(tmp_path):
     path = tmp_path / "log.csv"
     first, second = (callbacks(keras.callbacks.CSVLogger(path)) for _ in range(2))
     first.enter(leads=True, epoch=0)
     second.enter(leads=False, epoch=0)
-    for epoch, leader in ((0, first), (1, second)):
-        if leader is second:
+    for epoch, coordinator in ((0, first), (1, second)):
+        if coordinator is second:
             first.end({})  # it is gone
             second.enter(leads=True, epoch=1)
-        for one in (first, second) if leader is first else (second,):
+        for one in (first, second) if coordinator is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
-            if one is not leader:
-                one.take(unpack(pack(leader.kept())))
+            if one is not coordinator:
+                one.take(unpack(pack(coordinator.kept())))
                 one.epoch_begins(epoch + 1)
     second.end({})
     rows = path.read_text().split()
@@ -113,22 +116,22 @@ def test_a_list_of_callbacks_that_keras_made_is_refused():
 
 def test_a_joiner_is_given_the_best_weights_by_which_training_may_end():
     one, other = (keras.callbacks.EarlyStopping("loss", restore_best_weights=True) for _ in range(2))
-    leader, joiner = callbacks(one), callbacks(other)
-    leader.enter(leads=True, epoch=0)
-    leader.epoch_ends(0, {"loss": 0.5})
+    coordinator, joiner = callbacks(one), callbacks(other)
+    coordinator.enter(leads=True, epoch=0)
+    coordinator.epoch_ends(0, {"loss": 0.5})
     joiner.enter(leads=False, epoch=1)
-    joiner.take(unpack(pack(leader.kept())))
+    joiner.take(unpack(pack(coordinator.kept())))
     for mine, best in zip(other.best_weights, one.best_weights, strict=True):
         np.testing.assert_array_equal(mine, best)
     assert (other.best, other.best_epoch) == (one.best, 0)
 
 
-def test_the_next_leader_keeps_the_best_of_the_checkpoints_before(tmp_path):
+def test_the_next_coordinator_keeps_the_best_of_the_checkpoints_before(tmp_path):
     path = tmp_path / "best.weights.h5"
     given = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
     first, second = (callbacks(keras.callbacks.ModelCheckpoint(path, **given)) for _ in range(2))
-    for leader in (first, second):
-        leader.enter(leads=leader is first, epoch=0)
+    for coordinator in (first, second):
+        coordinator.enter(leads=coordinator is first, epoch=0)
     first.epoch_ends(0, {"loss": 0.5})
     second.epoch_ends(0, {"loss": 0.5})
     second.take(unpack(pack(first.kept())))
@@ -141,7 +144,7 @@ def test_the_next_leader_keeps_the_best_of_the_checkpoints_before(tmp_path):
     assert path.stat().st_mtime_ns > written
 
 
-def test_a_peer_that_does_not_lead_writes_nothing_and_the_next_leader_goes_on(tmp_path):
+def test_a_peer_that_does_not_lead_writes_nothing_and_the_next_coordinator_goes_on(tmp_path):
     one = callbacks(keras.callbacks.TensorBoard(tmp_path / "board", update_freq="batch"))
     one.enter(leads=False, epoch=0)
     one.epoch_ends(0, {"loss": 0.5})
@@ -161,13 +164,13 @@ def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_
         backup = keras.callbacks.BackupAndRestore(tmp_path / "backup")
         return JobCallbacks([backup], model, verbose=0, params={"epochs": 3, "steps": 2}), model
 
-    (first, wrote), (next_leader, trained), (again, restored) = made(), made(), made()
+    (first, wrote), (next_coordinator, trained), (again, restored) = made(), made(), made()
     first.enter(leads=True, epoch=0)
     first.epoch_ends(0, {"loss": 0.5})
-    next_leader.enter(leads=False, epoch=0)
+    next_coordinator.enter(leads=False, epoch=0)
     trained.set_weights([one + 1 for one in trained.get_weights()])
     later = [np.asarray(one) for one in trained.weights]
-    next_leader.enter(leads=True, epoch=1)
+    next_coordinator.enter(leads=True, epoch=1)
     for mine, one in zip(trained.weights, later, strict=True):
         np.testing.assert_array_equal(np.asarray(mine), one)
     restored.set_weights([one + 1 for one in restored.get_weights()])
@@ -177,7 +180,7 @@ def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_
     assert restored_epoch(restored) == 1
 
 
-def test_what_a_callback_keeps_and_cannot_give_is_named_once_by_the_first_leader(capsys):
+def test_what_a_callback_keeps_and_cannot_give_is_named_once_by_the_first_rank_0(capsys):
     class Keeping(keras.callbacks.Callback):
         def __init__(self) -> None:
             super().__init__()

@@ -65,7 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EXITS
     add_job_folder(parser)
     parser.add_argument(
-        "--fault", action="append", default=[], metavar="FAULT", help="as in 'at step +100 kill leader'; repeatable"
+        "--fault",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="as in 'at step +100 kill coordinator'; repeatable",
     )
     parser.add_argument(
         "--schedule", type=Path, metavar="FILE", help="of faults, one a line, or a list of them in YAML or JSON"
@@ -133,7 +137,9 @@ def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
         raise UsageError(f"--seed {given.seed} draws a schedule, and --fault or --schedule gives one: take one of them")
     if given.seed is None:
         if not written:
-            raise UsageError("no fault was given: --fault 'at step +100 kill leader', --schedule FILE, or --seed 1")
+            raise UsageError(
+                "no fault was given: --fault 'at step +100 kill coordinator', --schedule FILE, or --seed 1"
+            )
         return written
     if status.scaling == "inelastic":
         least, most = 1, None
@@ -155,7 +161,7 @@ def read_schedule(path: Path) -> tuple[Fault, ...]:
         if path.suffix.lower() in (".yaml", ".yml", ".json"):
             content: Any = yaml.safe_load(text)
             if not isinstance(content, list) or not all(isinstance(one, str) for one in content):
-                raise UsageError(f"{path}: must be a list of faults, each a text as 'at step +100 kill leader'")
+                raise UsageError(f"{path}: must be a list of faults, each a text as 'at step +100 kill coordinator'")
             text = "\n".join(content)
         return parse(text)
     except (OSError, UnicodeDecodeError) as error:

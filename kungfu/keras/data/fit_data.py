@@ -58,12 +58,12 @@ class FitData:
         known = self.plan.source.first_batch_of(epoch)
         return -1 if known is None else known
 
-    def refuse_other(self, epoch: int, *, leaders: int) -> None:
-        """Raises ``UsageError`` where an epoch begins with another batch on this peer than on the leader."""
-        own = self.first_batch_of(epoch) if leaders >= 0 else -1
-        if own not in (-1, leaders):
+    def refuse_other(self, epoch: int, *, coordinators: int) -> None:
+        """Raises ``UsageError`` where an epoch begins with another batch on this peer than on the coordinator."""
+        own = self.first_batch_of(epoch) if coordinators >= 0 else -1
+        if own not in (-1, coordinators):
             raise UsageError(
-                f"the data of model.fit() are others on this peer than on the leader: epoch {epoch + 1} of this fit "
+                f"the data of model.fit() are others on this peer than on rank 0: epoch {epoch + 1} of this fit "
                 "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
                 "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
                 "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "

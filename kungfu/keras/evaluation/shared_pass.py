@@ -105,7 +105,7 @@ class SharedPass:
         """The batches that this peer does now; ``None`` where each does the whole."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
-        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        agreed = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
         (self.differs,) = meeting.any_of([own != agreed])
         is_alone = meeting.size == 1 and not self._done
         if self.differs or is_alone or count < meeting.size:
@@ -303,7 +303,7 @@ class SharedPrediction:
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]
-        agreed = unpack(meeting.from_leader(pack(own) if meeting.leads else b""))
+        agreed = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
         # Outputs of other lengths in each batch cannot be put into one array.
         if meeting.any_of([own != agreed])[0]:
             return None

@@ -78,7 +78,7 @@ class RequestHandler:
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[requests.TimedStep, ...] = ()
         self._over = ""
-        self._unreached: requests.LeaderReplied | None = None  # what was recorded of joiners, and not yet handled
+        self._unreached: requests.CoordinatorReplied | None = None  # what was recorded of joiners, and not yet handled
         self._replies: list[tuple[Query, Any]] = []
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[Asked]:
@@ -126,7 +126,7 @@ class RequestHandler:
             isinstance(external.what, Resize) or (isinstance(external.what, Leave) and external.what.when == "replaced")
         )
         if external is not None and waits:
-            self._unreached = requests.LeaderReplied(external.id, refusal=event.reason)
+            self._unreached = requests.CoordinatorReplied(external.id, refusal=event.reason)
 
     def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
@@ -277,8 +277,8 @@ def _is_reply_to(event: CheckpointEvent, external: Asked) -> bool:
     return isinstance(external.what, SaveCheckpoint) and event.rule == external.by
 
 
-def _checkpoint_reply(event: CheckpointEvent, external: Asked) -> requests.LeaderReplied:
-    return requests.LeaderReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
+def _checkpoint_reply(event: CheckpointEvent, external: Asked) -> requests.CoordinatorReplied:
+    return requests.CoordinatorReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
 def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:

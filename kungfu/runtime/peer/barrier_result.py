@@ -45,15 +45,15 @@ class BarrierResult:
     Args:
         before: Where this peer stood before; ``None`` for a joiner.
         after: Where it stands after.
-        requests: The requests for a size or about peers that the leader carried out together; the first one asks for a
-            size, if one does.
-        superseded: Those that it passed over; known to the leader only.
-        offer: The agent's offer that the leader decided with; known to the leader only.
+        requests: The requests for a size or about peers that the coordinator carried out together; the first one asks
+            for a size, if one does.
+        superseded: Those that it passed over; known to the coordinator only.
+        offer: The agent's offer that the coordinator decided with; known to the coordinator only.
         parts: Seconds that the parts took, by name.
         recovery: How this peer goes on, where others were lost.
         sources: The ranks of the view after it that held the state when that view began.
         slow: The peers that left first since they are slow, by id, with their speeds as fractions of the median
-            peer's; known to the leader only.
+            peer's; known to the coordinator only.
     """
 
     before: PeerState | None

@@ -1,11 +1,10 @@
 """A peer's life in the job: ready, admitted, at barriers, gone. The executor of what ``decide`` decides.
 
-A barrier has two rendezvous. To the first all peers of the view bring the digest of their state, and the leader, which
-is rank 0, its decision; the answer is the view and the terms that come after (`rendezvous/barrier_protocol.py`). If the
-view changed, those who stay and those who join open their attachments to each other, the joiners fetch the state, and
-at the second rendezvous all digests are compared again (`rendezvous/view_installation.py`): no step runs on a state
-that is not the same everywhere.
-"""
+A barrier has two rendezvous. To the first all peers of the view bring the digest of their state, and the coordinator,
+which is rank 0, its decision; the answer is the view and the terms that come after (`rendezvous/barrier_protocol.py`).
+If the view changed, those who stay and those who join open their attachments to each other, the joiners fetch the
+state, and at the second rendezvous all digests are compared again (`rendezvous/view_installation.py`): no step runs on
+a state that is not the same everywhere."""
 
 from __future__ import annotations
 
@@ -179,7 +178,7 @@ class Membership:
         """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
 
         The survivors that are furthest on hold the state that counts, and the others take it from them. Where one
-        of them knows that training has ended, it has ended for all: the lost leader may have told only some of them.
+        of them knows that training has ended, it has ended for all: the lost coordinator may have told only some.
 
         Args:
             state: The replicated state.
@@ -215,15 +214,15 @@ class Membership:
         Args:
             state: The replicated state, which must be the same on all peers.
             terms: Those in force at this peer.
-            requests: What its rules ask for, which ought to be the same on all peers; the leader's also have what
+            requests: What its rules ask for, which ought to be the same on all peers; the coordinator's also have what
                 somebody outside asks for.
             shadows: What rules in the shadow would have asked for since the last barrier.
-            adjust: Makes the leader's terms of what is decided about the membership.
-            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the leader's count.
+            adjust: Makes the coordinator's terms of what is decided about the membership.
+            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the coordinator's count.
             compared: All of the state, or its part whose turn it is; the same on all peers.
 
         Returns:
-            The result, with the requests that the leader carried out, on every peer.
+            The result, with the requests that the coordinator carried out, on every peer.
 
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
@@ -246,7 +245,7 @@ class Membership:
             return made
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
-        # The leader's own requests have whole numbers with all their digits, which messages do not.
+        # The coordinator's own requests have whole numbers with all their digits, which messages do not.
         taken = made.requests if made else tuple(map(to_asked, verdict.requests))
         superseded, slow = (made.superseded, made.slow) if made else ((), {})
         parts["barrier"] = time.monotonic() - started
@@ -272,7 +271,7 @@ class Membership:
         self._holds = True
 
     def take_external_request(self) -> Asked | None:
-        """The leader's: what somebody outside wants to have carried out at this barrier, if anything."""
+        """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
         return self._service.take_external_request() if self._member().rank == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:

@@ -98,14 +98,14 @@ class RegroupProtocol(Meeting):
         return terms
 
     def forward_stop(self, view: View) -> None:
-        """Tells the leader of the survivors that training has ended, before it makes their terms."""
-        leader = view.peers[0]
+        """Tells the coordinator of the survivors that training has ended, before it makes their terms."""
+        coordinator = view.peers[0]
         # This peer leads them itself.
-        if leader.id == self.settings.peer:
+        if coordinator.id == self.settings.peer:
             return
-        what = f"rank 0 (peer {leader.id}), about to lead view {view.version}"
+        what = f"rank 0 (peer {coordinator.id}), about to lead view {view.version}"
         abandon_reason = partial(self.abandon_reason, view)
-        forward_request = PeerServiceStub(self.channels.to(leader.address)).ForwardRequest
+        forward_request = PeerServiceStub(self.channels.to(coordinator.address)).ForwardRequest
         stop = from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT))
         deadline_s = self.settings.deadlines.wait_s
-        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=deadline_s, what=what, peer=leader.id)
+        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=deadline_s, what=what, peer=coordinator.id)

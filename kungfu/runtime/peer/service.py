@@ -77,15 +77,15 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         if waits:
             self._on_offer()
 
-    # A follower waits longer than its leader, so that the error that comes back is the leader's, which knows the names.
+    # Other peers wait longer than their coordinator, so that the error that comes back is its own, which has the names.
 
     def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.BarrierReply:  # noqa: N802 - gRPC's name
         rendezvous = self.rendezvous.at(rendezvous_key(request))
         rendezvous.arrive(request.rank, request)
         if (reply := rendezvous.result(deadline_s=2 * self._deadline_s)) is not None:
             return reply
-        # The leader, this peer, does not come to the end of its own wait.
-        return pb.BarrierReply(failure=from_failure(PeerFailure("the leader never decided")))
+        # The coordinator, this peer, does not come to the end of its own wait.
+        return pb.BarrierReply(failure=from_failure(PeerFailure("the coordinator never decided")))
 
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
@@ -133,7 +133,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             if request.number and request.number in self._told:
                 return pb.Ack()
             self._told.add(request.number)
-            # Sent again with every view, in case it has another leader; a second one would be written otherwise.
+            # Sent again with every view, in case it has another coordinator; a second one would be written otherwise.
             if isinstance(external.what, SaveCheckpoint):
                 if external.id in self._kept:
                     return pb.Ack()

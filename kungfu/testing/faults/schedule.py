@@ -3,7 +3,7 @@
 One fault a line (or between semicolons), carried out in their order, each not before the one above it:
 
     at step 40 kill rank 1
-    at step +100 once settled kill leader
+    at step +100 once settled kill coordinator
     at step 60 resize 5
     at step 80 checkpoint
     at barrier 3 freeze rank 0
@@ -15,12 +15,11 @@ One fault a line (or between semicolons), carried out in their order, each not b
     now kill host 1
 
 A step with a plus counts from the step at which the schedule began. A rank counts the members of the newest view that
-still live, in their order, and the leader is rank 0; a joiner is the newest process that is in no view yet, or was in
-none when the moment came and is in one when its seconds are over; a host counts those of the job in the order of its
+still live, in their order, and the coordinator is rank 0; a joiner is the newest process that is in no view yet, or was
+in none when the moment came and is in one when its seconds are over; a host counts those of the job in the order of its
 list, and its kungfu-run gets the signal. ``kill`` is SIGKILL, ``freeze`` SIGSTOP, ``thaw`` SIGCONT, ``notice`` SIGTERM.
 What is frozen ``for`` some seconds is thawed after them; what is slowed ``to`` a share runs for that share of each
-tenth of a second, and is frozen for the rest of it.
-"""
+tenth of a second, and is frozen for the rest of it."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ _LINE = re.compile(
     r"|at next (?P<event>[a-z]+(?: [a-z]+)?)|once (?P<settled>settled)|(?P<now>now))"
     r"(?: after (?P<after>\d+(?:\.\d+)?) s)?"
     r" (?:resize (?P<size>\d+)|(?P<checkpoint>checkpoint)|(?P<verb>kill|freeze|thaw|notice|slow)"
-    r" (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<leader>leader)|(?P<who>joiner)|hosts? (?P<hosts>\d+(?:,\d+)*))"
+    r" (?:ranks? (?P<ranks>\d+(?:,\d+)*)|(?P<coordinator>coordinator)|(?P<who>joiner)|hosts? (?P<hosts>\d+(?:,\d+)*))"
     r"(?: to (?P<percent>\d+) ?%)?(?: for (?P<seconds>\d+(?:\.\d+)?) s)?)"
 )
 _FORMS = (
     "write a moment (now, at step N, at step +N, at barrier N, at next EVENT, once settled; maybe after N s), then "
-    f"resize N, checkpoint, or {', '.join(get_args(Verb))} and rank N, ranks N,M, leader, joiner, host N or hosts N,M; "
-    "freeze may end with for N s, and slow ranks N ends with to P % for N s"
+    f"resize N, checkpoint, or {', '.join(get_args(Verb))} and rank N, ranks N,M, coordinator, joiner, host N or hosts "
+    "N,M; freeze may end with for N s, and slow ranks N ends with to P % for N s"
 )
 
 
@@ -207,7 +206,7 @@ def _what(part: dict[str, Any]) -> What:
     lasting = float(part["seconds"]) if part["seconds"] else None
     if part["hosts"]:
         return SignalHosts(part["verb"], _numbers(part["hosts"]), lasting)
-    ranks = (0,) if part["leader"] else _numbers(part["ranks"] or "")
+    ranks = (0,) if part["coordinator"] else _numbers(part["ranks"] or "")
     if part["verb"] == "slow":
         return SlowPeers(ranks, int(part["percent"]), float(part["seconds"]))
     return SignalPeers(part["verb"], ranks, lasting)

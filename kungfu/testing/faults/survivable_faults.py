@@ -17,8 +17,8 @@ def survivable_faults(
 ) -> list[Fault]:
     """A schedule of `faults` faults that a job of `size` peers survives, `every` so many steps from the beginning on.
 
-    Each waits until the job has settled from the one before. One peer is killed, the leader or any other; two at once
-    of four or more; one is frozen for a time or slowed, or gets a notice; the job is resized.
+    Each waits until the job has settled from the one before. One peer is killed, the coordinator or any other; two at
+    once of four or more; one is frozen for a time or slowed, or gets a notice; the job is resized.
 
     Args:
         seed: The same seed draws the same schedule.
@@ -47,7 +47,7 @@ def survivable_faults(
 def _survivable(draw: random.Random, size: int, sizes: Sequence[int]) -> What:
     rank, seconds = draw.randrange(size), round(10 * (draw.randrange(80) / 100 + 0.5)) / 10
     others = [one for one in sizes if one != size]
-    kinds = ["freeze", "slow"] + ["kill", "kill", "leader", "notice"] * (size > 1) + ["two"] * (size > 3)
+    kinds = ["freeze", "slow"] + ["kill", "kill", "coordinator", "notice"] * (size > 1) + ["two"] * (size > 3)
     match draw.choice(kinds + ["resize", "resize"] * bool(others)):
         case "freeze":
             return SignalPeers("freeze", (rank,), seconds)
@@ -55,7 +55,7 @@ def _survivable(draw: random.Random, size: int, sizes: Sequence[int]) -> What:
             return SlowPeers((rank,), draw.randrange(20, 80, 10), seconds)
         case "kill":
             return SignalPeers("kill", (rank,))
-        case "leader":
+        case "coordinator":
             return SignalPeers("kill", (0,))
         case "notice":
             return SignalPeers("notice", (rank,))

@@ -77,7 +77,7 @@ class PeerGroup:
             return list(values)
         return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
 
-    def from_leader(self, content: bytes) -> bytes:
+    def from_coordinator(self, content: bytes) -> bytes:
         """As `from_rank`, of rank 0."""
         return self.from_rank(0, content)
 

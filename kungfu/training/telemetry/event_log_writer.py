@@ -103,7 +103,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def set(self, settings: Sequence[Asked]) -> None:
-        """The leader's barrier changes other settings than the size."""
+        """The coordinator's barrier changes other settings than the size."""
         for setting in settings:
             to, over, unit = None, 0.0, "steps"
             match setting.what:
@@ -142,17 +142,17 @@ class EventLogWriter:
         before, after = result.before, result.after
         assert before is not None
         if result.requests or after.terms.stopped:
-            # The leader of the view in which they were decided tells of them: the next one may have another.
+            # The coordinator of the view in which they were decided tells of them: the next one may have another.
             no_longer = self._no_longer(result)
             if self._leading:
                 self.superseded(no_longer, later=result.requests[0].step if result.requests else step)
                 for request in result.requests:
                     self._decided(result, request)
             self._under_way = (*self._standing(result, no_longer), *result.requests)
-        # This change comes in the first step after another one, which is told now: its leader may leave.
+        # This change comes in the first step after another one, which is told now: its coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
-        # Perhaps some of those who were awaited did not come; the leader that heard of it may leave now.
+        # Perhaps some of those who were awaited did not come; the coordinator that heard of it may leave now.
         self._unmet(result)
         self._leading = after.rank == 0
         # The view stays.

@@ -110,7 +110,7 @@ class StepLog:
         return line
 
     def _log_shadows(self, *, leads: bool) -> list[ShadowAsk]:
-        """Rules that only say what they would do have fired: the leader writes it."""
+        """Rules that only say what they would do have fired: the coordinator writes it."""
         step = self._graph_state.progress.steps()
         shadows = fired_rules(self._plan, self._graph_state.rules.shadows.fetched(), step=step)
         self._event_log.shadowed(shadows if leads else [])

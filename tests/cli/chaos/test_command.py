@@ -65,7 +65,7 @@ def refused(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> st
 def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = ["at step +5 kill leader", "once settled kill ranks 0,1", "now resize 9", "now kill rank 7",
+    texts = ["at step +5 kill coordinator", "once settled kill ranks 0,1", "now resize 9", "now kill rank 7",
              "now freeze rank 1 for 2 s", "now kill host 0", "now kill host 3", "now kill joiner"]  # fmt: skip
     with trained(tmp_path):
         found = foreseen(capsys, tmp_path, *(word for text in texts for word in ("--fault", text)))
@@ -175,10 +175,10 @@ def test_who_is_interrupted_thaws_what_is_frozen_and_reports_what_has_been(tmp_p
 
 
 def test_a_schedule_is_read_from_lines_and_from_a_list(tmp_path: Path) -> None:
-    expected = parse("at step +5 kill leader; once settled resize 2")
+    expected = parse("at step +5 kill coordinator; once settled resize 2")
     lines, listed = tmp_path / "faults.txt", tmp_path / "faults.yaml"
-    lines.write_text("at step +5 kill leader  # the first\n\nonce settled resize 2\n")
-    listed.write_text("- at step +5 kill leader\n- once settled resize 2\n")
+    lines.write_text("at step +5 kill coordinator  # the first\n\nonce settled resize 2\n")
+    listed.write_text("- at step +5 kill coordinator\n- once settled resize 2\n")
     (tmp_path / "faults.json").write_text(json.dumps([str(one) for one in expected]))
     assert read_schedule(lines) == read_schedule(listed) == read_schedule(tmp_path / "faults.json") == expected
     for text in ("at: 5", "- 5", "- [", "5"):

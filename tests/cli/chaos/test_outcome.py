@@ -64,7 +64,7 @@ def recovery(**more: Any) -> list[AnyEvent]:
 
 
 def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
-    found = report(injected("now kill leader", peers=(0,)), recovery(), [*every(2.5, 10.5), *every(10.6, 20)])
+    found = report(injected("now kill coordinator", peers=(0,)), recovery(), [*every(2.5, 10.5), *every(10.6, 20)])
     (one,) = found.faults
     assert (one.noticed_s, one.stop_s, one.held) == (0.1, 0.3, True)
     assert one.whole_s == pytest.approx(5.9), "until the first step of the third view"
@@ -76,12 +76,12 @@ def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
 
 def test_a_job_that_is_whole_too_late_or_never_has_not_held() -> None:
     times = [*every(2.5, 10.5), *every(10.6, 20)]
-    late = report(injected("now kill leader", peers=(0,)), recovery(), times, within_s=3.0)
+    late = report(injected("now kill coordinator", peers=(0,)), recovery(), times, within_s=3.0)
     assert "3 s after it the job was only after 5.9 s whole again" in late.problems[0]
-    never = report(injected("now kill leader", peers=(0,)), recovery()[:5], times)
+    never = report(injected("now kill coordinator", peers=(0,)), recovery()[:5], times)
     assert "30 s after it the job was not whole again" in never.problems[0]
     assert not never.held
-    over = report(injected("now kill leader", peers=(0,)), recovery()[:5], times, code=0)
+    over = report(injected("now kill coordinator", peers=(0,)), recovery()[:5], times, code=0)
     assert over.held, "its training was over before anybody came"
 
 

@@ -46,7 +46,7 @@ def test_a_program_gets_one_object(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_fault_is_told_when_it_happens_or_why_it_does_not() -> None:
-    (fault,) = parse("now kill leader")
+    (fault,) = parse("now kill coordinator")
     assert injection_line(Injection(fault, 1000.0, 40, (2,))).endswith("step 40: kill rank 0 (peer 2)")
     assert injection_line(Injection(fault, None, 40, why="the job had ended")).endswith(
         "not carried out: the job had ended"

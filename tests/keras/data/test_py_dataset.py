@@ -121,15 +121,15 @@ def test_a_dataset_shuffled_by_a_seed_is_the_same_for_a_joiner():
 
 def test_another_order_on_one_peer_is_refused_when_its_first_batch_differs():
     """Another order on one peer is refused at the epoch that begins with another batch."""
-    leader, other = data(Numbered(seed=1)), data(Numbered(seed=2))
-    assert leader.described == other.described, "nothing is shuffled yet"
-    for one in (leader, other):
+    coordinator, other = data(Numbered(seed=1)), data(Numbered(seed=2))
+    assert coordinator.described == other.described, "nothing is shuffled yet"
+    for one in (coordinator, other):
         one.plan.source.take(np.arange(8))
     with pytest.raises(UsageError, match=r"epoch 1 of this fit begins with another batch here.*on_epoch_end"):
-        other.refuse_other(0, leaders=leader.first_batch_of(0))
-    leader.refuse_other(0, leaders=leader.first_batch_of(0))
-    other.refuse_other(0, leaders=-1)
-    assert leader.first_batch_of(3) == -1, "there is no such epoch"
+        other.refuse_other(0, coordinators=coordinator.first_batch_of(0))
+    coordinator.refuse_other(0, coordinators=coordinator.first_batch_of(0))
+    other.refuse_other(0, coordinators=-1)
+    assert coordinator.first_batch_of(3) == -1, "there is no such epoch"
 
 
 def test_inputs_may_be_changed_at_random_by_each_peer():

@@ -35,7 +35,7 @@ def view(version: int, *peers: int) -> View:
 
 @dataclass
 class ServedJob:
-    """``put`` is the agent's queue; ``told`` is what the leader heard, ``journal`` what was written down."""
+    """``put`` is the agent's queue; ``told`` is what the coordinator heard, ``journal`` what was written down."""
 
     folder: Path
     cluster: Cluster

@@ -93,8 +93,8 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert waiting.target_size == 3
 
         joining, peer = running.begin(running.add(b"blank"))
-        leader = running.agent.in_force[0].peers[0]
-        tell(leader, "OfferJoiners", from_offer(JoinerOffer((peer,), parts={"spawn": 0.5})))
+        coordinator = running.agent.in_force[0].peers[0]
+        tell(coordinator, "OfferJoiners", from_offer(JoinerOffer((peer,), parts={"spawn": 0.5})))
         assert running.members[0].posts == ["offer"]
         results = running.all_do(barrier(terms=waiting), running.members[:2])
 
@@ -181,7 +181,7 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
 
 
 def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
-    """A request that the leader received from outside comes before the rules and is no dissent."""
+    """A request that the coordinator received from outside comes before the rules and is no dissent."""
     rule, told = (
         Asked(Resize(1, "local_batch_size"), "rule", 7),
         Asked(Resize(2, "local_batch_size"), "kungfu resize 2", 7, id="r"),
@@ -239,7 +239,7 @@ def test_a_state_that_differs_is_named_on_every_peer() -> None:
 
 def test_a_peer_that_does_not_come_is_named_with_the_seconds_on_all_who_did() -> None:
     with job(b"state", b"state", b"state") as running:
-        outcomes = leader_last(running, barrier(), number=0, wait_s=SHORT_S)
+        outcomes = coordinator_last(running, barrier(), number=0, wait_s=SHORT_S)
         text = "waited 0.6 s at barrier 0 of view 1 for rank 2"
         assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
         assert [(one.waiting_for, one.waited_s) for one in outcomes] == [((2,), SHORT_S)] * 2, "as data too"
@@ -254,7 +254,7 @@ def test_who_comes_when_the_others_have_given_up_hears_why() -> None:
             barrier()(running.members[1])
 
 
-def test_a_leader_that_is_gone_is_named() -> None:
+def test_a_coordinator_that_is_gone_is_named() -> None:
     with job(b"state", b"state") as running:
         running.members[0].membership.close()
         with pytest.raises(PeerFailure, match=r"lost rank 0 \(peer 0\), leading barrier 0 of view 1"):
@@ -272,17 +272,17 @@ def test_a_wait_at_a_barrier_for_a_peer_that_stands_still_ends_before_its_deadli
 
 def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> None:
     with job(b"state", b"state") as running:
-        leader = running.agent.in_force[0].peers[0]
-        tell(leader, "AnnounceFailure", pb.FailureAnnouncement(peer=1, version=0, how="killed by SIGKILL"))
+        coordinator = running.agent.in_force[0].peers[0]
+        tell(coordinator, "AnnounceFailure", pb.FailureAnnouncement(peer=1, version=0, how="killed by SIGKILL"))
         with pytest.raises(PeerFailure, match=r"rank 1 \(peer 1\) is gone: killed by SIGKILL"):
             barrier()(running.members[0])
 
 
-@pytest.mark.slow  # twice the deadline, so that a leader's own error comes first
-def test_a_leader_that_never_decides_is_an_error_at_the_deadline() -> None:
+@pytest.mark.slow  # twice the deadline, so that a coordinator's own error comes first
+def test_a_coordinator_that_never_decides_is_an_error_at_the_deadline() -> None:
     with job(b"state", b"state") as running:
         running.members[0].membership._service._deadline_s = SHORT_S
-        with pytest.raises(PeerFailure, match="the leader never decided"):
+        with pytest.raises(PeerFailure, match="the coordinator never decided"):
             barrier()(running.members[1])
 
 
@@ -306,7 +306,7 @@ def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None
             waiting = running.all_do(barrier(3))[0].after.terms
             peer = Peer(2, running.serve_silence())
             tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((peer,))))
-            outcomes[:] = leader_last(running, barrier(terms=waiting), number=1, wait_s=wait_s)
+            outcomes[:] = coordinator_last(running, barrier(terms=waiting), number=1, wait_s=wait_s)
             raise outcomes[0]
 
     wait_s, _ = expired_at("at the start of view 2 for rank 2", joined)
@@ -314,14 +314,16 @@ def test_a_joiner_that_never_installs_the_view_is_named_on_all_who_did() -> None
     assert errors_of(outcomes) == [f"DeadlineExceeded: {text}", f"DeadlineExceeded: {text}"]
 
 
-def leader_last(running: Job, what: Callable[[Member], Any], *, number: int, wait_s: float) -> list[Any]:
-    """What the first two peers come to, at the barrier of this number: the leader, who waits so long, is the last."""
-    leader, other = running.members[:2]
+def coordinator_last(running: Job, what: Callable[[Member], Any], *, number: int, wait_s: float) -> list[Any]:
+    """The outcomes of the first two peers at the barrier of this number, to which the coordinator comes last."""
+    coordinator, other = running.members[:2]
     before = running.threads.submit(what, other)
-    rendezvous = leader.membership._service.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=1, number=number)))
+    rendezvous = coordinator.membership._service.rendezvous.at(
+        rendezvous_key(pb.BarrierArrival(version=1, number=number))
+    )
     awaited(lambda: 1 in rendezvous._arrivals, what="rank 1 at the barrier", deadline_s=WITHIN_S)
-    leader.expect_within(wait_s)
-    outcomes = running.all_do(what, [leader])
+    coordinator.expect_within(wait_s)
+    outcomes = running.all_do(what, [coordinator])
     return [*outcomes, before.exception(WITHIN_S) or before.result()]
 
 

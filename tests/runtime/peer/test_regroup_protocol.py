@@ -76,7 +76,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
     assert (list(report.suspects), how in report.error) == ([0], True)
 
 
-def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
+def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> None:
     with job(b"state", b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
         tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
@@ -90,7 +90,7 @@ def test_a_leader_at_whose_barrier_somebody_else_was_missed_is_no_suspect() -> N
     assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
 
 
-def test_a_leader_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
+def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
     with job(b"state", b"state") as running:
         one, view = running.members[1], running.agent.in_force[0]
         running.members[0].membership.close()

@@ -111,8 +111,8 @@ def test_peers_of_a_new_view_even_out_differences_in_uncompared_slices() -> None
         waiting = running.all_do(barrier(3))[0].after.terms
         running.members[1].state.variables[2][-1] += np.float32(0.01)
         joining, peer = running.begin(running.add(numbers(5.0, count=1)))
-        leader = running.agent.in_force[0].peers[0]
-        tell(leader, "OfferJoiners", from_offer(JoinerOffer((peer,))))
+        coordinator = running.agent.in_force[0].peers[0]
+        tell(coordinator, "OfferJoiners", from_offer(JoinerOffer((peer,))))
         running.all_do(barrier(terms=waiting), running.members[:2])
         assert joining.result(10.0).after.view.size == 3
         assert same(running)

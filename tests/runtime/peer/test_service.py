@@ -27,10 +27,12 @@ def service(*, deadline_s: float = 60.0, offered: threading.Event | None = None)
 
 
 def test_an_arrival_waits_for_the_leaders_verdict() -> None:
-    leader = service()
+    coordinator = service()
     with ThreadPoolExecutor(1) as threads:
-        follower = threads.submit(leader.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None)
-        meeting = leader.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
+        follower = threads.submit(
+            coordinator.Arrive, pb.BarrierArrival(version=2, number=5, rank=1, requested="more"), None
+        )
+        meeting = coordinator.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
         meeting.arrive(0, pb.BarrierArrival(rank=0))
         arrivals = meeting.everyone(2, deadline_s=60.0, what="barrier 5")
         meeting.conclude(pb.BarrierReply(admission=pb.Admission(attachment_address="there")))
@@ -39,23 +41,23 @@ def test_an_arrival_waits_for_the_leaders_verdict() -> None:
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
-    leader = service(deadline_s=0.05)
-    meeting = leader.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
+    coordinator = service(deadline_s=0.05)
+    meeting = coordinator.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
     for version, number in ((1, 5), (2, 4)):
-        verdict = leader.Arrive(pb.BarrierArrival(version=version, number=number, rank=1), None)
-        assert verdict.failure.text == "the leader never decided"
+        verdict = coordinator.Arrive(pb.BarrierArrival(version=version, number=number, rank=1), None)
+        assert verdict.failure.text == "the coordinator never decided"
     meeting.arrive(0, pb.BarrierArrival(rank=0))
     with pytest.raises(DeadlineExceeded, match="rank 1"):
         meeting.everyone(2, deadline_s=0.0, what="barrier 5")
 
 
 def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
-    leader = service()
+    coordinator = service()
     entered = pb.BarrierArrival(version=3, rank=1, begins_view=True)
-    meeting = leader.rendezvous.at(rendezvous_key(entered))
+    meeting = coordinator.rendezvous.at(rendezvous_key(entered))
     said = pb.Failure(text="w of rank 1 is not that of rank 0")
     meeting.conclude(pb.BarrierReply(failure=said))
-    assert leader.Arrive(entered, None).failure == said
+    assert coordinator.Arrive(entered, None).failure == said
 
 
 def test_an_admission_is_given_once() -> None:
@@ -116,36 +118,36 @@ def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
 
 def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one() -> None:
     offered = threading.Event()
-    leader = service(offered=offered)
-    assert leader.take_offer() is None
+    coordinator = service(offered=offered)
+    assert coordinator.take_offer() is None
     older, newer = JoinerOffer((Peer(2, "a:2"),)), JoinerOffer((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
-    leader.OfferJoiners(from_offer(older), None)
+    coordinator.OfferJoiners(from_offer(older), None)
     assert offered.is_set()
-    leader.OfferJoiners(from_offer(newer), None)
-    assert leader.take_offer() == newer
-    assert leader.take_offer() is None
+    coordinator.OfferJoiners(from_offer(newer), None)
+    assert coordinator.take_offer() == newer
+    assert coordinator.take_offer() is None
 
 
 def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
-    leader = service()
-    leader.OfferJoiners(from_offer(JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))), None)
-    leader.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
-    assert leader.take_offer() is None
+    coordinator = service()
+    coordinator.OfferJoiners(from_offer(JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))), None)
+    coordinator.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
+    assert coordinator.take_offer() is None
     whole = JoinerOffer((Peer(2, "a:2"), Peer(4, "a:4")))
-    leader.OfferJoiners(from_offer(whole), None)
-    assert leader.take_offer() == whole
+    coordinator.OfferJoiners(from_offer(whole), None)
+    assert coordinator.take_offer() == whole
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
-    leader, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
+    coordinator, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
     for _ in range(2):
-        leader.ForwardRequest(from_asked(external), None)
-    assert leader.take_external_request() == external
-    leader.ForwardRequest(from_asked(external), None)
-    assert leader.take_external_request() is None
+        coordinator.ForwardRequest(from_asked(external), None)
+    assert coordinator.take_external_request() == external
+    coordinator.ForwardRequest(from_asked(external), None)
+    assert coordinator.take_external_request() is None
     other = Asked(SaveCheckpoint(), "kungfu checkpoint", id="s")
-    leader.ForwardRequest(from_asked(other), None)
-    assert leader.take_external_request() == other
+    coordinator.ForwardRequest(from_asked(other), None)
+    assert coordinator.take_external_request() == other
 
 
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
@@ -155,35 +157,35 @@ def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
 
 def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> None:
     posts: list[str] = []
-    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
+    coordinator = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
     newer: Any = 99
     request = pb.Asked(leave=pb.Leave(peers=[1], when=newer), by="kungfu scale-in 1", id="r")
     with pytest.raises(RefusedError, match="INVALID_ARGUMENT: When 99 is not known"):
-        leader.ForwardRequest(request, Call())
-    assert (posts, leader.take_external_request()) == ([], None)
+        coordinator.ForwardRequest(request, Call())
+    assert (posts, coordinator.take_external_request()) == ([], None)
 
 
 def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer() -> None:
     """A call that is repeated is done once, and an older offer never comes behind a newer one."""
     posts: list[str] = []
-    leader = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
+    coordinator = PeerService(deadline_s=10.0, on_offer=lambda: posts.append("barrier"), prepare_attachment=str)
     resize = from_asked(Asked(Resize(3), "kungfu resize 3", id="r"))
     for number in (7, 7, 9):  # the same one told again, and with another view
         resize.number = number
-        leader.ForwardRequest(resize, None)
+        coordinator.ForwardRequest(resize, None)
     assert posts == ["barrier"] * 2
-    assert [leader.take_external_request() is None for _ in range(3)] == [False, False, True]
+    assert [coordinator.take_external_request() is None for _ in range(3)] == [False, False, True]
     older, newer = (from_offer(JoinerOffer((Peer(one, f"a:{one}"),))) for one in (2, 3))
     older.number, newer.number = 10, 11
     posts.clear()
     for offer in (newer, older, newer):
-        leader.OfferJoiners(offer, None)
+        coordinator.OfferJoiners(offer, None)
     assert posts == ["barrier"]
-    taken = leader.take_offer()
+    taken = coordinator.take_offer()
     assert taken is not None
     assert [peer.id for peer in taken.ready] == [3]
-    leader.OfferJoiners(newer, None)
-    assert leader.take_offer() is None, "it was taken"
+    coordinator.OfferJoiners(newer, None)
+    assert coordinator.take_offer() is None, "it was taken"
 
 
 def test_a_peer_is_traced_once_at_a_time_and_says_what_is_wrong() -> None:

@@ -93,7 +93,7 @@ def reasons(injections: list[Injection]) -> list[str]:
     return [one.why for one in injections]
 
 
-def test_the_leader_is_killed_once_and_the_next_fault_waits_until_the_job_is_whole(tmp_path: Path) -> None:
+def test_rank_0_is_killed_once_and_the_next_fault_waits_until_the_job_is_whole(tmp_path: Path) -> None:
     with job(tmp_path, 3) as (written, children):
         written.later = {
             5: lambda: written.write({"event": "regrouping", "target": 3}, {"event": "lost", "peer": 0}),
@@ -101,7 +101,7 @@ def test_the_leader_is_killed_once_and_the_next_fault_waits_until_the_job_is_who
             9: lambda: written.write({"event": "spawned", "peer": 3, "pid": children[2].pid}),
             12: lambda: written.write(*view(1, 2, 3, version=3, begins=11), {"event": "rescale"}, steps=12),
         }
-        done = written.inject("now kill leader; once settled resize 2")
+        done = written.inject("now kill coordinator; once settled resize 2")
         assert children[0].wait() == -signal.SIGKILL
         assert children[1].poll() is children[2].poll() is None
     assert [(one.at, one.peers) for one in done] == [(0.0, (0,)), (12.0, ())]

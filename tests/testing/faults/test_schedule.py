@@ -67,7 +67,7 @@ def test_parts_of_a_fault_that_do_not_go_together_are_named(words, why):
         parse(words)
 
 
-def test_the_leader_is_rank_0_and_seconds_are_those_of_the_fault():
-    (leader, slow) = parse("now kill leader; at step +5 slow rank 1 to 30% for 4 s")
-    assert leader.what == SignalPeers("kill", (0,))
+def test_the_coordinator_is_rank_0_and_seconds_are_those_of_the_fault():
+    (coordinator, slow) = parse("now kill coordinator; at step +5 slow rank 1 to 30% for 4 s")
+    assert coordinator.what == SignalPeers("kill", (0,))
     assert (slow.what, slow.when) == (SlowPeers((1,), 30, 4.0), When("step", 5, relative=True))

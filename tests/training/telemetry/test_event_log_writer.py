@@ -55,7 +55,7 @@ def stops(*first_steps_s):
     return lambda: next(told, Downtime(5.0, 0.25, 0.5, 0.5))
 
 
-def test_the_leader_tells_which_rules_may_decide_and_a_joiner_does_not():
+def test_the_coordinator_tells_which_rules_may_decide_and_a_joiner_does_not():
     _, recorded, _ = event_log(deciding=["gns_batch", "hook"])
     assert events(recorded) == [{"event": "rules", "step": 41, "rules": ("gns_batch", "hook")}]
     assert event_log(rank=1, deciding=["gns_batch"])[1] == []
@@ -402,7 +402,7 @@ def test_an_exchange_that_a_loss_ended_is_told():
     assert found == [("slow", "the loss of peers")]
 
 
-def test_a_change_with_another_in_its_first_step_is_reported_by_its_leader():
+def test_a_change_with_another_in_its_first_step_is_reported_by_its_coordinator():
     """A change in whose first step another one comes is reported by the peer that led then."""
     told, recorded, _ = event_log()
     told.passed(grown(), step=60, stop_s=0.1)

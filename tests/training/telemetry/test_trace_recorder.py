@@ -58,21 +58,21 @@ class Told:
 PLAN = compile_policies([Policy("local_memory", local_memory)])
 
 
-def test_the_first_leader_tells_the_plan_and_every_peer_what_its_folds_hold():
-    leader, other = Told(PLAN, policies=("a.py:b",)), Told(PLAN, peer=5)
-    leader.recorder.entered(version=1, rank=0, after=0)
+def test_the_first_coordinator_tells_the_plan_and_every_peer_what_its_folds_hold():
+    coordinator, other = Told(PLAN, policies=("a.py:b",)), Told(PLAN, peer=5)
+    coordinator.recorder.entered(version=1, rank=0, after=0)
     other.recorder.entered(version=1, rank=1, after=0)
-    header, snapshot = leader.lines
+    header, snapshot = coordinator.lines
     assert (header["trace"], header["policies"], header["plan"]["schema"]) == (1, ["a.py:b"], 1)
-    assert len(snapshot["folds"]) == len(leader.program.variables)
+    assert len(snapshot["folds"]) == len(coordinator.program.variables)
     local = [one.name for one in other.program.variables if one.placement == "local"]
     assert [(one["peer"], one["after"], list(one["folds"])) for one in other.lines] == [(5, 0, local)]
 
 
 def test_the_plan_is_told_too_where_the_first_view_broke_before_it_trained():
-    leader = Told(PLAN)
-    leader.recorder.entered(version=3, rank=0, after=0)
-    assert [sorted(line)[-1] for line in leader.lines] == ["trace", "view"]
+    coordinator = Told(PLAN)
+    coordinator.recorder.entered(version=3, rank=0, after=0)
+    assert [sorted(line)[-1] for line in coordinator.lines] == ["trace", "view"]
 
 
 def test_who_leads_later_tells_no_plan_again():

@@ -23,7 +23,7 @@ from kungfu.runtime.core.cluster import (
     AnnounceFailure,
     Cluster,
     ComparePrograms,
-    LeaderUnreachable,
+    CoordinatorUnreachable,
     ProgramDiffers,
 )
 from kungfu.runtime.core.next_membership import JoinerOffer
@@ -181,7 +181,7 @@ class PeerClient:
             admission = self._repeat(ask, view.peers[0], is_over)
             # Rank 0 cannot form the view: another one is to be tried.
             if admission is None:
-                self._put(LeaderUnreachable(view))
+                self._put(CoordinatorUnreachable(view))
                 return
             admission.recovery.target = command.target
             admission.recovery.lost.update(command.lost)

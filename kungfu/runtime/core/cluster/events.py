@@ -1,7 +1,7 @@
 """The events that the agent hears, and the commands that it may be told to perform: values only.
 
-A request (`Asked`) as a command goes to the leader of the view, which carries it out at a barrier; so does an offer of
-joiners (`JoinerOffer`).
+A request (`Asked`) as a command goes to the coordinator of the view, which carries it out at a barrier; so does an
+offer of joiners (`JoinerOffer`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ __all__ = [
     "AnnounceFailure",
     "Command",
     "ComparePrograms",
+    "CoordinatorUnreachable",
     "Done",
     "Event",
     "Fail",
@@ -30,7 +31,6 @@ __all__ = [
     "HostNoticed",
     "Kill",
     "LeaderTookOver",
-    "LeaderUnreachable",
     "LossReport",
     "PeerNoticed",
     "PeerProgressed",
@@ -126,8 +126,8 @@ class PeersLost:
 
 
 @dataclass(frozen=True)
-class LeaderUnreachable:
-    """Nobody could be admitted to this view of survivors: its leader has ended, or did not answer in time."""
+class CoordinatorUnreachable:
+    """Nobody could be admitted to this view of survivors: its coordinator has ended, or did not answer in time."""
 
     view: View
 
@@ -195,7 +195,7 @@ Event = (
     | ViewStarted
     | TrainingFinished
     | PeersLost
-    | LeaderUnreachable
+    | CoordinatorUnreachable
     | PeerNoticed
     | ProgramExiting
     | ProcessEnded

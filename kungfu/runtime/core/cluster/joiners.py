@@ -1,4 +1,4 @@
-"""Joiners: peers on their way into the job, which are spawned, awaited, offered to the leader, or dismissed."""
+"""Joiners: peers on their way into the job, which are spawned, awaited, offered to the coordinator, or dismissed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def spawn(
         next_id = peer + 1
         place = place_for(room, avoided, left=left)
         if place is None:
-            # The leader hears of it with the next offer.
+            # The coordinator hears of it with the next offer.
             missing[peer] = NO_SLOT
             continue
         room[place] -= 1
@@ -96,10 +96,10 @@ def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tu
 
 
 def on_size_wanted(cluster: Cluster, wanted: SizeWanted, now: float) -> Transition:
-    """The leader asks for a size: spawns what is missing, dismisses what is too much."""
+    """The coordinator asks for a size: spawns what is missing, dismisses what is too much."""
     size, host, leaving = wanted.size, wanted.host, wanted.leaving
     if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
-        # There is no leader yet that could ask, or training is over.
+        # There is no coordinator yet that could ask, or training is over.
         return cluster, []
     have = len(cluster.members) + len(cluster.starting)
     # The newest size counts: whoever waits for a slot was asked for by an older one.
@@ -120,7 +120,7 @@ def on_size_wanted(cluster: Cluster, wanted: SizeWanted, now: float) -> Transiti
 def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
     """How many new peers find no slot now, but will when the members that were given notice are gone.
 
-    The leader asks for their replacements in the barrier that lets them go, so a moment before their slots are free.
+    The coordinator asks for their replacements in the barrier that lets them go, a moment before their slots are free.
 
     Args:
         cluster: The cluster.
@@ -202,12 +202,12 @@ def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 
 def offer_if_ready(cluster: Cluster) -> Transition:
-    """Forms the first view, or offers the joiners to the leader, once all of them are ready."""
+    """Forms the first view, or offers the joiners to the coordinator, once all of them are ready."""
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
         # Some are still on their way, or wait for a slot.
         return cluster, []
     if cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming:
-        # There is no leader just now: the view after the recovery, or of the next phase, gets the offer.
+        # There is no coordinator just now: the view after the recovery, or of the next phase, gets the offer.
         return cluster, []
     if cluster.view is None:
         # The first peers are all ready.

@@ -1,4 +1,4 @@
-"""The recovery of a view that lost peers: the survivors, their leader, the state that counts, and the replacements.
+"""The recovery of a view that lost peers: survivors, their coordinator, the state that counts, and replacements.
 
 A member that loses another one leaves the attachment, reports the loss, and waits. When all living members have
 reported, the next view is formed of them in their old order. The members that are furthest on hold the state that
@@ -30,7 +30,7 @@ from kungfu.runtime.core.view import View
 __all__ = [
     "QUIT",
     "kill_late_members",
-    "on_leader_unreachable",
+    "on_coordinator_unreachable",
     "on_member_lost",
     "on_peers_lost",
     "on_view_started",
@@ -153,7 +153,7 @@ def _form_view(cluster: Cluster, now: float) -> Transition:
         # The survivors cannot go on: the job ends.
         return cluster, [defect]
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
-    # The lost leader may have announced the number after the last one to some: this view is neither.
+    # The lost coordinator may have announced the number after the last one to some: this view is neither.
     view = View(regrouping.version + 2, peers)
     formed = replace(regrouping, formed=view, version=view.version, since=now)
     cluster = replace(cluster, regrouping=formed)
@@ -179,27 +179,27 @@ def resume(cluster: Cluster, now: float) -> Transition:
         # A view is broken, and no process has ended.
         gone = [AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
-        # The view is formed: its leader may not know that it leads.
+        # The view is formed: its coordinator may not know that it leads.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]
     cluster, commands = _form_view(cluster, now)
     return cluster, [*gone, *commands]
 
 
-def on_leader_unreachable(cluster: Cluster, view: View) -> Transition:
-    """The leader of a formed view does not answer: another view is formed when it is clear which members live."""
-    regrouping, leader = cluster.regrouping, view.ids[0]
+def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
+    """The coordinator of a formed view does not answer: another view is formed when it is clear which members live."""
+    regrouping, coordinator = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
         # Another view was formed since.
         return cluster, []
     regrouping = replace(regrouping, formed=None)
-    if leader not in cluster.members:
+    if coordinator not in cluster.members:
         # It has ended, which is known: the next tick forms another view.
         return replace(cluster, regrouping=regrouping), []
     # It had its time, and the others wait for it, so it is killed. Its end forms the next view.
-    reports = {peer: report for peer, report in regrouping.reports.items() if peer != leader}
-    regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {leader})
+    reports = {peer: report for peer, report in regrouping.reports.items() if peer != coordinator}
+    regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {coordinator})
     why = f"it did not answer when it was to lead view {view.version}"
-    return replace(cluster, regrouping=regrouping), [Kill(leader, why)]
+    return replace(cluster, regrouping=regrouping), [Kill(coordinator, why)]
 
 
 def retry(cluster: Cluster, now: float) -> Transition:
@@ -285,10 +285,10 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
             # The change that was under way is done; peers that still start are more than could be used.
             done = replace(recovered, hosts=replace(recovered.hosts, queue=()))
             return dismiss(done, starting, "the job has as many peers as it wanted")
-        # The joiners that are ready were offered to a leader that may have left with the offer.
+        # The joiners that are ready were offered to a coordinator that may have left with the offer.
         return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
-        # The leader said so before it lost a peer: the members of that view have yet to report.
+        # The coordinator said so before it lost a peer: the members of that view have yet to report.
         return cluster, []
     # The survivors train.
     recovered = replace(recovered, hosts=replace(recovered.hosts, queue=queue))

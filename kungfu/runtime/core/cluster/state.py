@@ -232,7 +232,7 @@ class Cluster:
         rules: What holds for the whole job.
         view: The view in force; ``None`` before the first one.
         starting: The joiners, by id.
-        missing: Why peers that were asked for will not come, by id, until the leader hears of it.
+        missing: Why peers that were asked for will not come, by id, until the coordinator hears of it.
         processes: The processes of the job.
         losses: The losses so far.
         regrouping: The recovery under way, if any.

@@ -10,14 +10,14 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | program                           | comes in its place                                                     |
 | a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
 |                                   | else: offer those who are ready                                        |
-| the leader wants another size     | spawn what is missing, kill what is too much, offer those who are left |
+| the coordinator wants a size      | spawn what is missing, kill what is too much, offer those who are left |
 | a member ends in the middle       | announce it; the survivors report                                      |
 | a member says that it lost others | when all living ones have: form their view (``recovery``)              |
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
 | a member's program ends by itself | see ``program_exits``                                                  |
-| a member is given notice          | let the leader let it go, and have another one in its place; where all |
-|                                   | slots are taken, that one starts when the view has let it go           |
+| a member is given notice          | let the coordinator let it go, and have another one in its place;      |
+|                                   | where all slots are taken, that one starts when it has left the view   |
 | a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
 |                                   | nobody runs there any more it is released                              |
 | a host is lost                    | all its peers have ended                                               |
@@ -36,6 +36,7 @@ from dataclasses import replace
 from kungfu.runtime.core.cluster.events import (
     AnnounceFailure,
     Command,
+    CoordinatorUnreachable,
     Done,
     Event,
     Fail,
@@ -44,7 +45,6 @@ from kungfu.runtime.core.cluster.events import (
     HostNoticed,
     Kill,
     LeaderTookOver,
-    LeaderUnreachable,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
@@ -102,7 +102,7 @@ from kungfu.runtime.core.cluster.program_exits import (
 from kungfu.runtime.core.cluster.recovery import (
     QUIT,
     kill_late_members,
-    on_leader_unreachable,
+    on_coordinator_unreachable,
     on_member_lost,
     on_peers_lost,
     on_view_started,
@@ -171,8 +171,8 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
             return on_reported_while_forming(cluster, event)
         case PeersLost():
             return on_peers_lost(cluster, event, now)
-        case LeaderUnreachable(view):
-            return on_leader_unreachable(cluster, view)
+        case CoordinatorUnreachable(view):
+            return on_coordinator_unreachable(cluster, view)
         case PeerNoticed(peer):
             return _on_peers_noticed(cluster, peer)
         # It was on a host that was given up, or it is told twice.
@@ -196,7 +196,7 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
-    """A view trains. Members that were given notice while no leader could let them go are let go now."""
+    """A view trains. Members that were given notice while no coordinator could let them go are let go now."""
     goal, left = _goal_size(cluster, event.view), _peers_let_go(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
@@ -229,13 +229,13 @@ def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
     losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
     cluster = replace(cluster, losses=losses)
-    # Without a view that trains there is no leader: it is asked when there is one.
+    # Without a view that trains there is no coordinator: it is asked when there is one.
     is_idle = cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming
     return cluster, [] if is_idle else _request_leave(cluster, news)
 
 
 def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
-    """Asks the leader to let peers go; as many replacements come as the budget of preemptions allows."""
+    """Asks the coordinator to let peers go; as many replacements come as the budget of preemptions allows."""
     if not peers:
         # There is nobody to let go.
         return []
@@ -270,17 +270,17 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _on_host_joined(cluster: Cluster) -> Transition:
-    """A host takes peers: losses that found no free slot are replaced, by asking the leader for the former size."""
+    """A host takes peers: losses that found no free slot are replaced: the coordinator is asked for the former size."""
     view, have, goal = cluster.view, len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if view is None or cluster.regrouping is not None:
-        # There is no leader just now that could be asked.
+        # There is no coordinator just now that could be asked.
         return cluster, []
     lacked_slot = cluster.hosts.lacked_slot
     cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
     if have < goal:
         # A loss is to be made good.
         return cluster, [Asked(Resize(goal), why, id=AGENT)]
-    # The leader was told that no host has a free slot: it may ask again.
+    # The coordinator was told that no host has a free slot: it may ask again.
     return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
 
 
@@ -303,7 +303,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     cluster = close_host(cluster, host, leaving=True)
     there = peers_on(cluster, host)
     if cluster.view is None:
-        # There is no leader that could let its peers go.
+        # There is no coordinator that could let its peers go.
         return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = dismiss(cluster, coming, "its host will be taken away")

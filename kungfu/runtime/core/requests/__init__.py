@@ -4,8 +4,8 @@ from kungfu.runtime.core.requests.admission import AdmissionContext
 from kungfu.runtime.core.requests.profiling import Point, TimedStep
 from kungfu.runtime.core.requests.request_log import (
     Answer,
+    CoordinatorReplied,
     Event,
-    LeaderReplied,
     LoggedRequest,
     RequestLog,
     RequestSubmitted,
@@ -21,8 +21,8 @@ from kungfu.runtime.core.requests.step import step
 __all__ = [
     "AdmissionContext",
     "Answer",
+    "CoordinatorReplied",
     "Event",
-    "LeaderReplied",
     "LoggedRequest",
     "Point",
     "RequestLog",

@@ -13,8 +13,8 @@ from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
 __all__ = [
     "Answer",
+    "CoordinatorReplied",
     "Event",
-    "LeaderReplied",
     "LoggedRequest",
     "RequestLog",
     "RequestState",
@@ -66,7 +66,7 @@ class LoggedRequest:
         newest: The newest answer.
         asked_at: When it was asked, seconds of the agent's clock.
         until: When it will expire.
-        external: What the leader was told last.
+        external: What the coordinator was told last.
         survey: How far a profile is.
     """
 
@@ -108,8 +108,8 @@ class ViewChanged:
 
 
 @dataclass(frozen=True)
-class LeaderReplied:
-    """The leader's answer to an external request.
+class CoordinatorReplied:
+    """The coordinator's answer to an external request.
 
     Args:
         external: The id of the request.
@@ -124,7 +124,7 @@ class LeaderReplied:
 
 @dataclass(frozen=True)
 class StepsMeasured:
-    """Steps that the leader measured, while no peer was getting ready on the same hosts."""
+    """Steps that the coordinator measured, while no peer was getting ready on the same hosts."""
 
     steps: tuple[TimedStep, ...]
 
@@ -139,7 +139,7 @@ class TimePassed:
     """Time went by."""
 
 
-Event = RequestSubmitted | ViewChanged | LeaderReplied | StepsMeasured | TrainingEnded | TimePassed
+Event = RequestSubmitted | ViewChanged | CoordinatorReplied | StepsMeasured | TrainingEnded | TimePassed
 
 
 def current(log: RequestLog) -> LoggedRequest | None:

@@ -1,18 +1,18 @@
 """The life of requests: a pure function of what was asked and of what the job did since.
 
-``step(log, event, context, now)`` gives the next log and the external requests that the leader is to be told.
+``step(log, event, context, now)`` gives the next log and the external requests that the coordinator is to be told.
 A request is
 
 | state       | since                                                                                        |
 | ----------- | -------------------------------------------------------------------------------------------- |
-| accepted    | nothing spoke against it: the leader was told                                                |
-| carried out | the view in force is as asked for, the leader says so, or training is over (``stop``)        |
-| refused     | it was asked and did not fit; or later: the leader cannot, the job ended, a ``stop`` came    |
+| accepted    | nothing spoke against it: the coordinator was told                                           |
+| carried out | the view in force is as asked for, the coordinator says so, or training is over (``stop``)   |
+| refused     | it did not fit; or later: the coordinator cannot, the job ended, a ``stop`` came             |
 | expired     | nothing of that happened within the job's patience; the job may still come to it             |
 
 One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
-nothing, however long ago it was given. A view that is not yet as asked for may have another leader: it is told too, and
-a leader that was told before knows the external request by its id.
+nothing, however long ago it was given. A view that is not yet as asked for may have another coordinator: it is told
+too, and a coordinator that was told before knows the external request by its id.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
 from kungfu.runtime.core.requests.profiling import start_survey, with_measured
 from kungfu.runtime.core.requests.request_log import (
     Answer,
+    CoordinatorReplied,
     Event,
-    LeaderReplied,
     LoggedRequest,
     RequestLog,
     RequestState,
@@ -59,7 +59,7 @@ LogTransition = tuple[RequestLog, list[Asked]]
 
 
 def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
-    """The next log, and what the leader is to be told.
+    """The next log, and what the coordinator is to be told.
 
     Args:
         log: The requests so far.
@@ -76,8 +76,8 @@ def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -
     match event:
         case ViewChanged():
             return _on_view_changed(log, entry, context, now)
-        case LeaderReplied():
-            return _on_leader_replied(log, entry, event, context)
+        case CoordinatorReplied():
+            return _on_coordinator_replied(log, entry, event, context)
         # Steps count for a profile while the view has the size that is measured.
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
@@ -155,7 +155,7 @@ def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
 
 
 def _is_met(external: Asked | None, view: View | None) -> bool:
-    """Whether the view is as the external request asks for; of a checkpoint and a stop the leader tells instead."""
+    """True if the view is as the external request asks for; of a checkpoint and a stop the coordinator tells."""
     if view is None or external is None:
         return False
     match external.what:
@@ -169,7 +169,7 @@ def _is_met(external: Asked | None, view: View | None) -> bool:
 
 def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     if not _is_met(entry.external, context.view):
-        # Another change of the view: its leader may be another one that was not told yet.
+        # Another change of the view: its coordinator may be another one that was not told yet.
         return log, [entry.external] if entry.external else []
     if entry.survey is not None:
         # A profile has reached its next size.
@@ -177,14 +177,14 @@ def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     return _with_end(log, entry, "carried out", "", context), []
 
 
-def _on_leader_replied(
-    log: RequestLog, entry: LoggedRequest, event: LeaderReplied, context: AdmissionContext
+def _on_coordinator_replied(
+    log: RequestLog, entry: LoggedRequest, event: CoordinatorReplied, context: AdmissionContext
 ) -> LogTransition:
     if entry.external is None or entry.external.id != event.external:
         # The answer is to an older request.
         return log, []
     if event.refusal:
-        # The leader cannot: the disk for a checkpoint is full, say.
+        # The coordinator cannot: the disk for a checkpoint is full, say.
         return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
         # The view, and the end of training, show whether the others are carried out.
@@ -212,7 +212,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     newest = replace(entry.newest, points=survey.measured)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
     if survey.goal != external.what.size:
-        # This size is measured: the leader is told the next one, or the size that the job had before.
+        # This size is measured: the coordinator is told the next one, or the size that the job had before.
         name, what = f"{entry.request.id}/{len(survey.measured)}", replace(external.what, size=survey.goal)
         external = replace(external, id=name, what=what)
         entry = replace(entry, external=external)

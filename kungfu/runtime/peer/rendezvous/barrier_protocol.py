@@ -1,4 +1,4 @@
-"""The first rendezvous of a barrier: all peers of a view bring the digests of their state, and the leader decides."""
+"""The first rendezvous of a barrier: all peers of a view bring digests of their state, and the coordinator decides."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ class BarrierProtocol(Meeting):
             state: The replicated state; variables that differ by rounding only are rank 0's before the decision.
 
         Returns:
-            What the leader decided.
+            What the coordinator decided.
 
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
             PeerFailure: A peer is gone.
-            UsageError: The states differ. What the leader raises, all raise.
+            UsageError: The states differ. What the coordinator raises, all raise.
         """
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.BarrierReply:

@@ -56,10 +56,10 @@ class Meeting:
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
             PeerFailure: A peer is gone.
-            KungfuError: What the leader raises, all raise.
+            KungfuError: What the coordinator raises, all raise.
         """
         reply = self._lead(view, arrival, conclude, names) if arrival.rank == 0 else self._follow(view, arrival)
-        # The leader has raised this error, and so do all: it is no loss of the leader.
+        # The coordinator has raised this error, and so do all: it is no loss of the coordinator.
         if reply.HasField("failure"):
             raise to_failure(reply.failure)
         return reply
@@ -113,14 +113,14 @@ class Meeting:
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
 
     def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.BarrierReply:
-        leader = view.peers[0]
+        coordinator = view.peers[0]
         reply: pb.BarrierReply = rpc.call_unless(
             partial(self.abandon_reason, view),
-            PeerServiceStub(self.channels.to(leader.address)).Arrive,
+            PeerServiceStub(self.channels.to(coordinator.address)).Arrive,
             arrival,
             deadline_s=2.5 * self.settings.deadlines.wait_s,
-            what=f"rank 0 (peer {leader.id}), leading {_in_words(arrival)}",
-            peer=leader.id,
+            what=f"rank 0 (peer {coordinator.id}), leading {_in_words(arrival)}",
+            peer=coordinator.id,
         )
         return reply
 

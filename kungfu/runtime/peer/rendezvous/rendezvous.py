@@ -1,6 +1,7 @@
 """A rendezvous: a known number of peers arrive at it, and all leave with the same result.
 
-It holds no clock and no socket: the service lets remote arrivals wait in it, the leader waits for them and concludes.
+It holds no clock and no socket: the service lets remote arrivals wait in it; the coordinator waits for them, and
+concludes.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Rendezvous(Generic[Arrival, Result]):
-    """Arrivals by rank, and the result that the leader concludes with."""
+    """Arrivals by rank, and the result that the coordinator concludes with."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -80,7 +81,7 @@ class Rendezvous(Generic[Arrival, Result]):
             self._changed.notify_all()
 
     def result(self, *, deadline_s: float) -> Result | None:
-        """What the leader concluded with; ``None`` if it did not within the deadline."""
+        """What the coordinator concluded with; ``None`` if it did not within the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._result is not None, timeout=deadline_s)
             return self._result

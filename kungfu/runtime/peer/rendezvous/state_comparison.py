@@ -22,7 +22,7 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     """The places of the variables that have to be looked at before the rendezvous can have a result.
 
     Args:
-        names: Those of the leader's variables.
+        names: Those of the coordinator's variables.
         reports: What each rank says of its state.
         view: The view of the ranks.
 

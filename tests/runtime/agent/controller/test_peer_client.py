@@ -17,7 +17,7 @@ from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
     Cluster,
-    LeaderUnreachable,
+    CoordinatorUnreachable,
     Rules,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
@@ -217,9 +217,9 @@ def test_a_view_is_unled_when_its_first_peer_has_ended_or_did_not_answer_in_its_
         if how == "it has ended":
             agent.ended(0)
         events = [agent.heard.get(timeout=SOON_S)]
-        while not isinstance(events[-1], LeaderUnreachable):
+        while not isinstance(events[-1], CoordinatorUnreachable):
             events.append(agent.heard.get(timeout=SOON_S))
-        assert events[-1] == LeaderUnreachable(lead.view)
+        assert events[-1] == CoordinatorUnreachable(lead.view)
 
 
 def test_a_survivor_to_be_admitted_to_a_view_that_is_over_is_not_disturbed() -> None:

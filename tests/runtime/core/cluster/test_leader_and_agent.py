@@ -1,4 +1,4 @@
-"""The leader's decisions and the agent's, played against each other: whatever happens when, nobody is left behind.
+"""The coordinator's decisions and the agent's, played against each other: whatever happens when, nobody is left behind.
 
 An offer is on its way until the next barrier, and anything may happen between a barrier's start and the moment at which
 the agent hears what it decided. That is all the delay there is between them.

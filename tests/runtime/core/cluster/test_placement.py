@@ -1,4 +1,4 @@
-"""What the leader decides when hosts come, are told to leave, or are lost: by hand, then any order of events."""
+"""What the coordinator decides when hosts come, are told to leave, or are lost: by hand, then any order of events."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_peers_fill_the_hosts_in_their_order() -> None:
     assert commands == [Spawn(peer, host, joins=False) for peer, host in places]
 
 
-def test_who_finds_no_slot_is_missing_and_the_leader_hears_of_it_at_once() -> None:
+def test_who_finds_no_slot_is_missing_and_the_coordinator_hears_of_it_at_once() -> None:
     cluster, commands = after(training(3, 2, 1), SizeWanted(5))
     offer = JoinerOffer((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}")
     assert commands == [offer]
@@ -148,7 +148,7 @@ def test_a_slot_is_free_as_soon_as_its_peer_was_let_go() -> None:
 
 
 def noticed_on_full_hosts(*noticed: int) -> Cluster:
-    """Three peers on three slots, of which some are given notice: the leader is about to let the first one go."""
+    """Three peers on three slots, of which some are given notice: the coordinator is about to let the first one go."""
     cluster, commands = after(training(3, 2, 1), *map(PeerNoticed, noticed))
     assert [type(one) for one in commands] == [Asked] * len(noticed)
     cluster, commands = after(cluster, SizeWanted(4))  # one that leaves at this barrier, and those who come for it
@@ -178,11 +178,11 @@ def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
     again = Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT)
     assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
     cluster, commands = after(cluster, SizeWanted(4), PeerProgressed(peer(3), ready=True))
-    assert commands == [], "the leader hears of both together"
+    assert commands == [], "the coordinator hears of both together"
     assert after(cluster, ViewStarted(view_of(0, version=3)))[1] == [Spawn(4, 1, leaving=(2,))]
 
 
-def test_where_a_host_is_lost_meanwhile_the_leader_hears_that_there_is_no_slot() -> None:
+def test_where_a_host_is_lost_meanwhile_the_coordinator_hears_that_there_is_no_slot() -> None:
     noticed = noticed_on_full_hosts(2)
     cluster, _ = after(noticed, HostLost(1, "gone"), *(PeersLost(id, report()) for id in (0, 1)))
     assert cluster.regrouping is not None
@@ -282,7 +282,7 @@ def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> No
     assert after(shrunk, HostJoined(2, 4))[1] == []
 
 
-def test_a_host_that_comes_where_a_peer_found_no_slot_lets_the_leader_ask_again_once() -> None:
+def test_a_host_that_comes_where_a_peer_found_no_slot_lets_rank_0_ask_again_once() -> None:
     full, commands = after(training(2, 1, 1), SizeWanted(3))
     assert commands == [JoinerOffer((), (2,), f"peer 2: {NO_SLOT}")]
     told, commands = after(full, HostJoined(2, 1))

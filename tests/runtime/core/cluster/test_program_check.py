@@ -72,7 +72,7 @@ def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() ->
     assert after(cluster, Tick())[1] == []
 
 
-def test_it_is_dismissed_with_the_reason_and_the_leader_goes_on_without_it() -> None:
+def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(4), ready(2, "other"), ready(3))
     cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands

@@ -12,10 +12,10 @@ from kungfu.runtime.core.cluster import (
     Budgets,
     Cluster,
     Command,
+    CoordinatorUnreachable,
     Done,
     Fail,
     Kill,
-    LeaderUnreachable,
     LossReport,
     PeerNoticed,
     PeerProgressed,
@@ -139,7 +139,7 @@ def test_a_report_of_the_view_before_says_nothing_of_the_new_one() -> None:
 def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
     cluster, _ = after(cluster, ProcessEnded(0, -9))
-    cluster, commands = after(cluster, LeaderUnreachable(lead.view))
+    cluster, commands = after(cluster, CoordinatorUnreachable(lead.view))
     assert commands == []
     _, commands = after(cluster, Tick())
     assert isinstance(commands[-1], AdmitSurvivors)
@@ -149,7 +149,7 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
 def test_a_peer_that_does_not_answer_when_it_is_to_lead_is_ended() -> None:
     """A peer that lives and does not answer when it is to lead is ended, and another one leads."""
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
-    cluster, commands = after(cluster, LeaderUnreachable(lead.view), LeaderUnreachable(lead.view), Tick())
+    cluster, commands = after(cluster, CoordinatorUnreachable(lead.view), CoordinatorUnreachable(lead.view), Tick())
     (kill,) = commands
     assert isinstance(kill, Kill)
     assert (kill.peer, kill.reason) == (0, "it did not answer when it was to lead view 3")
@@ -247,7 +247,7 @@ def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
 def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
     cluster, lead = regrouped(training(*range(10)), 9, *range(9))
     for dead in range(8):  # each of them dies when it is to lead
-        cluster, commands = after(cluster, ProcessEnded(dead, -9), LeaderUnreachable(lead.view), Tick())
+        cluster, commands = after(cluster, ProcessEnded(dead, -9), CoordinatorUnreachable(lead.view), Tick())
         (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
     assert lead.view.ids == (8,)
 
@@ -255,14 +255,14 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 # ---- preemption -----------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_is_given_notice_is_let_go_by_the_leader_and_replaced() -> None:
+def test_a_peer_that_is_given_notice_is_let_go_by_the_coordinator_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
     assert commands == [Asked(Leave((1,), "noticed", 3), "preemption notice", id=AGENT)]
     _, commands = after(cluster, SizeWanted(4))
-    assert commands == [Spawn(3)], "the leader counts the one who leaves"
+    assert commands == [Spawn(3)], "the coordinator counts the one who leaves"
 
 
-def test_a_notice_is_told_again_to_those_who_have_lost_their_leader() -> None:
+def test_a_notice_is_told_again_to_those_who_have_lost_their_coordinator() -> None:
     cluster, _ = after(training(0, 1, 2), PeerNoticed(1), ProcessEnded(0, -9))
     cluster, commands = after(cluster, lost(1), lost(2))
     assert isinstance(commands[-1], AdmitSurvivors)
@@ -294,7 +294,7 @@ def test_a_script_that_ends_while_the_others_train_is_lost_to_them() -> None:
 # ---- the last barrier -----------------------------------------------------------------------------------------------
 
 
-def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
+def test_a_coordinator_that_dies_when_the_others_are_through_fails_no_job() -> None:
     through = [TrainingFinished(id_, leaving=False) for id_ in (1, 2)]
     cluster, commands = after(training(0, 1, 2), *through, ProcessEnded(0, -9))
     assert commands == [AnnounceFailure(0, 1, "killed by SIGKILL")]
@@ -307,7 +307,7 @@ def test_a_leader_that_dies_when_the_others_are_through_fails_no_job() -> None:
 
 
 def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
-    """A peer that did not hear the leader's last word ends alone, whatever the job needs to train."""
+    """A peer that did not hear the coordinator's last word ends alone, whatever the job needs to train."""
     rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
     cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
@@ -373,7 +373,7 @@ def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
     (offer,) = commands
     assert isinstance(offer, JoinerOffer)
     assert offer.ready == ()
-    assert offer.missing == (2,), "the leader hears that nobody comes"
+    assert offer.missing == (2,), "the coordinator hears that nobody comes"
 
 
 def test_a_replacement_that_stalls_is_replaced_itself() -> None:

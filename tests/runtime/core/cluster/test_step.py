@@ -107,7 +107,7 @@ def test_who_is_ready_is_never_late() -> None:
     assert step(cluster, Tick(), 1e6)[1] == []
 
 
-def test_nobody_can_ask_for_a_size_before_there_is_a_leader() -> None:
+def test_nobody_can_ask_for_a_size_before_there_is_a_coordinator() -> None:
     cluster = started(2)
     assert step(cluster, SizeWanted(5), 1.0) == (cluster, [])
 
@@ -184,7 +184,7 @@ def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
     assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
 
 
-def test_a_leader_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
+def test_a_coordinator_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
     assert after(cluster, SizeWanted(4))[1] == [JoinerOffer((peer(2), peer(3)))]
 
@@ -268,15 +268,15 @@ def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: in
     assert "without a peer that came to the end of its program" in failed.reason
 
 
-def test_a_waiting_joiner_is_offered_to_the_next_leader() -> None:
-    """A waiting joiner is offered to the peer that leads after a leader that left by decision."""
+def test_a_waiting_joiner_is_offered_to_the_next_coordinator() -> None:
+    """A waiting joiner is offered to the peer that leads after a coordinator that left by decision."""
     cluster, _ = after(growing(2, 3), ready(2))
     left, commands = after(cluster, ViewStarted(view_of(1, version=2)))
     (offer,) = commands
     assert isinstance(offer, JoinerOffer)
     assert left.view is not None
     assert (left.view.ids, [one.id for one in offer.ready]) == ((1,), [2])
-    assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the leader has heard of them"
+    assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the coordinator has heard of them"
 
 
 # ---- any order of events --------------------------------------------------------------------------------------------

@@ -22,8 +22,8 @@ from kungfu.runtime.core.request import (
 from kungfu.runtime.core.requests import (
     AdmissionContext,
     Answer,
+    CoordinatorReplied,
     Event,
-    LeaderReplied,
     RequestLog,
     RequestSubmitted,
     StepsMeasured,
@@ -49,7 +49,7 @@ def view(version: int, *peers: int) -> View:
 
 @dataclass
 class Job:
-    """A job as its agent knows it, and what the leader was told."""
+    """A job as its agent knows it, and what the coordinator was told."""
 
     view: View = field(default_factory=lambda: view(1, 0, 1))
     limits: Limits = field(default_factory=lambda: Limits(1, 4))
@@ -123,7 +123,7 @@ def test_a_request_for_other_peers_is_carried_out_when_the_view_is_as_asked_for(
     assert current(job.log) is None
 
 
-def test_a_view_that_is_not_as_asked_for_may_have_a_new_leader_who_is_told_too() -> None:
+def test_a_view_that_is_not_as_asked_for_may_have_a_new_coordinator_who_is_told_too() -> None:
     job = Job()
     job.asked("r", Resize(4))
     assert job.moved(1) == job.told[:1]
@@ -133,34 +133,34 @@ def test_a_view_that_is_not_as_asked_for_may_have_a_new_leader_who_is_told_too()
 
 
 def test_a_request_for_the_present_size_is_carried_out_and_still_forwarded() -> None:
-    """A request for the present size is carried out, and the leader still hears that the size should stay."""
+    """A request for the present size is carried out, and the coordinator still hears that the size should stay."""
     job = Job()
     assert job.asked("r", Resize(2)) == Answer("accepted", view=1)
     assert (job.state("r"), job.reason("r")) == ("carried out", "it was so already")
     assert [size_of(external) for external in job.told] == [2]
 
 
-def test_a_checkpoint_is_done_when_the_leader_says_so() -> None:
+def test_a_checkpoint_is_done_when_the_coordinator_says_so() -> None:
     job = Job()
     job.asked("r", SaveCheckpoint())
-    assert job.moved(1) == job.told[:1], "another leader may not know of it"
-    job.hears(LeaderReplied("another"))
+    assert job.moved(1) == job.told[:1], "another coordinator may not know of it"
+    job.hears(CoordinatorReplied("another"))
     assert job.state("r") == "accepted"
-    job.hears(LeaderReplied("r", result="written to ckpt-4"))
+    job.hears(CoordinatorReplied("r", result="written to ckpt-4"))
     assert (job.state("r"), job.reason("r")) == ("carried out", "written to ckpt-4")
 
 
-def test_a_resize_is_not_done_because_the_leader_says_so() -> None:
+def test_a_resize_is_not_done_because_the_coordinator_says_so() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    job.hears(LeaderReplied("r"))
+    job.hears(CoordinatorReplied("r"))
     assert job.state("r") == "accepted"
 
 
-def test_what_the_leader_cannot_do_is_refused_with_its_reason() -> None:
+def test_what_the_coordinator_cannot_do_is_refused_with_its_reason() -> None:
     job = Job()
     job.asked("r", Resize(3))
-    job.hears(LeaderReplied("r", refusal="peer 2: ended (exit code 5)"))
+    job.hears(CoordinatorReplied("r", refusal="peer 2: ended (exit code 5)"))
     assert (job.state("r"), job.reason("r")) == ("refused", "peer 2: ended (exit code 5)")
     assert job.asked("s", Resize(1)).state == "accepted"
 
@@ -231,7 +231,7 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
     job = Job()
     for name in range(REMEMBERED + 5):
         job.asked(str(name), StopTraining() if name == 0 else Resize(9))
-        job.hears(LeaderReplied("0", refusal="not now"))
+        job.hears(CoordinatorReplied("0", refusal="not now"))
     told, log = list(job.told), job.log
     assert "0" not in log.entries
     for action in (StopTraining(), Resize(3)):
@@ -288,7 +288,7 @@ def test_a_profile_that_cannot_reach_a_size_tells_what_it_has_and_goes_home() ->
     job = Job()
     job.asked("p", Profile(1, 2, 1))
     job.trained(WARM_UP_STEPS + 1)
-    assert job.hears(LeaderReplied("p/1", refusal="it cannot be")) == [
+    assert job.hears(CoordinatorReplied("p/1", refusal="it cannot be")) == [
         Asked(Resize(2), "back to the size before a profile that did not come to its end", id="p/home")
     ]
     answer = job.log.entries["p"].newest
@@ -325,7 +325,7 @@ NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
 EVENTS = st.one_of(
     st.builds(RequestSubmitted, REQUESTS),
     VIEWS,
-    st.builds(LeaderReplied, NAMES, st.sampled_from(["", "it cannot be"])),
+    st.builds(CoordinatorReplied, NAMES, st.sampled_from(["", "it cannot be"])),
     st.builds(
         StepsMeasured,
         st.lists(st.builds(TimedStep, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple),
@@ -379,7 +379,7 @@ def test_a_repeated_request_gets_the_first_answer_again_and_changes_nothing(
 
 
 @given(st.lists(EVENTS, max_size=40))
-def test_what_a_request_asks_of_the_leader_keeps_to_the_limits_of_the_job(events: list[Event | list[int]]) -> None:
+def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(events: list[Event | list[int]]) -> None:
     job = Job(limits=Limits(2, 3), view=replace(view(1, 0, 1)))
     for event in events:
         if isinstance(event, list) and not 2 <= len(event) <= 3:

@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_everyone_gets_the_result_that_the_leader_concludes_with() -> None:
+def test_everyone_gets_the_result_that_the_coordinator_concludes_with() -> None:
     meeting: Rendezvous[str, str] = Rendezvous()
 
     def follow(rank: int) -> str | None:
@@ -41,7 +41,7 @@ def test_who_comes_late_gets_the_result_at_once() -> None:
     assert meeting.result(deadline_s=0.0) == "rank 1 did not come"
 
 
-def test_without_a_leader_there_is_no_result() -> None:
+def test_without_a_coordinator_there_is_no_result() -> None:
     assert Rendezvous[str, str]().result(deadline_s=0.01) is None
 
 
@@ -57,7 +57,7 @@ def test_a_second_arrival_of_one_rank_replaces_the_first_and_stands_for_no_other
 
 def test_a_stranger_stands_for_nobody() -> None:
     meeting: Rendezvous[str, str] = Rendezvous()
-    meeting.arrive(0, "leader")
+    meeting.arrive(0, "coordinator")
     meeting.arrive(7, "stranger")
     with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
         meeting.everyone(2, deadline_s=0.01, what="barrier 4")
