@@ -87,7 +87,7 @@ class Barrier:
     terms: Terms = field(default_factory=Terms)
     place: tuple[int | None, int] = (0, 1)
     source: int = 0  # the rank from whose state all in this view have gone on
-    unanswered: tuple[Asked, ...] = ()  # of a barrier that has not come to its end
+    unanswered: tuple[Asked, ...] | None = None  # of a barrier that has not come to its end, if one has not
     shadows: deque[ShadowAsk] = field(default_factory=partial(deque, maxlen=REMEMBERED))  # since the last barrier
     phase: int = 0  # of the job; 0 where it has one training
     terms_before: Terms | None = None  # at the end of the phase before
@@ -148,8 +148,10 @@ class Barrier:
         # Requests that come from here on ride on the message of the next step, and have a barrier of their own; the
         # rules that fired in this step are answered here.
         graph_state.posts.serve()
-        # Kept until the barrier has answered: should it break, the next one is asked for the same.
-        self.unanswered = requests = self._requests()
+        requests = self._requests()
+        # Kept until the barrier has answered: should it break, the next one is asked for the same. Values are set
+        # before the next step anyway, and the program may change them in it.
+        self.unanswered = tuple(one for one in requests if not isinstance(one.what, SetValue))
         asked = time.monotonic()
         self.average_statistics()
         prepared = {"requests": asked - started, "statistics": time.monotonic() - asked}
@@ -163,7 +165,7 @@ class Barrier:
             compared="all" if graph_state.posts.checksum.is_unlike() else "part",
         )
         self.shadows.clear()
-        self.unanswered, result = (), replace(result, parts={**prepared, **result.parts})
+        self.unanswered, result = None, replace(result, parts={**prepared, **result.parts})
         # A new view: this peer takes its place in it, or leaves. Else only settings may have changed.
         changed = result.before is not None and result.after.view.version != result.before.view.version
         if changed:
@@ -327,7 +329,8 @@ class Barrier:
         """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
         membership, call = self.membership, partial(self._called, call_hook)
         requests = [*requests_of(self._posted(), membership.view, call=call, speeds=self._speeds)]
-        requests += self.unanswered  # the barrier before this one broke: of two requests for one thing the newer wins
+        # The barrier before this one broke: of two requests for one thing the newer wins.
+        requests += self.unanswered or ()
         if self.stop_reason is not None and self.rank == 0:
             requests.append(Asked(StopTraining(), self.stop_reason, self.steps()))
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
@@ -343,7 +346,7 @@ class Barrier:
     def _last_requests(self) -> list[Asked]:
         """The requests of the last step, which no barrier follows: checkpoints, and what its hooks set."""
         fired = [one for one in self._posted() if isinstance(one.action, (Call, Checkpoint))]
-        requests, self.unanswered = [*self.unanswered], ()
+        requests, self.unanswered = [*(self.unanswered or ())], None
         requests += requests_of(fired, self.membership.view, call=partial(self._called, call_last_hook))
         self.event_log.superseded(self._set_values(requests))
         return requests

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kungfu import control
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
+from kungfu.policy_definition import Policy
+from kungfu.runtime.api import BarrierResult, StandaloneMembership
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.recovery import Recovery
 from tests.training.linear import linear_run
@@ -122,3 +125,63 @@ def test_no_batch_is_trained_on_while_the_failure_of_a_barrier_is_open() -> None
     recovery_of(run).keep(ValueError("of a hook"))
     assert run.step(BATCH) is run.training.SKIPPED
     assert (run.weights == before).all()
+
+
+class Breaking(StandaloneMembership):
+    """A job of one peer whose next barrier breaks, as where another peer is lost over it."""
+
+    breaks = True
+
+    def hold_barrier(self, *given: Any, **more: Any) -> BarrierResult:
+        if self.breaks:
+            self.breaks = False
+            raise PeerFailure("gone", ranks=[1], view=1)
+        return super().hold_barrier(*given, **more)
+
+
+def regrouped(run: Any) -> None:
+    """As after the loss over which a barrier broke, in a view of the same peer."""
+    recovery, barrier = recovery_of(run), run.training._runner.barrier
+    recovery.barrier_failure = None
+    barrier.between_steps.entered(barrier.context.membership.hold_barrier(None, barrier.terms), step=2)
+    recovery._reset_graph()
+
+
+def barriers_asked_for(run: Any) -> int:
+    return int(run.training._runner.graph_state.posts.changes.asked)
+
+
+def test_after_a_loss_a_barrier_is_asked_for_where_one_broke_and_nowhere_else() -> None:
+    run = linear_run()
+    run.step(BATCH)
+    recovery_of(run)._reset_graph()
+    assert barriers_asked_for(run) == 0, "the loss was noticed in a step"
+    barrier = run.training._runner.barrier
+    barrier.context = replace(barrier.context, membership=Breaking())
+    with pytest.raises(PeerFailure):
+        barrier.hold()
+    recovery_of(run)._reset_graph()
+    assert barriers_asked_for(run) == 1, "nothing was asked of it, but it may have been held for joiners"
+    barrier.hold()
+    recovery_of(run)._reset_graph()
+    assert barriers_asked_for(run) == 1, "no other one has broken"
+
+
+def test_a_value_that_a_hook_sets_in_a_barrier_that_breaks_is_set_once() -> None:
+    def heat(control: Any) -> None:
+        control.set_value("heat", 5.0)
+
+    run, own = linear_run(policies=[Policy("heats", lambda t: control.every(1).until(t.step > 1).call(heat))]), {}
+    run.training.register("heat", lambda: own.get("heat", 0.0), lambda value: own.update(heat=value))
+    run.step(BATCH)
+    barrier = run.training._runner.barrier
+    barrier.context = replace(barrier.context, membership=Breaking())
+    with pytest.raises(PeerFailure):
+        run.step(BATCH)
+    regrouped(run)
+    run.step(BATCH)
+    assert own == {"heat": 5.0}
+    own["heat"] = 7.0
+    for _ in range(2):
+        run.step(BATCH)
+    assert own == {"heat": 7.0}, "the program has changed it since"
