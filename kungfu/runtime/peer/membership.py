@@ -20,7 +20,7 @@ from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, BarrierInput, Decision, as_decided, decide
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
-from kungfu.runtime.core.request import Asked, Leave, Resize, in_words, merge
+from kungfu.runtime.core.request import Asked, Leave, Resize, changes_membership, in_words, merge
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
@@ -311,8 +311,9 @@ class Membership:
     ) -> tuple[pb.BarrierArrival, tuple[str, ...], Callable[[], dict[str, int]]]:
         """What this peer brings to its next barrier, the names of what it holds, and how that is compared anew."""
         number, self._barriers = self._barriers, self._barriers + 1
-        of_rules = merge(one for one in requests if not one.is_outside)
-        text = " and ".join(map(_request_text, of_rules.of_membership))
+        # The peers agree on what rules ask for; somebody outside, and a program that stops, asks rank 0 alone.
+        of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
+        text = " and ".join(map(_request_text, of_rules.taken))
         version, rank = before.view.version, before.rank or 0
         digest = state.digest if compared == "all" else partial(state.sampled_digest, turn_of(version, number))
         found = digest()

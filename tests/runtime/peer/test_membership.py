@@ -12,7 +12,7 @@ import pytest
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.request import Asked, Resize, StopTraining
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer
@@ -178,6 +178,17 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
             "0": "shadow(grow) asks for 2 at step 50", "1": "shadow(grow) asks for 3 at step 50",
         }  # fmt: skip
         assert found[1]["shadows"] == {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
+
+
+def test_the_end_that_the_program_of_rank_0_asks_for_is_no_dissent_about_a_size() -> None:
+    with job(b"state", b"state") as running:
+        grow, end = Asked(Resize(3), "rule", 7), Asked(StopTraining(), "the program", 7)
+        results = running.all_do(lambda member: member.membership.hold_barrier(
+            member.state, TERMS, requests=(grow, end) if member is running.members[0] else (grow,)
+        ))  # fmt: skip
+        assert [one.request for one in results[0].superseded] == [grow]
+        running.members[0].membership.finish({}, leaving=False)
+        assert running.agent.reports == []
 
 
 def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> None:
