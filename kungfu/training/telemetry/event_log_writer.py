@@ -127,7 +127,8 @@ class EventLogWriter:
         """Requests that came to nothing since another one came before them, or after them, in the step ``later``."""
         for one in superseded if self._leading else ():
             request = one.request
-            is_asked_anew = later is None and one.by == request.by
+            # A hook that ends training may have asked for a size beside that.
+            is_asked_anew = later is None and one.by == request.by != self._stopped_by
             if is_asked_anew:
                 # The barrier that it was first asked for broke, and its rule has fired again since.
                 continue

@@ -13,7 +13,7 @@ from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
 from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, Superseded
+from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, Superseded, merge
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
@@ -275,6 +275,14 @@ def test_a_request_of_a_broken_barrier_that_its_rule_has_made_anew_is_not_told()
     assert events(recorded) == []
     told.superseded([Superseded(GROW, GROW.by)], later=55)
     assert [event["later"] for event in events(recorded)] == [55]
+
+
+def test_a_size_that_a_hook_asks_for_beside_the_end_of_training_is_told():
+    told, recorded, _ = event_log()
+    end = replace(GROW, what=StopTraining())
+    told.set([end])
+    told.superseded(merge([GROW, end]).superseded)
+    assert [(one["event"], one["rule"]) for one in events(recorded)] == [("set", GROW.by), ("superseded", GROW.by)]
 
 
 def test_what_was_superseded_is_told_by_rank_0():

@@ -151,7 +151,7 @@ def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
             what = Leave((peer,), "replaced", size, host=hosts[host])
         case Profile(_, maximum, _, keep):
             what, name = Resize(maximum, keep), f"{name}/0"
-    return Asked(what, request.by or f"kungfu {in_words(request.what)}", id=name)
+    return Asked(what, f"kungfu {in_words(request.what)}", id=name)
 
 
 def _is_met(external: Asked | None, view: View | None) -> bool:
