@@ -142,6 +142,8 @@ def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
     what: Request | SetValue = request.what
     name = request.id
     match what:
+        case Resize(target, keep):
+            what = Resize(target, keep)  # the most samples of a step are a policy's to say
         case ScaleOut(count, keep):
             what = Resize(size + count, keep)
         case Leave(peers, "now", keep=keep):

@@ -386,3 +386,9 @@ def test_what_a_request_asks_of_the_coordinator_keeps_to_the_limits_of_the_job(e
             continue
         happens(job, event)
     assert all(2 <= one.what.size <= 3 for one in job.told if isinstance(one.what, Resize))
+
+
+def test_a_size_from_outside_leaves_the_limit_of_a_policy_in_force() -> None:
+    job = Job()
+    job.asked("r", Resize(3, "local_batch_size", max_global_batch=0))
+    assert [one.what for one in job.told] == [Resize(3, "local_batch_size")]
