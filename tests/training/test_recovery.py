@@ -143,7 +143,7 @@ def regrouped(run: Any) -> None:
     """As after the loss over which a barrier broke, in a view of the same peer."""
     recovery, barrier = recovery_of(run), run.training._runner.barrier
     recovery.barrier_failure = None
-    barrier.between_steps.entered(barrier.context.membership.hold_barrier(None, barrier.terms), step=2)
+    barrier.between_steps.entered(barrier.membership.hold_barrier(None, barrier.terms), step=2)
     recovery._reset_graph()
 
 
@@ -157,7 +157,7 @@ def test_after_a_loss_a_barrier_is_asked_for_where_one_broke_and_nowhere_else() 
     recovery_of(run)._reset_graph()
     assert barriers_asked_for(run) == 0, "the loss was noticed in a step"
     barrier = run.training._runner.barrier
-    barrier.context = replace(barrier.context, membership=Breaking())
+    barrier.membership = Breaking()
     with pytest.raises(PeerFailure):
         barrier.hold()
     recovery_of(run)._reset_graph()
@@ -175,7 +175,7 @@ def test_a_value_that_a_hook_sets_in_a_barrier_that_breaks_is_set_once() -> None
     run.training.register("heat", lambda: own.get("heat", 0.0), lambda value: own.update(heat=value))
     run.step(BATCH)
     barrier = run.training._runner.barrier
-    barrier.context = replace(barrier.context, membership=Breaking())
+    barrier.membership = Breaking()
     with pytest.raises(PeerFailure):
         run.step(BATCH)
     regrouped(run)

@@ -13,7 +13,17 @@ from kungfu.control.hook import HookRequest
 from kungfu.event_log.codec import fields_of
 from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.request import Asked, Leave, Resize, SetBatch, SetRate, SetValue, StopTraining, Superseded, merge
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Resize,
+    SetBatch,
+    SetRate,
+    SetValue,
+    StopTraining,
+    Superseded,
+    merge,
+)
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
