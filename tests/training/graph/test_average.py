@@ -133,18 +133,22 @@ def averaging_of(rank, attachment, *, size, samples, batch):
     return Averaging(graph_state, lower(plan), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
 
 
-@pytest.mark.parametrize("batch", [3, 5], ids=["as many as expected", "fewer than expected"])
-def test_float64_gradients_of_thirds_have_the_mean_of_float64(batch):
+@pytest.mark.parametrize(
+    ("samples", "batch"),
+    [((1.0, 1.0, 1.0), 3), ((1.0, 1.0, 1.0), 5), ((3.0, 1.0, 2.0), 6)],
+    ids=["as many as expected", "fewer than expected", "uneven shares"],
+)
+def test_float64_gradients_of_thirds_have_the_mean_of_float64(samples, batch):
     given = [0.1, 0.7, -0.2]
 
     def mean(rank, attachment):
-        averaging = averaging_of(rank, attachment, size=3, samples=1.0, batch=batch)
+        averaging = averaging_of(rank, attachment, size=3, samples=samples[rank], batch=batch)
         return float(average(averaging, [tf.constant(given[rank], tf.float64)], loss=0.0)[0])
 
     with attached_peers(3) as run:
         means = run(mean)
     assert len(set(means)) == 1
-    assert means[0] == pytest.approx(np.mean(given), rel=1e-14, abs=0)
+    assert means[0] == pytest.approx(np.average(given, weights=samples), rel=1e-14, abs=0)
 
 
 def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
