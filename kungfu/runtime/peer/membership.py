@@ -1,10 +1,11 @@
 """A peer's life in the job: ready, admitted, at barriers, gone. The executor of what ``decide`` decides.
 
 A barrier has two rendezvous. To the first all peers of the view bring the digest of their state, and the coordinator,
-which is rank 0, its decision; the answer is the view and the terms that come after (`rendezvous/barrier_protocol.py`).
-If the view changed, those who stay and those who join open their attachments to each other, the joiners fetch the
-state, and at the second rendezvous all digests are compared again (`rendezvous/view_installation.py`): no step runs on
-a state that is not the same everywhere."""
+which is rank 0, its decision; the answer is the view and the terms that come after (`BarrierProtocol.hold`). If the
+view changed, those who stay and those who join open their attachments to each other, the joiners fetch the state, and
+at the second rendezvous all digests are compared again (`BarrierProtocol.install`): no step runs on a state
+that is not the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +36,8 @@ from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
 from kungfu.runtime.peer.regroup_protocol import LastView, RegroupProtocol
-from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol
+from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, MakeTerms
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
-from kungfu.runtime.peer.rendezvous.view_installation import MakeTerms, ViewInstaller
 from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
@@ -62,7 +62,6 @@ class Membership:
         means = settings, attachment, self._service, self._agent_client, self._channels
         position = self._service.position
         self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings)
-        self._installer = ViewInstaller(*means)
         self._regroup_protocol = RegroupProtocol(*means)
         self._barrier_protocol = BarrierProtocol(*means)
         self._peer_state: PeerState | None = None
@@ -358,7 +357,7 @@ class Membership:
         self._heard = max(self._heard, view.version)
         # A state that is being replaced is neither the old nor the new one.
         self._holds = self._holds and entering.rank in admission.sources
-        self._peer_state = after = self._installer.install(entering, admission, state, parts, make_terms)
+        self._peer_state = after = self._barrier_protocol.install(entering, admission, state, parts, make_terms)
         # A peer that begins the job holds as much as rank 0, for nobody has trained yet. One that takes the state over
         # lacks the registered values, which come before the next step: see `mark_state_complete`.
         self._holds = self._holds or view.begins

@@ -21,8 +21,8 @@ from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.barrier_result import PeerState
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
+from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
-from kungfu.runtime.peer.rendezvous.view_installation import MakeTerms
 
 __all__ = ["LastView", "RegroupProtocol"]
 

@@ -1,30 +1,42 @@
-"""The first rendezvous of a barrier: all peers of a view bring digests of their state, and the coordinator decides."""
+"""The two rendezvous of a barrier.
+
+To the first all peers of a view bring the digests of their state, and the coordinator decides. At the second the peers of a
+new view have opened their attachments and fetched the state, and compare it.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
 from kungfu.runtime.core.barrier import Decision
 from kungfu.runtime.core.shadow import differing
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_asked, from_terms, from_view, to_shadow
+from kungfu.runtime.ipc.convert import from_asked, from_terms, from_view, to_shadow, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
+from kungfu.runtime.peer.barrier_result import PeerState
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
 from kungfu.runtime.peer.rendezvous.state_comparison import rounding_event
-from kungfu.runtime.state import ReplicatedState
+from kungfu.runtime.state import ReplicatedState, sync_state
 
-__all__ = ["BarrierProtocol"]
+__all__ = ["BarrierProtocol", "MakeTerms"]
+
+# Makes the terms of a view of which its rank 0 has to make them: one of survivors, or the first one of a phase.
+MakeTerms = Callable[[], Terms]
 
 
 @dataclass(frozen=True)
 class BarrierProtocol(Meeting):
-    """The first rendezvous of a barrier, as a peer takes part in it."""
+    """Both rendezvous of a barrier, as a peer takes part in them."""
 
     reported_rounding: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
 
@@ -67,6 +79,65 @@ class BarrierProtocol(Meeting):
         if not reply.differing:
             return reply
         return self.arrive_again(view, arrival, reply.differing, conclude, names=names, digest=digest, state=state)
+
+    def install(
+        self,
+        entering: PeerState,
+        admission: pb.Admission,
+        state: ReplicatedState,
+        parts: dict[str, float],
+        make_terms: MakeTerms | None = None,
+    ) -> PeerState:
+        """Enters the view.
+
+        Args:
+            entering: The view, and this peer's rank in it.
+            admission: To that view: where the attachments meet, and which ranks hold the state from the start.
+            state: The replicated state; fetched if this peer lacks it.
+            parts: Gets the seconds of attaching and of the state, by name.
+            make_terms: On rank 0, where it makes the terms: called once it has the state.
+
+        Returns:
+            Where this peer stands in the view, with the terms in force.
+
+        Raises:
+            PeerFailure: A member is gone.
+            DeadlineExceeded: A member did not come; the error names it.
+            InternalError: The states differ.
+        """
+        view, rank, started = entering.view, entering.rank, time.monotonic()
+        assert rank is not None
+        context = self.transfer(view, rank, sources=admission.sources)
+
+        def attach() -> None:
+            self._open_attachment(view, rank, admission.attachment_address)
+            parts["attach"] = time.monotonic() - started
+
+        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.BarrierReply:
+            # Some variables differed by rounding, and are rank 0's now.
+            if (event := rounding_event(names, arrivals, view)) is not None:
+                self.agent_client.record("events", event)
+            made = pb.Admission() if make_terms is None else pb.Admission(terms=from_terms(make_terms()))
+            # The agent hears it first: no peer may know of a view that its agent does not know of.
+            self.agent_client.report_view_started(view)
+            return pb.BarrierReply(admission=made)
+
+        abandoned = partial(self.abandon_reason, view)
+        with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
+            parts["state/take and compare"], names = time.monotonic() - started, tuple(digest)
+            arrival = pb.BarrierArrival(version=view.version, rank=rank, digests=digest.values(), begins_view=True)
+            reply = self.arrive(view, arrival, conclude, names=names)
+        # The view cannot begin yet: some variables are not the same on all peers.
+        if reply.differing:
+            reply = self.arrive_again(
+                view, arrival, reply.differing, conclude, names=names, digest=state.digest, state=state
+            )
+        self.channels.keep(peer.address for peer in view.peers)
+        parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
+        parts["state"] = time.monotonic() - started - parts["attach"]
+        # Else the terms came with the admission.
+        made = reply.admission.HasField("terms")
+        return dataclasses.replace(entering, terms=to_terms(reply.admission.terms)) if made else entering
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records which variables differed by rounding; people see each of them once, though it recurs."""
@@ -121,3 +192,16 @@ class BarrierProtocol(Meeting):
         deadlines = self.settings.deadlines  # it does nothing but wait for this, and all others wait for it
         patience_s = min(deadlines.wait_s, 2 * deadlines.heartbeat_s)
         rpc.call(stub.Admit, admission, deadline_s=patience_s, what=f"peer {peer.id}, about to join", peer=peer.id)
+
+    def _open_attachment(self, view: View, rank: int, address: str) -> None:
+        self.attachment.open(
+            rank=rank,
+            size=view.size,
+            job=self.settings.job,
+            view=view.version,
+            deadline_s=self.settings.deadlines.wait_s,
+            secret=bytes.fromhex(self.settings.secret),
+            addresses=[peer.address for peer in view.peers],
+            rendezvous=address,
+            abandoned=partial(self.abandon_reason, view),
+        )
