@@ -24,7 +24,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.runtime.agent.consensus.election import Elected
 from kungfu.runtime.agent.consensus.host_admission import admission_reply, mismatch
-from kungfu.runtime.agent.consensus.replication import HostReported, HostUnreachable, StaleLeader
+from kungfu.runtime.agent.consensus.replication import HostReported
 from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
@@ -107,11 +107,8 @@ class Leader:
             case HostReported():
                 self._reconcile(event)
                 return None
-            case HostUnreachable(host, how):
-                return self._on_host_lost(host, how)
-            # A follower has a later leader: it is lost for this one, which stops if it loses its quorum with it.
-            case StaleLeader(host, refusal):
-                return self._on_host_lost(host, f"its agent takes no orders from here: {refusal}")
+            case decided.HostLost():
+                return self._on_host_lost(event)
             case FormationFailed(error):
                 return self._controller.fail(decided.Fail(-1, str(error), late=isinstance(error, DeadlineExceeded)))
             # A message to a peer failed, and is repeated.
@@ -265,7 +262,8 @@ class Leader:
         self._controller.record(EndedEvent(reason=named, host=host if self._has_followers else None))
         return Ending(128 + number)
 
-    def _on_host_lost(self, host: int, how: str) -> Ending | None:
+    def _on_host_lost(self, lost: decided.HostLost) -> Ending | None:
+        host, how = lost.host, lost.how
         self._controller.replicator.remove_follower(host)
         hosts = self._controller.cluster.hosts
         # The host was let go.
@@ -277,8 +275,7 @@ class Leader:
         self._controller.record(HostLostEvent(host=host, name=self._controller.name_of(host), why=how), shown=True)
         # The peers of that host are lost with it.
         if self._controller.has_begun:
-            lost = decided.HostLost(host, f"host {self._job.hosts[host].name} is lost: {how}")
-            return self._controller.decide(lost)
+            return self._controller.decide(replace(lost, how=f"host {self._job.hosts[host].name} is lost: {how}"))
         # Before the job begins, the host is simply awaited once more.
         slots = {number: count for number, count in hosts.slots.items() if number != host}
         shares = {number: share for number, share in hosts.shares.items() if number != host}
@@ -310,8 +307,8 @@ class Leader:
         ending = self._controller.decide(decided.LeaderTookOver())
         # Hosts that did not vote are lost with the leader.
         for number in sorted(self._controller.cluster.hosts.known - elected.voters):
-            how = "its agent has ended or cannot be reached"
-            ending = ending or self._on_host_lost(number, how)
+            lost = decided.HostLost(number, "its agent has ended or cannot be reached")
+            ending = ending or self._on_host_lost(lost)
         # The job has ended with the leader, or has not begun to train: nobody could ask for anything yet.
         if ending is not None or self._controller.cluster.view is None:
             return ending

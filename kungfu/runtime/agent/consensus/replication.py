@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from kungfu.errors import KungfuError
+from kungfu.runtime.core.cluster import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
@@ -24,9 +25,7 @@ __all__ = [
     "HEARTBEAT_EVERY_S",
     "FollowerLink",
     "HostReported",
-    "HostUnreachable",
     "Replicator",
-    "StaleLeader",
     "lost_after_s",
     "retry_after_s",
     "split_off",
@@ -60,27 +59,11 @@ def lost_after_s(deadlines: Deadlines) -> float:
 
 
 @dataclass(frozen=True)
-class HostUnreachable:
-    """The agent of ``host`` does not reply any more; ``how`` says in what way."""
-
-    host: int
-    how: str
-
-
-@dataclass(frozen=True)
 class HostReported:
     """The agent of ``host`` took the first message of this leader; it has ever started the peers ``started``."""
 
     host: int
     started: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class StaleLeader:
-    """The agent of ``host`` follows the leader of a later term; ``refusal`` says so."""
-
-    host: int
-    refusal: str
 
 
 class FollowerLink:
@@ -91,7 +74,7 @@ class FollowerLink:
         host: Where its agent listens.
         settings: The job's; their deadlines say when the follower is lost.
         stamp: Fills in the fields that every message has, at the moment at which it is sent.
-        put: Takes ``HostReported``, ``HostUnreachable`` and ``StaleLeader``.
+        put: Takes ``HostReported``, and a ``HostLost`` that says how.
         count: How many messages of this term the follower was sent before.
     """
 
@@ -200,13 +183,13 @@ class FollowerLink:
             # The host is stopped, or the network loses all packets.
             how = "its agent does not answer"
         except grpc.RpcError as error:
-            # The follower refuses: it has a later term.
+            # The follower has a later leader: it is lost for this one, which stops if it loses its quorum with it.
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                self._put(StaleLeader(self.number, error.details() or ""))
+                self._put(HostLost(self.number, f"its agent takes no orders from here: {error.details()}"))
                 return None
             # The agent's port refuses connections.
             how = "its agent has ended or cannot be reached"
-        self._put(HostUnreachable(self.number, f"{how} (for {time.monotonic() - began:.1f} s)"))
+        self._put(HostLost(self.number, f"{how} (for {time.monotonic() - began:.1f} s)"))
         return None
 
 

@@ -14,13 +14,12 @@ import pytest
 
 from kungfu.runtime.agent.consensus.replication import (
     HostReported,
-    HostUnreachable,
     Replicator,
-    StaleLeader,
     lost_after_s,
     split_off,
 )
 from kungfu.runtime.agent.consensus.service import HostService, ReplicateReceived
+from kungfu.runtime.core.cluster import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
@@ -207,7 +206,7 @@ def test_a_link_that_is_down_for_less_than_the_heartbeat_costs_no_host(monkeypat
         assert [start.peer for one in told for start in one.starts] == [0, 1, 2]
         numbers = [one.number for one in told]
         assert numbers == sorted(set(numbers)), "what was sent more than once was taken once"
-        assert not isinstance(_next(heard), HostUnreachable)
+        assert not isinstance(_next(heard), HostLost)
 
 
 def _next(events: queue.SimpleQueue[Any]) -> Any:
@@ -223,9 +222,7 @@ def test_an_agent_that_has_ended_is_lost_and_nobody_waits_for_it_any_more() -> N
         assert replicator.commit(state(0, 1, 2, hosts=3))
         made[1].stop()
         assert not replicator.commit(state(0, 2, hosts=3))
-        gone = next(
-            event for event in iter(lambda: heard.get(timeout=180.0), None) if isinstance(event, HostUnreachable)
-        )
+        gone = next(event for event in iter(lambda: heard.get(timeout=180.0), None) if isinstance(event, HostLost))
         assert gone.host == 1
         assert "has ended or cannot be reached" in gone.how
         assert replicator.reachable == {0, 2}
@@ -238,8 +235,9 @@ def test_a_follower_of_a_later_term_makes_this_leader_stale() -> None:
         assert other.consensus.append(pb.ReplicateRequest(job="job", term=5, leader=1, number=1)) == ""
         replicator.add_follower(1)
         event = heard.get(timeout=180.0)
-        assert isinstance(event, StaleLeader)
-        assert "follows another leader: of term 5" in event.refusal
+        assert isinstance(event, HostLost)
+        assert "takes no orders from here" in event.how
+        assert "follows another leader: of term 5" in event.how
         assert not replicator.commit(state(0, 1, hosts=2))
 
 
