@@ -13,10 +13,9 @@ from kungfu.event_log.codec import event_of
 from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import to_exit, to_loss_report, to_peer, to_size_wanted, to_view
+from kungfu.runtime.ipc.convert import to_report
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
@@ -45,34 +44,14 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
     def __init__(self, put: Callable[[Any], None], recorder: HostRecorder, *, flushed: Callable[[], bool]) -> None:
         self._put, self._recorder, self._flushed = put, recorder, flushed
 
-    def ReportAttached(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.PeerProgressed(to_peer(request.peer), ready=False), context)
-
-    def ReportReady(self, request: pb.Hello, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        identity, phase = Identity(request.program, request.machine), request.phase or 1
-        progressed = decided.PeerProgressed(to_peer(request.peer), ready=True, identity=identity, phase=phase)
-        return self._confirm(progressed, context)
-
-    def PreparePeers(self, request: pb.SizeWanted, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(to_size_wanted(request), context)
-
-    def ReportViewStarted(self, request: pb.ViewInfo, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.ViewStarted(to_view(request)), context)
+    def ReportEvent(self, request: pb.PeerReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+        with rpc.refusing(context):
+            report = to_report(request)
+        return self._confirm(report.event, context)
 
     def ReportRecords(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(self._recorder.take(request))
         return pb.Ack()
-
-    def ReportLoss(self, request: pb.LossReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.PeersLost(request.peer, to_loss_report(request)), context)
-
-    def ReportPreemption(self, request: pb.PreemptionNotice, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        return self._confirm(decided.PeerNoticed(request.peer), context)
-
-    def ReportExit(self, request: pb.ProgramExit, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with rpc.refusing(context):
-            exit = to_exit(request)
-        return self._confirm(decided.ProgramExiting(request.peer, exit), context)
 
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         summary = to_fields(request.summary)

@@ -6,9 +6,8 @@ import math
 from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import LossReport, Spawn
-from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.cluster import PeerReport, Spawn
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -21,25 +20,21 @@ from kungfu.runtime.ipc.fields import INT64
 __all__ = [
     "from_asked",
     "from_description",
-    "from_exit",
     "from_failure",
-    "from_loss_report",
     "from_offer",
     "from_peer",
+    "from_report",
     "from_shadow",
-    "from_size_wanted",
     "from_spawn",
     "from_terms",
     "from_view",
     "to_asked",
     "to_description",
-    "to_exit",
     "to_failure",
-    "to_loss_report",
     "to_offer",
     "to_peer",
+    "to_report",
     "to_shadow",
-    "to_size_wanted",
     "to_spawn",
     "to_terms",
     "to_view",
@@ -71,7 +66,7 @@ from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 _DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
 from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
 from_offer, to_offer = converters(JoinerOffer, pb.JoinerOffer)
-from_size_wanted, to_size_wanted = converters(SizeWanted, pb.SizeWanted)
+from_report, to_report = converters(PeerReport, pb.PeerReport)
 from_spawn, to_spawn = converters(Spawn, pb.Spawn)
 
 # ---- programs ----------------------------------------------------------------------------------------------------
@@ -79,22 +74,6 @@ from_spawn, to_spawn = converters(Spawn, pb.Spawn)
 from_description, to_description = converters(Description, pb.ProgramDescription)
 
 # ---- peers that are lost, and why --------------------------------------------------------------------------------
-
-_from_exit, to_exit = converters(Exit, pb.ProgramExit)
-_from_loss_report, to_loss_report = converters(LossReport, pb.LossReport)
-
-
-def from_exit(exit: Exit, peer: int) -> pb.ProgramExit:
-    message = _from_exit(exit)
-    message.peer = peer
-    return message
-
-
-def from_loss_report(report: LossReport, peer: int) -> pb.LossReport:
-    message = _from_loss_report(report)
-    message.peer = peer
-    return message
-
 
 _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
     pb.FAILURE_KIND_PEER: PeerFailure,

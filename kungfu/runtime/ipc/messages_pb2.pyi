@@ -415,17 +415,47 @@ class TraceReply(_message.Message):
     error: str
     def __init__(self, error: _Optional[str] = ...) -> None: ...
 
-class Hello(_message.Message):
-    __slots__ = ("peer", "program", "machine", "phase")
+class PeerReport(_message.Message):
+    __slots__ = ("peer_progressed", "size_wanted", "view_started", "peers_lost", "peer_noticed", "program_exiting")
+    PEER_PROGRESSED_FIELD_NUMBER: _ClassVar[int]
+    SIZE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    VIEW_STARTED_FIELD_NUMBER: _ClassVar[int]
+    PEERS_LOST_FIELD_NUMBER: _ClassVar[int]
+    PEER_NOTICED_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_EXITING_FIELD_NUMBER: _ClassVar[int]
+    peer_progressed: PeerProgressed
+    size_wanted: SizeWanted
+    view_started: ViewStarted
+    peers_lost: PeersLost
+    peer_noticed: PeerNoticed
+    program_exiting: ProgramExiting
+    def __init__(self, peer_progressed: _Optional[_Union[PeerProgressed, _Mapping]] = ..., size_wanted: _Optional[_Union[SizeWanted, _Mapping]] = ..., view_started: _Optional[_Union[ViewStarted, _Mapping]] = ..., peers_lost: _Optional[_Union[PeersLost, _Mapping]] = ..., peer_noticed: _Optional[_Union[PeerNoticed, _Mapping]] = ..., program_exiting: _Optional[_Union[ProgramExiting, _Mapping]] = ...) -> None: ...
+
+class PeerProgressed(_message.Message):
+    __slots__ = ("peer", "ready", "identity", "phase")
     PEER_FIELD_NUMBER: _ClassVar[int]
-    PROGRAM_FIELD_NUMBER: _ClassVar[int]
-    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     peer: PeerInfo
+    ready: bool
+    identity: Identity
+    phase: int
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., ready: bool = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
+
+class Identity(_message.Message):
+    __slots__ = ("program", "machine")
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     program: str
     machine: str
-    phase: int
-    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., program: _Optional[str] = ..., machine: _Optional[str] = ..., phase: _Optional[int] = ...) -> None: ...
+    def __init__(self, program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
+
+class ViewStarted(_message.Message):
+    __slots__ = ("view",)
+    VIEW_FIELD_NUMBER: _ClassVar[int]
+    view: ViewInfo
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ...) -> None: ...
 
 class PhaseProgress(_message.Message):
     __slots__ = ("over", "holders")
@@ -493,9 +523,16 @@ class TrainingFinished(_message.Message):
     phase: int
     def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
 
-class LossReport(_message.Message):
-    __slots__ = ("peer", "version", "step", "holds", "error", "suspects", "late", "stage", "digest")
+class PeersLost(_message.Message):
+    __slots__ = ("peer", "report")
     PEER_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    report: LossReport
+    def __init__(self, peer: _Optional[int] = ..., report: _Optional[_Union[LossReport, _Mapping]] = ...) -> None: ...
+
+class LossReport(_message.Message):
+    __slots__ = ("version", "step", "holds", "error", "suspects", "late", "stage", "digest")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
@@ -504,7 +541,6 @@ class LossReport(_message.Message):
     LATE_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
-    peer: int
     version: int
     step: int
     holds: bool
@@ -513,31 +549,35 @@ class LossReport(_message.Message):
     late: bool
     stage: int
     digest: int
-    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ..., stage: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ..., stage: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
-class PreemptionNotice(_message.Message):
-    __slots__ = ("peer", "why")
+class PeerNoticed(_message.Message):
+    __slots__ = ("peer",)
     PEER_FIELD_NUMBER: _ClassVar[int]
-    WHY_FIELD_NUMBER: _ClassVar[int]
     peer: int
-    why: str
-    def __init__(self, peer: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ...) -> None: ...
 
-class ProgramExit(_message.Message):
-    __slots__ = ("peer", "kind", "step", "name", "error", "where")
+class ProgramExiting(_message.Message):
+    __slots__ = ("peer", "exit")
     PEER_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    peer: int
+    exit: Exit
+    def __init__(self, peer: _Optional[int] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ...) -> None: ...
+
+class Exit(_message.Message):
+    __slots__ = ("kind", "step", "name", "error", "where")
     KIND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WHERE_FIELD_NUMBER: _ClassVar[int]
-    peer: int
     kind: ExitKind
     step: int
     name: str
     error: str
     where: str
-    def __init__(self, peer: _Optional[int] = ..., kind: _Optional[_Union[ExitKind, str]] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[ExitKind, str]] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
 class HostAdmissionRequest(_message.Message):
     __slots__ = ("host", "command_line")

@@ -536,24 +536,9 @@ class AgentServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.ReportAttached = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportAttached',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
-        self.ReportReady = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportReady',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
-        self.PreparePeers = channel.unary_unary(
-                '/kungfu.v1.AgentService/PreparePeers',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
-        self.ReportViewStarted = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportViewStarted',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
+        self.ReportEvent = channel.unary_unary(
+                '/kungfu.v1.AgentService/ReportEvent',
+                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerReport.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
         self.ReportRecords = channel.unary_unary(
@@ -566,21 +551,6 @@ class AgentServiceStub(object):
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.SerializeToString,
                 response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
                 _registered_method=True)
-        self.ReportLoss = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportLoss',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
-        self.ReportPreemption = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportPreemption',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
-        self.ReportExit = channel.unary_unary(
-                '/kungfu.v1.AgentService/ReportExit',
-                request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
-                response_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-                _registered_method=True)
         self.GetPhaseProgress = channel.unary_unary(
                 '/kungfu.v1.AgentService/GetPhaseProgress',
                 request_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Empty.SerializeToString,
@@ -591,25 +561,7 @@ class AgentServiceStub(object):
 class AgentServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def ReportAttached(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportReady(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def PreparePeers(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportViewStarted(self, request, context):
+    def ReportEvent(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -627,24 +579,6 @@ class AgentServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def ReportLoss(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportPreemption(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ReportExit(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def GetPhaseProgress(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -654,24 +588,9 @@ class AgentServiceServicer(object):
 
 def add_AgentServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'ReportAttached': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportAttached,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'ReportReady': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportReady,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'PreparePeers': grpc.unary_unary_rpc_method_handler(
-                    servicer.PreparePeers,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'ReportViewStarted': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportViewStarted,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.FromString,
+            'ReportEvent': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportEvent,
+                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerReport.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'ReportRecords': grpc.unary_unary_rpc_method_handler(
@@ -682,21 +601,6 @@ def add_AgentServiceServicer_to_server(servicer, server):
             'ReportFinished': grpc.unary_unary_rpc_method_handler(
                     servicer.ReportFinished,
                     request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'ReportLoss': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportLoss,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'ReportPreemption': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportPreemption,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.FromString,
-                    response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
-            ),
-            'ReportExit': grpc.unary_unary_rpc_method_handler(
-                    servicer.ReportExit,
-                    request_deserializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.FromString,
                     response_serializer=kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.SerializeToString,
             ),
             'GetPhaseProgress': grpc.unary_unary_rpc_method_handler(
@@ -716,7 +620,7 @@ class AgentService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def ReportAttached(request,
+    def ReportEvent(request,
             target,
             options=(),
             channel_credentials=None,
@@ -729,89 +633,8 @@ class AgentService(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/kungfu.v1.AgentService/ReportAttached',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportReady(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/ReportReady',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Hello.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def PreparePeers(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/PreparePeers',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.SizeWanted.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportViewStarted(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/ReportViewStarted',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ViewInfo.SerializeToString,
+            '/kungfu.v1.AgentService/ReportEvent',
+            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PeerReport.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,
@@ -866,87 +689,6 @@ class AgentService(object):
             target,
             '/kungfu.v1.AgentService/ReportFinished',
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.TrainingFinished.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportLoss(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/ReportLoss',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.LossReport.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportPreemption(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/ReportPreemption',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.PreemptionNotice.SerializeToString,
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ReportExit(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/kungfu.v1.AgentService/ReportExit',
-            kungfu_dot_runtime_dot_ipc_dot_messages__pb2.ProgramExit.SerializeToString,
             kungfu_dot_runtime_dot_ipc_dot_messages__pb2.Ack.FromString,
             options,
             channel_credentials,

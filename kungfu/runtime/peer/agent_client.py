@@ -16,13 +16,12 @@ import msgspec.json
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
-from kungfu.runtime.core.cluster import LossReport
-from kungfu.runtime.core.next_membership import SizeWanted
+from kungfu.runtime.core.cluster import PeerProgressed, PeerReport, ReportedEvent
 from kungfu.runtime.core.program_identity import Identity
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_loss_report, from_peer, from_size_wanted, from_view
+from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
@@ -61,7 +60,7 @@ class AgentClient:
 
     def report_attached(self) -> None:
         """This peer's program is attached; said again, that it still prepares its first step."""
-        self._call(self._stub.ReportAttached, pb.Hello(peer=from_peer(self._peer)))
+        self.report(PeerProgressed(self._peer, ready=False))
 
     @contextmanager
     def on_the_way(self, *, every_s: float = _ON_THE_WAY_EVERY_S) -> Iterator[None]:
@@ -83,8 +82,7 @@ class AgentClient:
 
     def report_ready(self, identity: Identity, *, phase: int = 1) -> None:
         """This peer is warmed up for a phase of the job, and waits to be admitted."""
-        hello = pb.Hello(peer=from_peer(self._peer), program=identity.program, machine=identity.machine, phase=phase)
-        self._call(self._stub.ReportReady, hello)
+        self.report(PeerProgressed(self._peer, True, identity, phase))
 
     def phase_progress(self) -> pb.PhaseProgress:
         """Which phases of the job are over, and the peers that know what they came to."""
@@ -92,21 +90,9 @@ class AgentClient:
         progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
         return progress
 
-    def request_size(self, wanted: SizeWanted) -> None:
-        """Asks for a number of peers: the agent starts the missing ones, and dismisses those that are too many."""
-        self._call(self._stub.PreparePeers, from_size_wanted(wanted))
-
-    def report_view_started(self, view: View) -> None:
-        """All peers of ``view`` hold the same state and train."""
-        self._call(self._stub.ReportViewStarted, from_view(view))
-
-    def report_loss(self, report: LossReport) -> None:
-        """This peer lost others, is unplugged and waits for a new view."""
-        self._call(self._stub.ReportLoss, from_loss_report(report, self._peer.id))
-
-    def report_preemption(self, why: str) -> None:
-        """This peer will be taken away: the job shall let it go."""
-        self._call(self._stub.ReportPreemption, pb.PreemptionNotice(peer=self._peer.id, why=why))
+    def report(self, event: ReportedEvent) -> None:
+        """Reports an event to the agent that leads, which has it when this returns."""
+        self._call(self._stub.ReportEvent, from_report(PeerReport(event)))
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         """Queues an entry for a stream of the agent's journal, which has it within ``report_s``, an event sooner.

@@ -20,9 +20,10 @@ from pathlib import Path
 from types import TracebackType
 
 from kungfu.errors import KungfuError
+from kungfu.runtime.core.cluster import PeerReport, ProgramExiting
 from kungfu.runtime.core.exit import Exit, kind_of
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_exit
+from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings, read_settings
 
@@ -103,8 +104,8 @@ class ExitReport:
 
     def _send(self, exit: Exit) -> bool:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
-            message = from_exit(exit, self._settings.peer)
-            rpc.call(AgentServiceStub(channel).ReportExit, message, deadline_s=_TELL_S, what="the agent")
+            message = from_report(PeerReport(ProgramExiting(self._settings.peer, exit)))
+            rpc.call(AgentServiceStub(channel).ReportEvent, message, deadline_s=_TELL_S, what="the agent")
             return True
         return False
 

@@ -20,6 +20,7 @@ from typing import Any
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, BarrierInput, Decision, as_decided, decide
+from kungfu.runtime.core.cluster import PeerNoticed
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.request import Asked, Leave, Resize, changes_membership, in_words, merge
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -165,7 +166,9 @@ class Membership:
             return partial(opening_terms, view, admission.target)
 
         result = self._enter_when_admitted(state, make_terms, None, None)
-        self._ignore_preemption = on_preemption_signal(lambda: self._agent_client.report_preemption("SIGTERM"))
+        self._ignore_preemption = on_preemption_signal(
+            lambda: self._agent_client.report(PeerNoticed(self._settings.peer))
+        )
         self._service.remind()
         return result
 

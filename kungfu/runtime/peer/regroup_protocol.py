@@ -11,7 +11,7 @@ from functools import partial
 
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.core.barrier import Adjust, Decision
-from kungfu.runtime.core.cluster import LossReport
+from kungfu.runtime.core.cluster import LossReport, PeersLost
 from kungfu.runtime.core.request import AGENT, Asked, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -60,14 +60,14 @@ class RegroupProtocol(Meeting):
         """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
         self.attachment.leave()
         reported = [self._loss_report(loss, last)]
-        self.agent_client.report_loss(reported[0])
+        self.agent_client.report(PeersLost(self.settings.peer, reported[0]))
 
         def look() -> None:
             report = self._loss_report(loss, last)
             # Another peer turns out to stand still: the agent has to suspect it too.
             if not {*report.suspects} <= {*reported[-1].suspects}:
                 reported.append(report)
-                self.agent_client.report_loss(report)
+                self.agent_client.report(PeersLost(self.settings.peer, report))
             meanwhile()
 
         return self.await_admission(after=last.version, meanwhile=look)

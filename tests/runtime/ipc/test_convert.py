@@ -11,10 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import LossReport, Spawn
+from kungfu.runtime.core.cluster import (
+    LossReport,
+    PeerNoticed,
+    PeerProgressed,
+    PeerReport,
+    PeersLost,
+    ProgramExiting,
+    Spawn,
+)
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
-from kungfu.runtime.core.program_identity import Description, ProgramPart
+from kungfu.runtime.core.program_identity import Description, Identity, ProgramPart
 from kungfu.runtime.core.request import (
     Asked,
     Keep,
@@ -95,16 +103,21 @@ offer = st.builds(
     st.text(max_size=20),
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
 )
+exits = st.builds(Exit, st.sampled_from(get_args(ExitKind)), counts, *[st.text(max_size=9)] * 3)
+losses = st.builds(LossReport, counts, counts, st.booleans(), st.text(max_size=9), ids, st.booleans(), counts, counts)
+reported = st.one_of(
+    st.builds(PeerProgressed, peers, st.booleans(), st.builds(Identity, *[st.text(max_size=9)] * 2), counts),
+    st.builds(SizeWanted, counts, st.none() | counts, ids),
+    st.builds(PeersLost, counts, losses),
+    st.builds(PeerNoticed, counts),
+    st.builds(ProgramExiting, counts, exits),
+)
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
     Terms: (terms, convert.from_terms, convert.to_terms),
     JoinerOffer: (offer, convert.from_offer, convert.to_offer),
     Asked: (asked, convert.from_asked, convert.to_asked),
-    SizeWanted: (
-        st.builds(SizeWanted, counts, st.none() | counts, ids),
-        convert.from_size_wanted,
-        convert.to_size_wanted,
-    ),
+    PeerReport: (st.builds(PeerReport, reported), convert.from_report, convert.to_report),
     Spawn: (st.builds(Spawn, counts, counts, ids, st.booleans(), counts), convert.from_spawn, convert.to_spawn),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }
@@ -129,18 +142,6 @@ def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:
     assert convert.to_terms(pb.Terms()) == Terms()
 
 
-@given(st.builds(Exit, st.sampled_from(get_args(ExitKind)), counts, *[st.text(max_size=9)] * 3), counts)
-def test_how_a_program_ends(exit: Exit, peer: int) -> None:
-    message = pb.ProgramExit.FromString(convert.from_exit(exit, peer).SerializeToString())
-    assert (convert.to_exit(message), message.peer) == (exit, peer)
-
-
-@given(st.builds(LossReport, counts, counts, st.booleans(), st.text(max_size=9), ids, st.booleans()), counts)
-def test_a_loss_report(report: LossReport, peer: int) -> None:
-    message = pb.LossReport.FromString(convert.from_loss_report(report, peer).SerializeToString())
-    assert (convert.to_loss_report(message), message.peer) == (report, peer)
-
-
 NEWER: Any = 99
 OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
     "terms that keep": lambda: convert.to_terms(pb.Terms(keep=NEWER)),
@@ -148,7 +149,7 @@ OF_A_NEWER_VERSION: dict[str, Callable[[], Any]] = {
     "a leave": lambda: convert.to_asked(pb.Asked(leave=pb.Leave(when=NEWER))),
     "a resize that keeps": lambda: convert.to_asked(pb.Asked(resize=pb.Resize(keep=NEWER))),
     "a learning rate": lambda: convert.to_asked(pb.Asked(set_rate=pb.SetRate(unit=NEWER))),
-    "an exit": lambda: convert.to_exit(pb.ProgramExit(kind=NEWER)),
+    "an exit": lambda: convert.to_report(pb.PeerReport(program_exiting=pb.ProgramExiting(exit=pb.Exit(kind=NEWER)))),
 }
 
 
@@ -159,7 +160,8 @@ def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[],
 
 
 @pytest.mark.parametrize(
-    ("message", "read"), [(pb.Asked(by="rule"), convert.to_asked), (pb.ProgramExit(), convert.to_exit)]
+    ("message", "read"),
+    [(pb.Asked(by="rule"), convert.to_asked), (pb.PeerReport(program_exiting=pb.ProgramExiting()), convert.to_report)],
 )
 def test_a_message_without_its_kind_is_refused(message: Any, read: Callable[[Any], Any]) -> None:
     with pytest.raises(UsageError, match="a message came without its"):

@@ -14,12 +14,14 @@ from typing import Any
 import grpc
 
 from kungfu.runtime.attachment.protocol import SilentRanks
+from kungfu.runtime.core.cluster import PeerProgressed, PeersLost, ViewStarted
+from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_peer, from_terms, from_view, to_peer, to_view
+from kungfu.runtime.ipc.convert import from_peer, from_terms, from_view, to_report
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
@@ -77,14 +79,24 @@ class Agent(AgentServiceServicer):
     wanted: queue.SimpleQueue[int] = field(default_factory=queue.SimpleQueue)
     in_force: list[View] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
-    losses: queue.SimpleQueue[pb.LossReport] = field(default_factory=queue.SimpleQueue)
+    losses: queue.SimpleQueue[PeersLost] = field(default_factory=queue.SimpleQueue)
     attached: int = 0  # times that a peer said so
     is_silent: bool = False
 
-    def ReportAttached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        if self.is_silent:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "of the test")
-        self.attached += 1
+    def ReportEvent(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        match to_report(request).event:
+            case PeerProgressed(ready=False) if self.is_silent:
+                context.abort(grpc.StatusCode.UNAVAILABLE, "of the test")
+            case PeerProgressed(ready=False):
+                self.attached += 1
+            case PeerProgressed(peer):
+                self.ready.put(peer)
+            case SizeWanted(size):
+                self.wanted.put(size)
+            case ViewStarted(view):
+                self.in_force.append(view)
+            case PeersLost() as lost:
+                self.losses.put(lost)
         return pb.Ack()
 
     def GetPhaseProgress(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
@@ -93,24 +105,8 @@ class Agent(AgentServiceServicer):
         peers = self.in_force[-1].peers if self.in_force else ()
         return pb.PhaseProgress(holders=map(from_peer, peers))
 
-    def ReportReady(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.ready.put(to_peer(request.peer))
-        return pb.Ack()
-
-    def PreparePeers(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.wanted.put(request.size)
-        return pb.Ack()
-
-    def ReportViewStarted(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.in_force.append(to_view(request))
-        return pb.Ack()
-
     def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.reports += [json.dumps(to_fields(record.event)) for record in request.records if record.HasField("event")]
-        return pb.Ack()
-
-    def ReportLoss(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.losses.put(request)
         return pb.Ack()
 
     def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name

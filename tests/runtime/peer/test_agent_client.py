@@ -18,18 +18,20 @@ from kungfu.errors import PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import LoggedEvent, UnheardEvent
 from kungfu.event_log.numbers import as_json
+from kungfu.runtime.core.cluster import PeerProgressed, ViewStarted
 from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import to_view
+from kungfu.runtime.ipc.convert import to_report
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient, _metrics_line
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 ME = Peer(3, "127.0.0.1:9")
+ATTACHED = ("event", PeerProgressed(ME, ready=False))
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {"event": to_fields, "metrics": json.loads, "trace": str}
@@ -44,17 +46,8 @@ class Agent(AgentServiceServicer):
     gate: threading.Event = field(default_factory=threading.Event)
     numbers: list[int] = field(default_factory=list)
 
-    def ReportAttached(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("attached", request.peer.id)
-
-    def ReportReady(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("ready", (request.peer.address, request.program, request.machine))
-
-    def PreparePeers(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("prepare", request.size)
-
-    def ReportViewStarted(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("in force", to_view(request))
+    def ReportEvent(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        return self._hear("event", to_report(request).event)
 
     def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.numbers.append(request.number)
@@ -89,7 +82,7 @@ def attached(*, wait_s: float = 60.0) -> Iterator[tuple[AgentClient, Agent]]:
         threads=4,
     )
     agent_client = AgentClient(settings(server.address, wait_s=wait_s), ME)
-    assert agent.next() == ("attached", 3)
+    assert agent.next() == ATTACHED
     try:
         yield agent_client, agent
     finally:
@@ -106,25 +99,26 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
     with attached() as (agent_client, agent):
         agent_client.report_ready(Identity("digest", "2 threads"))
-        agent_client.request_size(SizeWanted(5))
-        agent_client.report_view_started(view)
+        agent_client.report(SizeWanted(5))
+        agent_client.report(ViewStarted(view))
         agent_client.finish({"steps": 12}, leaving=True)
         heard = [agent.next() for _ in range(4)]
-    ready = ("ready", (ME.address, "digest", "2 threads"))
-    assert heard == [ready, ("prepare", 5), ("in force", view), ("leaving", {"steps": 12})]
+    ready = PeerProgressed(ME, True, Identity("digest", "2 threads"))
+    reported = [("event", one) for one in (ready, SizeWanted(5), ViewStarted(view))]
+    assert heard == [*reported, ("leaving", {"steps": 12})]
 
 
 def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
     with attached() as (agent_client, agent):
         with agent_client.on_the_way(every_s=0.01):
-            assert [agent.next() for _ in range(3)] == [("attached", 3)] * 3
+            assert [agent.next() for _ in range(3)] == [ATTACHED] * 3
         agent_client.report_ready(Identity())
-        agent_client.request_size(SizeWanted(5))
+        agent_client.report(SizeWanted(5))
         heard = [agent.next()]
-        while heard[-1] != ("prepare", 5):
+        while heard[-1] != ("event", SizeWanted(5)):
             heard.append(agent.next())
-    after_that = heard[heard.index(("ready", (ME.address, "", ""))) :]
-    assert ("attached", 3) not in after_that
+    after_that = heard[heard.index(("event", PeerProgressed(ME, True))) :]
+    assert ATTACHED not in after_that
 
 
 def test_a_peer_that_is_held_up_by_an_error_says_so_no_more() -> None:

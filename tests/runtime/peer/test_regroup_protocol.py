@@ -25,9 +25,9 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
         running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, terms))
         for one, terms in zip(survivors, knows, strict=True)
     ]
-    reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
-    assert [(report.peer, report.step, report.holds) for report in reports] == [(1, 7, True), (2, 7, True)]
-    assert {tuple(report.suspects) for report in reports} == {(0,)}
+    reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
+    assert [(one.peer, one.report.step, one.report.holds) for one in reports] == [(1, 7, True), (2, 7, True)]
+    assert {one.report.suspects for one in reports} == {(0,)}
     view = View(3, running.agent.in_force[0].peers[1:])
     admission = pb.Admission(view=from_view(view), sources=[0, 1])
     admission.recovery.target = 3
@@ -50,10 +50,10 @@ def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> N
         one = running.members[1]
         loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, TERMS)
         wait = running.threads.submit(one.membership.recover, one.state, loss)
-        assert list(running.agent.losses.get(timeout=180.0).suspects) == [0]
+        assert running.agent.losses.get(timeout=180.0).report.suspects == (0,)
         one.socket.stopped.append(2)
-        again = running.agent.losses.get(timeout=180.0)
-        assert list(again.suspects) == [0, 2]
+        again = running.agent.losses.get(timeout=180.0).report
+        assert again.suspects == (0, 2)
         assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
         view = View(3, running.agent.in_force[0].peers[1:2])
         tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
@@ -69,7 +69,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
         with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
             barrier()(one)
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
+        report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
         assert wait.result(timeout=180.0).after.rank == 0
@@ -83,7 +83,7 @@ def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect()
         with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
             barrier()(one)
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
+        report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
         assert wait.result(timeout=180.0).after.rank == 0
@@ -97,7 +97,7 @@ def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None
         with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
             barrier()(one)
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0)
+        report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
         assert wait.result(timeout=180.0).after.rank == 0
@@ -134,8 +134,8 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
             joiner.membership.mark_state_complete()
         loss = NoticedLoss(PeerFailure("in step 8: peer rank=0 died during gradients", ranks=[0], view=1), 7, terms)
         wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
-        report = running.agent.losses.get(timeout=180.0)
-        assert (report.peer, report.step, report.holds) == (1, 7, complete)
+        lost = running.agent.losses.get(timeout=180.0)
+        assert (lost.peer, lost.report.step, lost.report.holds) == (1, 7, complete)
         view = View(4, running.agent.in_force[-1].peers[1:])
         tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
         wait.result(timeout=180.0)
@@ -147,8 +147,8 @@ def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_com
         survivors = running.members[1:]
         for version, holds in ((3, [True, True]), (5, [True, False])):
             waits = [running.threads.submit(one.membership.recover, one.state, loss) for one in survivors]
-            reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda report: report.peer)
-            assert [report.holds for report in reports] == holds
+            reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
+            assert [one.report.holds for one in reports] == holds
             view = View(version, running.agent.in_force[0].peers[1:])
             for peer in view.peers:
                 tell(peer, "Admit", pb.Admission(view=from_view(view), sources=[0]))

@@ -34,12 +34,14 @@ __all__ = [
     "LossReport",
     "PeerNoticed",
     "PeerProgressed",
+    "PeerReport",
     "PeersLost",
     "ProcessEnded",
     "ProgramDiffers",
     "ProgramExiting",
     "ReleaseHost",
     "ReportMachines",
+    "ReportedEvent",
     "Spawn",
     "Tick",
     "TrainingFinished",
@@ -205,6 +207,16 @@ Event = (
     | LeaderTookOver
     | Tick
 )
+
+
+ReportedEvent = PeerProgressed | SizeWanted | ViewStarted | PeersLost | PeerNoticed | ProgramExiting
+
+
+@dataclass(frozen=True)
+class PeerReport:
+    """An event that a peer reports to the agent that leads."""
+
+    event: ReportedEvent
 
 
 @dataclass(frozen=True)

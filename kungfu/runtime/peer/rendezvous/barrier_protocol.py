@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
 from kungfu.runtime.core.barrier import Decision
+from kungfu.runtime.core.cluster import ViewStarted
 from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -119,7 +120,7 @@ class BarrierProtocol(Meeting):
                 self.agent_client.record("events", event)
             made = pb.Admission() if make_terms is None else pb.Admission(terms=from_terms(make_terms()))
             # The agent hears it first: no peer may know of a view that its agent does not know of.
-            self.agent_client.report_view_started(view)
+            self.agent_client.report(ViewStarted(view))
             return pb.BarrierReply(admission=made)
 
         abandoned = partial(self.abandon_reason, view)
@@ -164,7 +165,7 @@ class BarrierProtocol(Meeting):
         """Tells the agent and the joiners what is decided; the peers of the view get it as their reply."""
         # Another number of processes is needed for what is under way.
         if decision.wanted is not None:
-            self.agent_client.request_size(decision.wanted)
+            self.agent_client.report(decision.wanted)
         stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
         admission = pb.Admission(view=from_view(decision.view), terms=from_terms(decision.terms), sources=stayers)
         # Another view: its members need the address of its attachment, and joiners an admission.

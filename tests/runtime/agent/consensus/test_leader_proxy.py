@@ -22,7 +22,7 @@ def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:
 
     def call() -> None:
         with pytest.raises(RefusedError) as raised:
-            front.ReportReady(pb.Hello(), Call())
+            front.ReportEvent(pb.PeerReport(), Call())
         answers.append(raised.value)
 
     waits: Any = threading.Thread(target=call)
