@@ -46,8 +46,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
 
     def ReportEvent(self, request: pb.PeerReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with rpc.refusing(context):
-            report = to_report(request)
-        return self._confirm(report.event, context)
+            event = to_report(request)
+        return self._confirm(event, context)
 
     def ReportRecords(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         self._put(self._recorder.take(request))

@@ -16,7 +16,7 @@ from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.enums import EnumTable
 
-__all__ = ["converters", "optional_field"]
+__all__ = ["converters", "optional_field", "union_converters"]
 
 Value = TypeVar("Value")
 Message = TypeVar("Message")
@@ -53,6 +53,13 @@ def converters(
         return kind(*(decode(message) for _, decode in parts))
 
     return to_message, to_value
+
+
+def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
+    """As `converters`, of a union of dataclasses, of which the message is a ``oneof``."""
+    wire: Any = message
+    encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
+    return lambda value: message(**encode(value)), decode
 
 
 def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:

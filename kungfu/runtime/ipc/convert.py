@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import PeerReport, Spawn
+from kungfu.runtime.core.cluster import ReportedEvent, Spawn
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
@@ -14,7 +14,7 @@ from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.codec import converters, optional_field
+from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
 from kungfu.runtime.ipc.fields import INT64
 
 __all__ = [
@@ -66,7 +66,7 @@ from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 _DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
 from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
 from_offer, to_offer = converters(JoinerOffer, pb.JoinerOffer)
-from_report, to_report = converters(PeerReport, pb.PeerReport)
+from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)
 from_spawn, to_spawn = converters(Spawn, pb.Spawn)
 
 # ---- programs ----------------------------------------------------------------------------------------------------

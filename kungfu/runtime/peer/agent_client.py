@@ -16,7 +16,7 @@ import msgspec.json
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import fields_of
 from kungfu.event_log.numbers import as_json
-from kungfu.runtime.core.cluster import PeerProgressed, PeerReport, ReportedEvent
+from kungfu.runtime.core.cluster import PeerProgressed, ReportedEvent
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -92,7 +92,7 @@ class AgentClient:
 
     def report(self, event: ReportedEvent) -> None:
         """Reports an event to the agent that leads, which has it when this returns."""
-        self._call(self._stub.ReportEvent, from_report(PeerReport(event)))
+        self._call(self._stub.ReportEvent, from_report(event))
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         """Queues an entry for a stream of the agent's journal, which has it within ``report_s``, an event sooner.

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.core.cluster import PeerReport, ProgramExiting
+from kungfu.runtime.core.cluster import ProgramExiting
 from kungfu.runtime.core.exit import Exit, kind_of
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_report
@@ -104,7 +104,7 @@ class ExitReport:
 
     def _send(self, exit: Exit) -> bool:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
-            message = from_report(PeerReport(ProgramExiting(self._settings.peer, exit)))
+            message = from_report(ProgramExiting(self._settings.peer, exit))
             rpc.call(AgentServiceStub(channel).ReportEvent, message, deadline_s=_TELL_S, what="the agent")
             return True
         return False

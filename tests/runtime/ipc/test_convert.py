@@ -15,7 +15,6 @@ from kungfu.runtime.core.cluster import (
     LossReport,
     PeerNoticed,
     PeerProgressed,
-    PeerReport,
     PeersLost,
     ProgramExiting,
     Spawn,
@@ -117,7 +116,7 @@ SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     Terms: (terms, convert.from_terms, convert.to_terms),
     JoinerOffer: (offer, convert.from_offer, convert.to_offer),
     Asked: (asked, convert.from_asked, convert.to_asked),
-    PeerReport: (st.builds(PeerReport, reported), convert.from_report, convert.to_report),
+    PeersLost: (reported, convert.from_report, convert.to_report),
     Spawn: (st.builds(Spawn, counts, counts, ids, st.booleans(), counts), convert.from_spawn, convert.to_spawn),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }

@@ -84,7 +84,7 @@ class Agent(AgentServiceServicer):
     is_silent: bool = False
 
     def ReportEvent(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        match to_report(request).event:
+        match to_report(request):
             case PeerProgressed(ready=False) if self.is_silent:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "of the test")
             case PeerProgressed(ready=False):

@@ -47,7 +47,7 @@ class Agent(AgentServiceServicer):
     numbers: list[int] = field(default_factory=list)
 
     def ReportEvent(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("event", to_report(request).event)
+        return self._hear("event", to_report(request))
 
     def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.numbers.append(request.number)

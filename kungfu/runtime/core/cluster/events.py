@@ -34,7 +34,6 @@ __all__ = [
     "LossReport",
     "PeerNoticed",
     "PeerProgressed",
-    "PeerReport",
     "PeersLost",
     "ProcessEnded",
     "ProgramDiffers",
@@ -209,14 +208,8 @@ Event = (
 )
 
 
+# Those that a peer reports to the agent that leads.
 ReportedEvent = PeerProgressed | SizeWanted | ViewStarted | PeersLost | PeerNoticed | ProgramExiting
-
-
-@dataclass(frozen=True)
-class PeerReport:
-    """An event that a peer reports to the agent that leads."""
-
-    event: ReportedEvent
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.service import AgentService
-from kungfu.runtime.core.cluster import PeerNoticed, PeerReport
+from kungfu.runtime.core.cluster import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_report
@@ -55,7 +55,7 @@ def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_pa
     journal = Journal(tmp_path)
     peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
-        lambda: peers.ReportEvent(from_report(PeerReport(PeerNoticed(5))), Call()),
+        lambda: peers.ReportEvent(from_report(PeerNoticed(5)), Call()),
         lambda: peers.ReportFinished(
             pb.TrainingFinished(peer=5, summary=from_fields({"steps": 0, "traces": 0})), Call()
         ),
