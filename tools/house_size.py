@@ -27,9 +27,9 @@ from rich.table import Column, Table
 # The files of the walk are the modules of these packages that name one, imports and `View` aside.
 WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.PrepareRequest SizeWanted Starting Spawn
     pb.PeerStart PeerProgressed OfferJoiners Prepared pb.PreparedPeers pb.RescaleRequest pb.BarrierReply ViewEntry
-    pb.Admission PeerState BarrierResult View"""
+    pb.Hello pb.Admission PeerState BarrierResult View"""
 WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.Asked pb.Resize pb.JoinerOffer
-    pb.SizeWanted pb.Spawn"""
+    pb.SizeWanted pb.Spawn pb.PeerProgressed pb.PeerReport"""
 WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/")
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")

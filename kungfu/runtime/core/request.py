@@ -287,18 +287,21 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
     """
     let_go = outside.what if outside is not None and isinstance(outside.what, Leave) else None
     match one.what:
-        # Peers are let go from outside, or moved to a host: a size would bring others in their place, or to that host.
-        case Resize() if let_go is not None and (let_go.host is not None or let_go.when == "now"):
-            return outside
-        # Of two sizes, batches, rates or contents of a value one wins; training that ends needs no other size.
-        case Resize() | SetBatch() | SetRate() | SetValue():
-            return first if first is not one else stop if isinstance(one.what, Resize) else None
-        # New processes can be asked for on one host at a time; nobody comes to training that ends.
-        case Leave(when="replaced"):
+        case Resize():
+            # Peers are let go from outside, or moved to a host: a size would bring others in their place, or there.
+            if let_go is not None and (let_go.host is not None or let_go.when == "now"):
+                return outside
+            # Of two sizes one wins; training that ends needs no other size.
+            return first if first is not one else stop
+        # Of two batches, rates or contents of a value one wins.
+        case SetBatch() | SetRate() | SetValue():
+            return first if first is not one else None
+        case Leave(when=when):
+            # New processes can be asked for on one host at a time; nobody comes to training that ends.
             elsewhere = outside if let_go is not None and let_go.host is not None and one is not outside else None
-            return elsewhere or stop
-        # Any number of others can be carried out together.
-        case _:
+            return elsewhere or stop if when == "replaced" else None
+        # Any number of these can be carried out together.
+        case SaveCheckpoint() | StopTraining() | ScaleOut() | Migrate() | Profile() | Retry():
             return None
 
 

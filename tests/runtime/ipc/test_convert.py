@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
+from kungfu.runtime.core import request
 from kungfu.runtime.core.cluster import (
     LossReport,
     PeerNoticed,
@@ -173,11 +176,17 @@ def test_a_request_of_a_newer_version_is_refused_with_what_to_do() -> None:
         convert.to_asked(newer)
 
 
-def test_every_request_has_one_row_of_the_codec_and_a_row_in_words() -> None:
+def test_every_request_has_one_row_of_the_codec_of_merge_and_in_words() -> None:
     """A new kind of request is added in core/request.py and in messages.proto, and nowhere else to travel."""
     carried = {field.message_type.name for field in pb.Asked.DESCRIPTOR.oneofs_by_name["what"].fields}
     assert carried == {kind.__name__ for kind in get_args(Request)}
-    assert {kind.__name__ for kind in get_args(get_type_hints(Asked)["what"])} - carried == {"SetValue"}
+    kinds = {kind.__name__ for kind in get_args(get_type_hints(Asked)["what"])}
+    assert kinds - carried == {"SetValue"}
+    tree = ast.parse(Path(request.__file__).read_text())
+    functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+    for name in ("_superseding", "in_words"):
+        matched = [ast.unparse(one.cls) for one in ast.walk(functions[name]) if isinstance(one, ast.MatchClass)]
+        assert sorted(matched) == sorted(kinds), f"{name} matches each kind once"
 
 
 def test_a_request_that_names_no_batch_keeps_that_of_the_whole_job() -> None:
