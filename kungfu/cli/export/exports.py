@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
-from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.export.tensorboard import check_installed, tensorboard_process
 from kungfu.cli.hosting import Hosting
-from kungfu.cli.page.command import page_program
+from kungfu.cli.page.command import page_process
 
 if TYPE_CHECKING:
     from kungfu.runtime.agent.record.recorder import RecordListener
@@ -113,7 +112,7 @@ def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) ->
         if (target := exports.tensorboard_run(record)) is not None:
             opened.enter_context(tensorboard_process(record, target, tell=tell))
         if exports.page is not None:
-            opened.enter_context(SideProcess(page_program(record, exports.page), tell=tell))
+            opened.enter_context(page_process(record, exports.page, tell=tell))
         if exports.metrics is not None:
             from kungfu.cli.export.prometheus import PrometheusMetrics  # another one than jobs without metrics load
 

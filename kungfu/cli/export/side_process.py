@@ -13,20 +13,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import kungfu
 
-__all__ = ["SideProcess", "SideProgram", "begin_beside", "job_ends"]
+__all__ = ["SideProcess", "begin_beside", "job_ends"]
 
 # Training is not to wait for a processor that draws curves.
 _NICENESS = 10
 
 
-@dataclass(frozen=True)
-class SideProgram:
-    """What such a process runs.
+class SideProcess:
+    """One such process; a context, whose end is that of the job.
 
     Args:
         name: Stands before each of its remarks.
@@ -34,43 +32,31 @@ class SideProgram:
         arguments: Its arguments.
         subject: What stops where it ends before the job, in words.
         end_within_s: How long it may take after the end of the job.
+        tell: Takes remarks for people, from another thread.
         late: What is told where it takes longer; empty for nothing.
     """
 
-    name: str
-    module: str
-    arguments: Sequence[str]
-    subject: str
-    end_within_s: float
-    late: str = ""
-
-
-class SideProcess:
-    """One such process; a context, whose end is that of the job.
-
-    Args:
-        program: What it runs.
-        tell: Takes remarks for people, from another thread.
-    """
-
-    def __init__(self, program: SideProgram, *, tell: Callable[[str], None]) -> None:
-        self._program, self._tell = program, tell
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], *, subject: str, end_within_s: float,
+        tell: Callable[[str], None], late: str = "",
+    ) -> None:  # fmt: skip
+        self._name, self._command, self._subject = name, (module, *arguments), subject
+        self._end_within_s, self._late, self._tell = end_within_s, late, tell
         self._process: subprocess.Popen[str] | None = None
-        self._listener = threading.Thread(target=self._listen, name=f"kungfu-{program.name}", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name=f"kungfu-{name}", daemon=True)
 
     def __enter__(self) -> SideProcess:
-        program = self._program
         # Its module is this installation's, whatever the directory in which the user has started the job.
         path = os.pathsep.join(filter(None, [str(Path(kungfu.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]))
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", program.module, *program.arguments],
+                [sys.executable, "-P", "-m", *self._command],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                 env={**os.environ, "PYTHONPATH": path}, process_group=0,
             )  # fmt: skip
         # No memory or no process is left: the job matters more.
         except OSError as error:
-            self._tell(f"{program.name}: no process could be started ({error.strerror}); training goes on without")
+            self._tell(f"{self._name}: no process could be started ({error.strerror}); training goes on without")
             return self
         self._listener.start()
         return self
@@ -82,12 +68,12 @@ class SideProcess:
         assert process.stdin is not None
         process.stdin.close()
         try:
-            process.wait(self._program.end_within_s)
+            process.wait(self._end_within_s)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            if self._program.late:
-                self._tell(f"{self._program.name}: {self._program.late}")
+            if self._late:
+                self._tell(f"{self._name}: {self._late}")
         self._listener.join(1.0)
         assert process.stdout is not None
         process.stdout.close()
@@ -96,14 +82,14 @@ class SideProcess:
         """Passes the remarks of the process on; one that ends by itself is told, with what it said last."""
         assert self._process is not None
         assert self._process.stdout is not None
-        program, last = self._program, ""
+        last = ""
         for line in self._process.stdout:
             last = line.strip() or last
             if not line.startswith((" ", "Traceback")):
-                self._tell(f"{program.name}: {line.strip()}")
+                self._tell(f"{self._name}: {line.strip()}")
         if self._process.wait() != 0:
             why = last or "its process was killed"
-            self._tell(f"{program.name}: {program.subject} ends here ({why}); training goes on")
+            self._tell(f"{self._name}: {self._subject} ends here ({why}); training goes on")
 
 
 # ---- inside the process ----------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from kungfu.cli.export.side_process import SideProcess, SideProgram
+from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.run_folder import check_record
 from kungfu.errors import UsageError
 
@@ -33,11 +33,10 @@ def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], Non
         target: The folder of the run in TensorBoard.
         tell: Takes remarks for people, from another thread.
     """
-    program = SideProgram(
-        "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target),
+    return SideProcess(
+        "TensorBoard", _WRITER, (str(record.absolute()), str(target.absolute())), subject=str(target), tell=tell,
         end_within_s=_END_WITHIN_S, late=f"{target} was not written to its end within {_END_WITHIN_S:.0f} s",
     )  # fmt: skip
-    return SideProcess(program, tell=tell)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,25 +5,26 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from kungfu.cli.export.listen_address import ListenAddress, listening, parse_address
-from kungfu.cli.export.side_process import SideProgram
+from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.run_folder import add_run_folder, check_record, newest_run
 from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import read_job_file
 
-__all__ = ["add_arguments", "page_program", "run"]
+__all__ = ["add_arguments", "page_process", "run"]
 
 _SERVER = "kungfu.cli.page.server"
 # After the end of a job, for the last update of its page.
 _END_WITHIN_S = 10.0
 
 
-def page_program(record: Path, address: ListenAddress) -> SideProgram:
-    """What serves the page of a job while it runs."""
-    arguments = (str(record.absolute()), address.host, str(address.port))
-    return SideProgram("page", _SERVER, arguments, subject=f"the page at {address}", end_within_s=_END_WITHIN_S)
+def page_process(record: Path, address: ListenAddress, *, tell: Callable[[str], None]) -> SideProcess:
+    """The process that serves the page of a job while it runs, as `tensorboard_process` writes it for TensorBoard."""
+    arguments, subject = (str(record.absolute()), address.host, str(address.port)), f"the page at {address}"
+    return SideProcess("page", _SERVER, arguments, subject=subject, tell=tell, end_within_s=_END_WITHIN_S)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from kungfu.cli.export.listen_address import ListenAddress, is_known
-from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.main import main
-from kungfu.cli.page.command import page_program
+from kungfu.cli.page.command import page_process
 from kungfu.cli.page.server import url_of
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
@@ -69,14 +68,14 @@ def test_a_page_for_others_is_known_by_the_names_of_its_machine_and_by_no_other(
 def test_beside_a_job_a_page_says_where_it_is_and_ends_with_it_and_not_by_a_signal(tmp_path: Path) -> None:
     written(tmp_path, GROWN, metrics=[measured(1)])
     told = list[str]()
-    with SideProcess(page_program(tmp_path, ListenAddress("127.0.0.1", 0)), tell=told.append):
+    with page_process(tmp_path, ListenAddress("127.0.0.1", 0), tell=told.append):
         awaited(lambda: told, what="its address", deadline_s=120.0)
         address = re.fullmatch(r"page: (http://127\.0\.0\.1:(\d+)/)", told[0])
         assert address
         with urllib.request.urlopen(address[1], timeout=60) as answer:
             assert b'<h1 id="title">' in answer.read()
         taken: list[str] = []
-        with SideProcess(page_program(tmp_path, ListenAddress("127.0.0.1", int(address[2]))), tell=taken.append):
+        with page_process(tmp_path, ListenAddress("127.0.0.1", int(address[2])), tell=taken.append):
             awaited(lambda: taken, what="its remark", deadline_s=120.0)
         place = f"127.0.0.1:{address[2]}"
         assert taken == [f"page: no page is served at {place} (Address already in use); training goes on without it"]
