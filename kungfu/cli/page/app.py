@@ -88,7 +88,8 @@ class PageApp:
         self, feed: PageFeed, control: JobControl, *, is_known: Callable[[Sequence[str]], bool], limits: PageLimits
     ) -> None:
         self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
-        self._files = _StaticFiles()
+        paths = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
+        self._files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
         self._waking: Waking | None = None
         self._asking = asyncio.Semaphore(_MOST_ASKED)
         self._app: ASGIApp = Starlette(
@@ -126,7 +127,16 @@ class PageApp:
     # ---- what is shown -----------------------------------------------------------------------------------------------
 
     async def _file(self, request: Request) -> Response:
-        return self._files.response(request.path_params.get("name", "index.html"), request)
+        """A file of the page, or that a browser has it already; 404 for any other name, so that none leads outside."""
+        file = self._files.get(request.path_params.get("name", "index.html"))
+        if file is None:
+            return _no_such_page(request)
+        content, kind, tag = file
+        # Asked about each time: another version of kungfu may serve another page at this port.
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type=kind, headers=headers)
 
     async def _whole(self, request: Request) -> Response:
         """The whole as one object, for programs; waits until the record was looked at."""
@@ -224,37 +234,7 @@ def _is_of_this_site(request: Request) -> bool:
     return origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
 
 
-# ---- the files of the page -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _File:
-    """A file in memory, with what names its content."""
-
-    content: bytes
-    kind: str
-    tag: str
-
-
-class _StaticFiles:
-    """The files by their paths; a path that is not among them is none, so that no path leads outside."""
-
-    def __init__(self) -> None:
-        paths = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
-        self._files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
-
-    def response(self, name: str, request: Request) -> Response:
-        """A file, or that a browser has it already; 404 for any other name."""
-        file = self._files.get(name)
-        if file is None:
-            return _no_such_page(request)
-        # Asked about each time: another version of kungfu may serve another page at this port.
-        headers = {"etag": file.tag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == file.tag:
-            return Response(status_code=304, headers=headers)
-        return Response(file.content, media_type=file.kind, headers=headers)
-
-
-def _read(path: Path) -> _File:
+def _read(path: Path) -> tuple[bytes, str, str]:
+    """A file in memory: its content, its kind, and a tag that names the content."""
     content = path.read_bytes()
-    return _File(content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"')
+    return content, _TYPES[path.suffix], f'"{hashlib.sha256(content).hexdigest()[:16]}"'
