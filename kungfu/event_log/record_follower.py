@@ -22,9 +22,6 @@ class NewRecords:
     events: tuple[AnyEvent, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
 
-    def __bool__(self) -> bool:
-        return bool(self.events or self.rows)
-
 
 class RecordFollower:
     """Reads a record as far as it is written, again and again.

@@ -9,22 +9,22 @@ import pytest
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent
-from kungfu.event_log.record_follower import RecordFollower
+from kungfu.event_log.record_follower import NewRecords, RecordFollower
 from tests.cli.recorded import GROWN, measured, written
 
 
 def test_only_what_is_new_is_given_and_a_half_written_line_waits_for_its_end(tmp_path: Path) -> None:
     follower = RecordFollower(tmp_path)
-    assert not follower.take(), "the run has made no file yet"
+    assert follower.take() == NewRecords(), "the run has made no file yet"
     written(tmp_path, GROWN[:2], metrics=[measured(1)])
     first = follower.take()
     assert (first.events, [row["step"] for row in first.rows]) == (GROWN[:2], [1])
-    assert not follower.take()
+    assert follower.take() == NewRecords()
     line = event_to_line(GROWN[2])
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write(line[:20])
         file.flush()
-        assert not follower.take()
+        assert follower.take() == NewRecords()
         file.write(line[20:] + "\n")
     assert follower.take().events == (GROWN[2],)
     assert follower.damaged == 0

@@ -18,7 +18,7 @@ from kungfu.errors import UsageError
 from kungfu.event_log.job import fold
 from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import RequestState
-from kungfu.runtime.job_api.client import JobClient, JobOver, connected
+from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 __all__ = ["exit_code", "submit_and_report", "submit_and_wait"]
@@ -62,7 +62,7 @@ def submit_and_wait(
         first = progress = job.submit(request)
         try:
             while first.state == "accepted" and progress.state == "accepted" and clock() < deadline:
-                live.update(_meanwhile(progress, job))
+                live.update(f"{progress.words}, {duration(progress.seconds)}: {_at_work(job.status())}")
                 pause(_LOOK_EVERY_S)
                 progress = job.progress(request.id)
         except JobOver as over:
@@ -86,11 +86,6 @@ def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
         return progress
     state = cast(RequestState, told.state)
     return replace(progress, state=state, reason=told.reason, view=told.view, seconds=told.seconds)
-
-
-def _meanwhile(progress: RequestProgress, job: JobClient) -> str:
-    status = job.status()
-    return f"{progress.words}, {duration(progress.seconds)}: {_at_work(status)}"
 
 
 def _at_work(status: JobStatus) -> str:

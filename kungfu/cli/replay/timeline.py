@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from msgspec import structs
@@ -11,7 +12,7 @@ from kungfu.cli.report.decisions import reasons
 from kungfu.cli.report.one_line import one_line
 from kungfu.cli.report.values import counted, figure
 from kungfu.compiler import FiredRule
-from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate, Stop
+from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import Action
 from kungfu.event_log.events import (
     CalledEvent,
@@ -86,13 +87,7 @@ def action_of(action: Action) -> str:
     >>> action_of(Stop())
     'stop'
     """
-    return _NAMES[type(action)]
-
-
-_NAMES: Mapping[type, str] = {
-    Rescale: "rescale", SetGlobalBatchSize: "set_global_batch_size", SetLearningRate: "set_learning_rate",
-    Stop: "stop", Call: "call", Evict: "evict", Replace: "replace", Checkpoint: "checkpoint",
-}  # fmt: skip
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(action).__name__).lower()
 
 
 def _asked(decision: FiredRule) -> str:

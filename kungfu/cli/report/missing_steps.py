@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from kungfu.cli.report.metrics import Row, rows_in_order
 from kungfu.cli.report.values import finite_number
@@ -29,45 +28,37 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
     """
     recovered = {event.step for event in events if isinstance(event, RecoveredEvent)}
     return [
-        f"{_named(gap.first, gap.last)} not in metrics.jsonl"
-        f"{_why(gap, recovered) or _unwritten(events, gap.before, gap.after)}"
-        for gap in _gaps(events, metrics, recovered)
+        f"{_named(first, last)} not in metrics.jsonl{_why(first, last, recovered) or _unwritten(events, before, after)}"
+        for first, last, before, after in _gaps(events, metrics, recovered)
     ]
 
 
-@dataclass(frozen=True)
-class _Gap:
-    """Steps that are missing, the time at which the one before them was told, and that of the one after them."""
-
-    first: int
-    last: int
-    before: float | None
-    after: float | None
-
-
-def _gaps(events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]) -> Iterator[_Gap]:
+def _gaps(
+    events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
+) -> Iterator[tuple[int, int, float | None, float | None]]:
+    """First and last of steps that are missing, and the times at which the ones before and after them were told."""
     newest, told_at = None, None
     for step, row in rows_in_order(metrics):
         at = finite_number(row.get("time"))
         if newest is not None and step > newest + 1:
-            yield _Gap(newest + 1, int(step) - 1, told_at, at)
+            yield newest + 1, int(step) - 1, told_at, at
         newest, told_at = int(step), at
     # Nothing was measured.
     if newest is None:
         return
     last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
     if last > newest:
-        yield _Gap(newest + 1, last, told_at, None)
+        yield newest + 1, last, told_at, None
 
 
 def _named(first: int, last: int) -> str:
     return f"step {first} is" if first == last else f"steps {first} to {last} are"
 
 
-def _why(gap: _Gap, recovered: Collection[int]) -> str:
+def _why(first: int, last: int, recovered: Collection[int]) -> str:
     """Survivors go on from the last of these steps, or from the one before it, which is done once more."""
-    lost = any(gap.first <= step <= gap.last or step == gap.last - 1 for step in recovered)
-    them = "it" if gap.first == gap.last else "them"
+    lost = any(first <= step <= last or step == last - 1 for step in recovered)
+    them = "it" if first == last else "them"
     return f": rank 0 was lost before it told of {them}" if lost else ""
 
 
