@@ -84,6 +84,7 @@ def replayed_in_words(decision: FiredRule) -> str:
 def action_of(action: Action) -> str:
     """The name under which a policy asks for an action.
 
+    >>> from kungfu.control import Stop
     >>> action_of(Stop())
     'stop'
     """
