@@ -11,6 +11,7 @@ __all__ = [
     "EndedEvent",
     "FailedEvent",
     "GapEvent",
+    "HostEvent",
     "HostJoinedEvent",
     "HostLeftEvent",
     "HostLostEvent",
@@ -76,43 +77,40 @@ class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
     code: int
 
 
-class HostJoinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="host"):
-    """A host is in the job; ``pid`` is that of its agent."""
+class HostEvent(LoggedEvent, frozen=True, kw_only=True):
+    """Something about one host."""
 
     host: int
     name: str
+
+
+class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):
+    """A host is in the job; ``pid`` is that of its agent."""
+
     pid: int
 
 
-class HostNoticedEvent(LoggedEvent, frozen=True, kw_only=True, tag="host noticed"):
+class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed"):
     """A host will be taken away: its agent got this signal."""
 
-    host: int
-    name: str
     signal: str
 
 
-class HostLeftEvent(LoggedEvent, frozen=True, kw_only=True, tag="host left"):
+class HostLeftEvent(HostEvent, frozen=True, kw_only=True, tag="host left"):
     """A host has left the job, in good order."""
 
-    host: int
-    name: str
     why: str
 
 
-class HostLostEvent(LoggedEvent, frozen=True, kw_only=True, tag="host lost"):
+class HostLostEvent(HostEvent, frozen=True, kw_only=True, tag="host lost"):
     """A host is given up, with its peers."""
 
-    host: int
-    name: str
     why: str
 
 
-class LeaderEvent(LoggedEvent, frozen=True, kw_only=True, tag="head"):
+class LeaderEvent(HostEvent, frozen=True, kw_only=True, tag="head"):
     """The agent of this host has been elected, and leads the job from now on."""
 
-    host: int
-    name: str
     term: int
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "NoticedEvent",
     "OfferedEvent",
     "PeerEndedEvent",
+    "PeerEvent",
     "Percentiles",
     "PhaseEvent",
     "ProgramEndedEvent",
@@ -41,10 +42,15 @@ __all__ = [
 # ---- peers and views -------------------------------------------------------------------------------------------------
 
 
-class SpawnedEvent(LoggedEvent, frozen=True, kw_only=True, tag="spawned"):
-    """A peer's process was started; ``host`` only where there are several."""
+class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
+    """Something about one peer."""
 
     peer: int
+
+
+class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
+    """A peer's process was started; ``host`` only where there are several."""
+
     pid: int
     host: int | None = None
 
@@ -62,40 +68,34 @@ class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
     reason: str
 
 
-class DismissedEvent(LoggedEvent, frozen=True, kw_only=True, tag="dismissed"):
+class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
     """A peer's process is ended by its agent."""
 
-    peer: int
     reason: str
 
 
-class NoticedEvent(LoggedEvent, frozen=True, kw_only=True, tag="noticed"):
+class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
     """A peer was told by its platform that it will be taken away."""
 
-    peer: int
 
-
-class UnheardEvent(LoggedEvent, frozen=True, kw_only=True, tag="unheard"):
+class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
     """A message to a peer was not answered."""
 
-    peer: int
     error: str
 
 
-class PeerEndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="peer ended"):
+class PeerEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="peer ended"):
     """A peer's process has ended; ``how`` as in "exit code 0" or "killed by SIGKILL"."""
 
-    peer: int
     how: str
 
 
-class ProgramEndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="program ended"):
+class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended"):
     """A peer's program ends, or has left its training loop, while ``others`` peers train.
 
     ``how`` is "loop", "exit" or the kind of its exception.
     """
 
-    peer: int
     rank: int | None
     step: int
     others: int
@@ -103,10 +103,9 @@ class ProgramEndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="program end
     error: str
 
 
-class LostEvent(LoggedEvent, frozen=True, kw_only=True, tag="lost"):
+class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
     """A peer of the view is lost; ``error`` is what it said last."""
 
-    peer: int
     rank: int | None
     how: str
     error: str
@@ -143,24 +142,22 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     peers: tuple[int, ...]
 
 
-class CaughtUpEvent(LoggedEvent, frozen=True, kw_only=True, tag="caught up"):
+class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
     """A joiner has read ``batches`` of data that it has no use for, to come to where the others are.
 
     They trained meanwhile: it does so before it is ready.
     """
 
-    peer: int
     batches: int
     seconds: float
 
 
-class TookOverEvent(LoggedEvent, frozen=True, kw_only=True, tag="took over"):
+class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
     """A peer has read ``samples`` that others had trained on, to its place in a partition that it took over.
 
     The others waited for it meanwhile.
     """
 
-    peer: int
     samples: int
     seconds: float
 
@@ -175,14 +172,13 @@ class Percentiles(Struct, frozen=True, omit_defaults=True):
     max: float | None = None
 
 
-class FinishedEvent(LoggedEvent, frozen=True, kw_only=True, tag="finished"):
+class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
     """A peer's training is over; ``leaving``: by a decision, and the others go on.
 
     ``steps`` are those of the job, ``traces`` counts how often its step was compiled. ``phase`` is that which is over,
     of a program that may train again; 0 where it cannot.
     """
 
-    peer: int
     leaving: bool
     phase: int = 0
     steps: int

@@ -34,6 +34,7 @@ from kungfu.event_log.events import (
     FiniteAgainEvent,
     GapEvent,
     HeldEvent,
+    HostEvent,
     HostJoinedEvent,
     HostLeftEvent,
     HostLostEvent,
@@ -117,7 +118,7 @@ def _standby(event: StandbyEvent) -> str:
     return f"peers that join load TensorFlow when they start: {event.why}"
 
 
-def _host(event: HostJoinedEvent | HostNoticedEvent | HostLeftEvent | HostLostEvent | LeaderEvent) -> str:
+def _host(event: HostEvent) -> str:
     return f"host {figure(event.host)} ({event.name})"
 
 
