@@ -1,4 +1,4 @@
-"""Follows the record of a run while it grows: the events and the metrics that are new since the last look."""
+"""Follows the record of a run while it grows: what is new since the last look, and the job that it tells of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, event_in, row_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
 from kungfu.event_log.growing_file import GrowingFile
+from kungfu.event_log.job import Job
 
-__all__ = ["NewRecords", "RecordFollower"]
+__all__ = ["JobWatcher", "NewRecords", "RecordFollower"]
+
+_NEWEST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,35 @@ class RecordFollower:
             elif not isinstance(event, RecordEvent):
                 found.append(event)
         return found
+
+
+class JobWatcher:
+    """Follows the files of a job's folder as they grow.
+
+    Attributes:
+        folder: The folder.
+        job: The job at the last look.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> lines = '{"event": "record", "version": 2}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "events.jsonl").write_text(chr(10).join(lines))
+    ...     JobWatcher(Path(folder)).look().joiners
+    (0,)
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.job = folder, Job()
+        # Of the steps the newest one counts: those of a week need not be read.
+        self._record = RecordFollower(folder, newest_bytes=_NEWEST_BYTES)
+
+    def look(self) -> Job:
+        """The job by now. Raises ``UsageError`` for a record of another version."""
+        has_more = True
+        while has_more:
+            new, has_more = self._record.take(), self._record.has_more
+            for event in new.events:
+                self.job = self.job.after(event)
+            for row in new.rows:
+                self.job = self.job.after_step(row)
+        return self.job

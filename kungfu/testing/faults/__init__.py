@@ -1,8 +1,8 @@
 """A schedule of faults for a real job: written down, or drawn at random, and injected while the job trains."""
 
+from kungfu.event_log.record_follower import JobWatcher
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.inject import InjectedJob, Injection, InjectionLimits, inject
-from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.schedule import (
     Fault,
     SignalHosts,

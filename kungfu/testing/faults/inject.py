@@ -14,10 +14,10 @@ from typing import Protocol
 
 from kungfu.errors import KungfuError
 from kungfu.event_log.job import Job
+from kungfu.event_log.record_follower import JobWatcher
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.carry_out import carry_out, has_come, hit_peers, job_state, processes_of
 from kungfu.testing.faults.freezer import Freezer
-from kungfu.testing.faults.job_watcher import JobWatcher
 from kungfu.testing.faults.processes import why_out_of_reach
 from kungfu.testing.faults.schedule import (
     Fault,
