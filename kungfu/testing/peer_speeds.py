@@ -116,10 +116,7 @@ class SpeedSampler:
         """For each of these peers the time of its next step, as a multiple of the mean."""
         if not self.speeds.jitter:
             return [1.0] * len(peers)
-        for peer in peers:
-            if peer not in self.streams:
-                self.streams[peer] = _draws(self.speeds, peer)
-        return [next(self.streams[peer]) for peer in peers]
+        return [next(self.streams.setdefault(peer, _draws(self.speeds, peer))) for peer in peers]
 
 
 def _draws(speeds: PeerSpeeds, peer: int) -> Iterator[float]:

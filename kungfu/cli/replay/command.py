@@ -42,7 +42,7 @@ class _Replay:
         whose: Whether the run's own plan was replayed, or another one.
         replayed: The decisions of the replay.
         events: What happened in the run.
-        start: The first step that is shown.
+        rows: Both, step by step.
         forecast: What another plan would have cost on the whole job; ``None`` for the run's own.
     """
 
@@ -50,7 +50,7 @@ class _Replay:
     whose: Literal["the run's", "another"]
     replayed: Replayed
     events: Sequence[LoggedEvent]
-    start: int
+    rows: Sequence[TimelineRow]
     forecast: Forecast | None = None
 
     @property
@@ -80,12 +80,12 @@ def run(given: argparse.Namespace) -> int:
     replayed = replay(plan, trace, whose=whose, start=given.start)
     events = _events(given.folder)
     costs = forecast(plan, trace, events) if given.policy else None
-    told = _Replay(trace, whose, replayed, events, given.start, costs)
+    told = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
     if given.plot is not None:
         from kungfu.cli.replay.picture import draw_replay  # here: matplotlib takes a second to load
 
         target = given.folder / "replay.png" if given.plot == Path() else given.plot
-        draw_replay(trace, replayed.decisions, timeline(replayed.decisions, told.events, start=given.start), target)
+        draw_replay(trace, replayed.decisions, told.rows, target)
     if given.json:
         print(json.dumps(_as_json(told), allow_nan=False))
     else:
@@ -148,8 +148,7 @@ def _print(told: _Replay, console: Console) -> None:
     plan = "its own policies" if told.whose == "the run's" else "another policy"
     head = f"steps {steps[0].step} to {steps[-1].step} of {size}, {plan} replayed\n"
     console.print(Text(head, style="bold"), soft_wrap=True)
-    rows = timeline(told.replayed.decisions, told.events, start=told.start)
-    console.print(_table(rows) if rows else Text("no rule fired, and nothing was decided in the run"))
+    console.print(_table(told.rows) if told.rows else Text("no rule fired, and nothing was decided in the run"))
     for line in _verdict(told):
         console.print(line, soft_wrap=True)
     for part in forecast_as_text(told.forecast) if told.forecast else ():
