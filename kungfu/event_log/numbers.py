@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["NOT_FINITE", "as_float", "as_json", "as_whole"]
+__all__ = ["NOT_FINITE", "as_float", "as_json", "as_whole", "step_seconds"]
 
 NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -54,3 +54,13 @@ def as_whole(value: object) -> int | None:
     (3, None, None, None)
     """
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def step_seconds(figures: Mapping[str, Any]) -> float | None:
+    """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` where it was not timed.
+
+    >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
+    (0.5, None)
+    """
+    samples, speed = as_float(figures.get("batch")), as_float(figures.get("samples_per_s"))
+    return samples / speed if samples is not None and speed is not None and 0 < speed < math.inf else None

@@ -26,7 +26,7 @@ from kungfu.event_log.events import (
     RulesEvent,
 )
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_float
+from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.request_log import RequestState
 
 __all__ = ["PrometheusMetrics"]
@@ -137,11 +137,11 @@ class PrometheusMetrics(Collector):
 
     def status(self, fields: Mapping[str, Any]) -> None:
         """A step was measured."""
-        samples, speed, loss = (as_float(fields.get(name)) for name in ("batch", "samples_per_s", "loss"))
+        samples, loss = as_float(fields.get("batch")), as_float(fields.get("loss"))
         self._steps.inc()
         self._samples.inc(max(0.0, samples or 0.0))
-        if speed is not None and 0 < speed < math.inf:
-            self._step_s.observe((samples or 0.0) / speed)
+        if (seconds := step_seconds(fields)) is not None:
+            self._step_s.observe(seconds)
         if loss is not None and not math.isfinite(loss):
             self._not_finite.inc()
         with self._lock:

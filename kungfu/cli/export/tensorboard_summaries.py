@@ -16,7 +16,6 @@ A line of the metrics becomes one event of TensorBoard with all its numbers. Of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -43,7 +42,7 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 from kungfu.event_log.job import FIGURES_OF_JOB
-from kungfu.event_log.numbers import as_float, as_whole
+from kungfu.event_log.numbers import as_float, as_whole, step_seconds
 from kungfu.event_log.record_follower import NewRecords
 
 __all__ = ["SummaryMaker", "is_kept"]
@@ -126,10 +125,8 @@ def _numbers(row: Mapping[str, Any]) -> Scalars:
         if number is not None:
             group = "job" if name in FIGURES_OF_JOB or name == "learning_rate" else "signals"
             numbers[f"{group}/{name}"] = number
-    samples, speed = as_float(row.get("batch")), as_float(row.get("samples_per_s"))
-    # How long the step took, where that was measured.
-    if samples is not None and speed is not None and 0 < speed < math.inf:
-        numbers["job/step_s"] = samples / speed
+    if (seconds := step_seconds(row)) is not None:
+        numbers["job/step_s"] = seconds
     fractions = row.get("straggler_fractions")
     for peer, value in fractions.items() if isinstance(fractions, Mapping) else ():
         if (speed := as_float(value)) is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +20,7 @@ from kungfu.event_log.events import (
     UndefinedEvent,
 )
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_float, as_json
+from kungfu.event_log.numbers import as_float, as_json, step_seconds
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
@@ -53,7 +52,7 @@ class RecentMetrics:
             self._steps.clear()
         self._steps.append(fields)
         self.job = self.job.after_step(fields)
-        seconds = _seconds(fields)
+        seconds = step_seconds(fields)
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
@@ -70,7 +69,7 @@ class RecentMetrics:
         if not self._steps:
             return JobMetrics()
         newest = self._steps[-1]
-        timed = [(step["batch"], seconds) for step in self._steps if (seconds := _seconds(step)) is not None]
+        timed = [(step["batch"], seconds) for step in self._steps if (seconds := step_seconds(step)) is not None]
         total_s = sum(seconds for _, seconds in timed)
         return JobMetrics(
             newest.get("step"),
@@ -79,12 +78,6 @@ class RecentMetrics:
             as_float(newest.get("loss")),
             sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
         )
-
-
-def _seconds(fields: Fields) -> float | None:
-    """The seconds of a step, if its throughput was measured."""
-    speed = as_float(fields.get("samples_per_s"))
-    return fields["batch"] / speed if speed is not None and 0 < speed < math.inf else None
 
 
 def _trouble(event: LoggedEvent) -> str:
