@@ -81,7 +81,7 @@ def run_of_rows(
     batches, signals, lost_as = WholeBatches(), dict[str, None](), ""
     for step, row in rows_in_order(rows):
         signals.update((name, None) for name in row if name not in signals and _is_signal(name, row[name]))
-        figures.add(step, batches.figures(row))
+        figures.add(step, numbers_in({**row, "batch": batches.batch(row)}))
         told = row.get(FRACTIONS)
         speeds.add(step, numbers_in(told) if isinstance(told, Mapping) else {})
         what = not_finite(row.get("loss"))

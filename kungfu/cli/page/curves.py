@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kungfu.cli.report.step_groups import StepGroups, WholeBatches
-from kungfu.cli.report.values import finite_number
+from kungfu.cli.report.values import finite_number, number_or_nan
 from kungfu.event_log.numbers import as_whole
 
 __all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
@@ -43,9 +43,10 @@ class Curves:
             self.newest = {name: known for name, known in self.newest.items() if known[0] < step}
         self._step = step
         self._time = max(self._time, finite_number(row.get("time")) or 0.0)  # clocks are set
-        figures = {"time": self._time}
-        for name, number in self._batches.figures(row).items():
-            if name in ("time", "step") or (math.isnan(number) and name not in self._names):
+        figures, batch = {"time": self._time}, self._batches.batch(row)
+        for name, value in row.items():
+            number = None if name in ("time", "step") else batch if name == "batch" else number_or_nan(value)
+            if number is None or (math.isnan(number) and name not in self._names):
                 continue
             if name in self._names or self._has_room(name):
                 figures[name] = number

@@ -365,10 +365,6 @@ class WholeBatches:
         self._batch, self._epoch = -math.inf, object()
         self._is_left_out = False
 
-    def figures(self, row: Mapping[str, Any]) -> dict[str, float]:
-        """The numbers of a step as `numbers_in` gives them, but for a batch that is left out."""
-        return numbers_in({**row, "batch": self.batch(row)})
-
     def batch(self, row: Mapping[str, Any]) -> float | None:
         """The batch of a step; ``None`` where it is not known, or is the smaller one of an epoch's end."""
         batch, epoch = finite_number(row.get("batch")), row.get("epoch")
