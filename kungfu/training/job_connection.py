@@ -7,6 +7,7 @@ its own; the agent, the other peers and the all-reduce stay the same.
 from __future__ import annotations
 
 import atexit
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
@@ -14,11 +15,13 @@ from pathlib import Path
 
 from kungfu import native
 from kungfu.errors import UsageError
+from kungfu.event_log.events import LateEvent
 from kungfu.runtime.api import (
     Attachment,
     CheckpointSettings,
     Deadlines,
     ExitReport,
+    LateRanks,
     Limits,
     Manifest,
     Membership,
@@ -31,9 +34,10 @@ from kungfu.runtime.api import (
     read_settings,
 )
 from kungfu.training.checkpoint.snapshot import phase_file
-from kungfu.training.telemetry.late_peers import LatePeerMonitor
 
-__all__ = ["JobConnection", "connect"]
+__all__ = ["JobConnection", "connect", "watch_late_peers"]
+
+_LOOK_EVERY_S = 1.0
 
 
 class JobConnection:
@@ -85,11 +89,8 @@ class JobConnection:
         # The first use on a host compiles: that takes minutes where the processors are busy.
         with membership.on_the_way():
             native.prepare()
-        monitor = LatePeerMonitor(
-            self.attachment.late, partial(membership.record, "events"), steps=lambda: self.steps()
-        )
-        monitor.start()
-        atexit.register(monitor.stop)
+        tell = partial(membership.record, "events")
+        atexit.register(watch_late_peers(self.attachment.late, tell, steps=lambda: self.steps()))
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
@@ -196,3 +197,37 @@ def connect() -> JobConnection:
     if not _connections or _connections[0].settings != settings:
         _connections[:] = [JobConnection(settings)]
     return _connections[0]
+
+
+def watch_late_peers(
+    late: Callable[[], LateRanks | None], tell: Callable[[LateEvent], None], *, steps: Callable[[], int]
+) -> Callable[[], None]:
+    """Tells of peers that are late while the others still wait, before the deadline ends the wait.
+
+    A thread looks every second whether the attachment waits for somebody, which gives each wait once, when it has
+    lasted long enough to be told. It is a daemon: where nobody ends it, it does not keep the program from ending.
+
+    Args:
+        late: The attachment's: the ranks that are waited for, ``None`` where nobody is.
+        tell: Takes the event.
+        steps: Gives the number of steps done so far.
+
+    Returns:
+        Ends the thread, after a look that is under way; nothing is told from then on.
+    """
+    stopped = threading.Event()
+
+    def look() -> None:
+        while not stopped.wait(_LOOK_EVERY_S):
+            if (found := late()) is not None:
+                waited_s = round(found.waited_s, 3)
+                tell(LateEvent(ranks=tuple(found.ranks), where=found.tag, step=steps(), waited_s=waited_s))
+
+    thread = threading.Thread(target=look, name="kungfu-late-peers", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        stopped.set()
+        thread.join()
+
+    return stop
