@@ -1,19 +1,19 @@
-"""A ``tf.data.Dataset`` under ``fit``: every peer reads it, and takes its slice of each batch."""
+"""A ``tf.data.Dataset`` or a Python generator under ``fit``: every peer reads it, and takes its slice of each batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, symbolic
-from kungfu.training.data import BatchPlan
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, epochs_of, of_stream
 from kungfu.training.data.checksums import samples_checksum
-from kungfu.training.data.stream import Stream, StreamSampler
+from kungfu.training.data.stream import Stream
 
-__all__ = ["of_dataset"]
+__all__ = ["of_dataset", "of_generator"]
 
 
 def of_dataset(given: Mapping[str, Any]) -> FitData:
@@ -26,7 +26,6 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
         Without ``steps_per_epoch`` it is looked through once before training, to know its samples.
     """
     dataset, steps = given["x"], given["steps_per_epoch"]
-    epochs = max(0, given["epochs"] - given["initial_epoch"])
     _refuse_elements(dataset)
     batch_format = BatchFormat("a tf.data.Dataset", given["class_weight"])
 
@@ -36,7 +35,7 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
     def checksum(batch: Any) -> int:
         return samples_checksum(batch_format.as_given(batch))
 
-    first, samples = _looked_through(batches(), dataset, steps=steps, epochs=epochs)
+    first, samples = _looked_through(batches(), dataset, steps=steps, epochs=epochs_of(given))
     source = Stream(
         lambda reading, at: (0, batches()),
         samples=samples,
@@ -44,8 +43,43 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
         what="the tf.data.Dataset that model.fit() was given",
         checksum=checksum,
     )
-    plan = BatchPlan(source, StreamSampler(samples), min(count_of(first), samples), epochs)
-    return FitData(plan, {"seed": -1, "first_batch": checksum(first)}, tf.nest.map_structure(symbolic, first))
+    return of_stream(source, first, given, checksum=checksum(first))
+
+
+def of_generator(given: Mapping[str, Any]) -> FitData:
+    """A generator's batches are those of the job at its start.
+
+    One reading goes on over the epochs, as a generator can be read once. What peers know of it beforehand is its first
+    batch: ``steps_per_epoch`` times the samples of that one make an epoch, whatever the later batches hold.
+
+    Args:
+        given: The arguments of ``fit``.
+
+    Cost:
+        A peer that joins reads all that the others have read so far.
+
+    Raises:
+        UsageError: Nobody says how many steps an epoch has, or it gives nothing that is a batch.
+    """
+    generator, steps = given["x"], given["steps_per_epoch"]
+    if not isinstance(steps, int) or steps < 1:
+        raise UsageError(
+            f"model.fit(steps_per_epoch={steps!r}) with a generator under kungfu-run: it does not tell how many "
+            "batches an epoch has, and can be read once only; say steps_per_epoch, an integer of at least 1"
+        )
+    batch_format = BatchFormat("a generator")
+    batches = map(batch_format.standard, generator)
+    first = next(batches, None)
+    if first is None:
+        raise UsageError("model.fit() was given a generator that gives no batch")
+
+    def read(reading: int, at: int) -> tuple[int, Iterator[Any]]:
+        return 0, chain([first], batches)
+
+    samples = steps * count_of(first)
+    what = "the generator that model.fit() was given"
+    source = Stream(read, samples=samples, is_endless=True, what=what, checksum=samples_checksum)
+    return of_stream(source, first, given, checksum=samples_checksum(first))
 
 
 def _refuse_elements(dataset: Any) -> None:

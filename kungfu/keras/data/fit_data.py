@@ -16,13 +16,15 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.data import BatchPlan
-from kungfu.training.data.stream import Stream
+from kungfu.training.data.stream import Stream, StreamSampler
 
 __all__ = [
     "BatchFormat",
     "FitData",
     "class_weights",
     "count_of",
+    "epochs_of",
+    "of_stream",
     "symbolic",
 ]
 
@@ -69,6 +71,17 @@ class FitData:
                 "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "
                 "change samples at random into the model and not into map(), or give arrays, which are shared by index"
             )
+
+
+def epochs_of(given: Mapping[str, Any]) -> int:
+    """The epochs that a call of ``fit`` trains."""
+    return max(0, given["epochs"] - given["initial_epoch"])
+
+
+def of_stream(source: Stream, first: Any, given: Mapping[str, Any], *, checksum: int, seed: int = -1) -> FitData:
+    """Batches that are read one after the other, of which ``first``, and its checksum, are known."""
+    plan = BatchPlan(source, StreamSampler(source.samples), min(count_of(first), source.samples), epochs_of(given))
+    return FitData(plan, {"seed": seed, "first_batch": checksum}, tf.nest.map_structure(symbolic, first))
 
 
 class BatchFormat:

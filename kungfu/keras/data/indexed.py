@@ -12,7 +12,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, epochs_of, symbolic
 from kungfu.runtime.api import shuffled
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.partition_sampler import SequentialSource
@@ -46,8 +46,7 @@ def of_source(source: SampleSource, batch: Any, given: Mapping[str, Any], *, see
         raise UsageError("model.fit(steps_per_epoch=...) with kf.data.partitions: an epoch is a pass over all of them")
     else:
         sampler = make_sampler(order, "keep")
-    epochs = max(0, given["epochs"] - given["initial_epoch"])
-    plan = BatchPlan(source, sampler, batch_size, epochs)
+    plan = BatchPlan(source, sampler, batch_size, epochs_of(given))
     return FitData(plan, {"seed": -1 if order is None else order}, tf.nest.map_structure(symbolic, batch))
 
 

@@ -17,14 +17,12 @@ from itertools import count, islice
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, symbolic
+from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, of_stream
 from kungfu.runtime.api import shuffled
-from kungfu.training.data import BatchPlan
 from kungfu.training.data.checksums import checksum
-from kungfu.training.data.stream import Stream, StreamSampler
+from kungfu.training.data.stream import Stream
 
 __all__ = ["IndexedBatches", "of_py_dataset"]
 
@@ -67,10 +65,8 @@ def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
         can_seek=True,
         checksum=targets_checksum,
     )
-    epochs = max(0, given["epochs"] - given["initial_epoch"])
-    plan = BatchPlan(source, StreamSampler(source.samples), min(batches.batch_size, source.samples), epochs)
-    described = {"seed": -1 if order is None else order, "first_batch": targets_checksum(batches.first)}
-    return FitData(plan, described, tf.nest.map_structure(symbolic, batches.first))
+    seed = -1 if order is None else order
+    return of_stream(source, batches.first, given, checksum=targets_checksum(batches.first), seed=seed)
 
 
 def _number_of_batches(dataset: Any, name: str) -> int | None:
