@@ -76,14 +76,6 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class _Comparison:
-    """Whether each of several sizes passes or fails against another one; where neither holds it is open."""
-
-    passes: Signal
-    fails: Signal
-
-
-@dataclass(frozen=True)
 class _Verdict:
     """What all smaller sizes say about a size, or all larger ones about going there.
 
@@ -126,15 +118,17 @@ class _Measured:
         """All entries."""
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
-    def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> _Comparison:
-        """Whether the peers of `more` beyond those of `fewer` are worth it.
+    def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
+        """Whether it passes, and whether it fails, that the peers of `more` beyond those of `fewer` are worth it.
+
+        Where neither holds it is open.
 
         The error of the advantage follows from those of both means, by its slope in each. What float32 rounds away is
         no gain, and without noise what is equal fails.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
-        return _Comparison((gain > margin) & (gain > rounding), gain <= rounding - margin)
+        return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
         """The advantage of `more`, its standard error, and what float32 may have rounded away of it."""
@@ -148,8 +142,7 @@ class _Measured:
     def fails_by_itself(self, unit: int) -> Signal:
         """Of each entry, whether it fails against the one that is a unit smaller."""
         before = self.sizes - unit
-        fewer = SizeEstimate(cast(before, "float32"), self.table.mean[before], self.table.standard_error[before])
-        return self.known & self.known[before] & (before > 0) & self.compare(fewer, self.all()).fails
+        return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
         """By the nearest smaller size that decides; one within reach that says no is enough.
@@ -158,8 +151,7 @@ class _Measured:
         """
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
-        found = self.compare(self.all(), self.at(size))
-        passes, fails = below & found.passes, below & found.fails
+        passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))
         nearest = argmax(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         near = fails & (self.sizes >= size - reach)
         if look_ahead:
@@ -174,8 +166,7 @@ class _Measured:
     def above(self, size: Signal) -> _Verdict:
         """What the nearest larger size that decides says about going there."""
         above = self.known & (self.sizes > size) & self.known[size]
-        found = self.compare(self.at(size), self.all())
-        passes, fails = above & found.passes, above & found.fails
+        passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
         return _Verdict(any_of(above), passes[nearest], fails[nearest], nearest)
 
@@ -240,7 +231,8 @@ def hill_climb(
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.1 and figure 3.
     """
     _check(unit=unit, min_peers=min_peers, max_peers=max_peers, look_ahead=look_ahead)
-    _check_samples(min_samples, max_samples)
+    if not 2 <= min_samples <= max_samples:
+        raise PolicyError(f"{min_samples=}, {max_samples=}: takes 2 <= min_samples <= max_samples")
     fewest, most = maximum(Source("min_size"), min_peers), minimum(Source("max_size"), max_peers)
     wanted = _next_size(
         _Measured(advantage, table, min_samples), unit=unit, fewest=fewest, most=most, look_ahead=look_ahead,
@@ -379,8 +371,3 @@ def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> Non
         )
     if not is_whole_number(look_ahead, least=0):
         raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")
-
-
-def _check_samples(least: int, most: int) -> None:
-    if not 2 <= least <= most:
-        raise PolicyError(f"min_samples={least!r}, max_samples={most!r}: takes 2 <= min_samples <= max_samples")
