@@ -49,7 +49,7 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     training = TrainingSignals(job=job)
     built = [(policy.name, policy.build(training)) for policy in checked_policies(policies)]
     check(built, job=job)
-    every = _distinct(_rate_limited(rule) for _, group in built for rule in group)
+    every = _distinct(rate_limited(rule) for _, group in built for rule in group)
     rules = _distinct(_budgeted((one for one in every if one.trigger.event == "step"), budget=budget))
     on_rescale = tuple(one for one in every if one.trigger.event == "rescale")
     signals = tuple(signal for rule in rules for signal in rule.roots)
@@ -58,11 +58,6 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
     watched = _watched(signals, shared=shared)
     plan = schedule(planned, watched=watched, straggler_fractions=_straggler_fractions(signals, shared=shared))
     return replace(plan, on_rescale=tuple(_rewired(rule, shared=shared) for rule in on_rescale))
-
-
-def _rate_limited(rule: Rule) -> Rule:
-    with attributed_to(rule.origin):
-        return rate_limited(rule)
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:

@@ -34,7 +34,7 @@ from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
 from kungfu.signal.gate import period_of
 from kungfu.signal.operation import SCALAR, SignalType
-from kungfu.signal.source_location import location_of_caller
+from kungfu.signal.source_location import attributed_to, location_of_caller
 from kungfu.signal.whole_number import is_whole_number
 
 if TYPE_CHECKING:
@@ -158,10 +158,11 @@ def rate_limited(rule: Rule) -> Rule:
     target = target_of(action)
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
     # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
-    if target is not None and (isinstance(action, SetLearningRate) or rule.mode == "shadow"):
-        fires = once_each(rule.fires, target=target, gate=gate, cooldown=pause, once_per_barrier=once)
-    else:
-        fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once)
+    with attributed_to(rule.origin):
+        if target is not None and (isinstance(action, SetLearningRate) or rule.mode == "shadow"):
+            fires = once_each(rule.fires, target=target, gate=gate, cooldown=pause, once_per_barrier=once)
+        else:
+            fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
 
 
