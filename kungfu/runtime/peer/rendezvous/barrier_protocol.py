@@ -1,7 +1,7 @@
 """The two rendezvous of a barrier.
 
-To the first all peers of a view bring the digests of their state, and the coordinator decides. At the second the peers of a
-new view have opened their attachments and fetched the state, and compare it.
+To the first all peers of a view bring the digests of their state, and the coordinator decides. At the second the peers
+of a new view have opened their attachments and fetched the state, and compare it.
 """
 
 from __future__ import annotations
