@@ -22,7 +22,7 @@ from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.cli.run_folder import RUNS
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.checkpoints import find
-from kungfu.runtime.core.cluster import Budgets
+from kungfu.runtime.core.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
@@ -291,8 +291,8 @@ def _run(given: argparse.Namespace) -> int:
 
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
     job = JobSpec(
-        command, given.peers, settings, dict(os.environ), Budgets(given.failures, given.preemptions), given.scaling,
-        hosting.hosts, hosting.place, given.standby,
+        command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
+        given.scaling, hosting.hosts, hosting.place, given.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, tell=console.remark) as listeners:

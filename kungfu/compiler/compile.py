@@ -14,7 +14,7 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rule
 from kungfu.control.action import changes_membership, rewired
-from kungfu.control.budget import Credit, Taken, credit_of, news_of_held
+from kungfu.control.budget import Allowance, Spent, credit_of, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
 from kungfu.ops import count
@@ -66,7 +66,7 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     The job's budget stands in place of those of the policies. Of several rules in one step, each needs one change more
     than those before it, whoever's they are.
     """
-    taken, held = Taken.nothing(), list[Rule]()
+    taken, held = Spent.nothing(), list[Rule]()
     for rule in rules:
         # Shadows, settings, stops and checkpoints cost no change of the cluster.
         if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
@@ -89,25 +89,25 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
     yield from held
 
 
-def _with_taken(taken: Taken, rule: Rule) -> Taken:
+def _with_taken(taken: Spent, rule: Rule) -> Spent:
     if isinstance(rule.action, Replace):
         return taken.and_exchange(rule.fires, count(rule.action.mask))
     return taken.and_rescale(rule.fires)
 
 
-def _told_what_is_left(rule: Rule, credit: Credit, *, taken: Taken) -> Rule:
+def _told_what_is_left(rule: Rule, credit: Allowance, *, taken: Spent) -> Rule:
     name = distinct_name("rescales_left", taken=rule.inputs)
     rule = replace(rule, inputs={**rule.inputs, name: credit.whole_rescales_left(taken)}, budget=name)
     return _told_replacements_left(rule, credit, taken=taken) if credit.counts_replacements else rule
 
 
-def _told_replacements_left(rule: Rule, credit: Credit, *, taken: Taken) -> Rule:
+def _told_replacements_left(rule: Rule, credit: Allowance, *, taken: Spent) -> Rule:
     """The rule that replaces at most as many peers as are left."""
     name = distinct_name("replacements_left", taken=rule.inputs)
     return replace(rule, inputs={**rule.inputs, name: credit.replacements_left(taken)}, replacement_budget=name)
 
 
-def _held_back(rule: Rule, credit: Credit, *, taken: Taken) -> tuple[Rule, Rule]:
+def _held_back(rule: Rule, credit: Allowance, *, taken: Spent) -> tuple[Rule, Rule]:
     """The rule where the credit allows it, and its twin, which tells of the other steps."""
     with attributed_to(rule.origin):
         replaces = isinstance(rule.action, Replace)

@@ -15,7 +15,7 @@ from kungfu.ops import maximum, minimum, where
 from kungfu.signal import Signal, Source, as_signal, fold
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Budget", "Credit", "Taken", "credit_of", "news_of_held"]
+__all__ = ["Allowance", "Budget", "Spent", "credit_of", "news_of_held"]
 
 _MOST = (1 << 20) - 1
 
@@ -83,7 +83,7 @@ class Budget:
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
+class Spent:
     """What the rules that come before another one ask for in the same step, as int64.
 
     Attributes:
@@ -97,33 +97,33 @@ class Taken:
     peers: Signal
 
     @classmethod
-    def nothing(cls) -> Taken:
+    def nothing(cls) -> Spent:
         """Before the first rule."""
         return cls(as_signal(0), as_signal(0), as_signal(0))
 
-    def and_rescale(self, fires: Signal) -> Taken:
+    def and_rescale(self, fires: Signal) -> Spent:
         """After a rule that changes the size, where it fires."""
         return replace(self, rescales=self.rescales + where(fires, 1, 0))
 
-    def and_exchange(self, fires: Signal, peers: Signal) -> Taken:
+    def and_exchange(self, fires: Signal, peers: Signal) -> Spent:
         """After a rule that replaces so many peers, where it fires."""
         more = where(fires, peers, 0)
         return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
 
 
 @dataclass(frozen=True, eq=False)
-class _Rest:
+class _Remainder:
     """The rest of one budget, in parts of a token (int64, agreed); `replacements` where it counts these apart."""
 
     budget: Budget
     rescales: Signal
     replacements: Signal | None
 
-    def taken(self, taken: Taken) -> Signal:
+    def taken(self, taken: Spent) -> Signal:
         """The rescales that others take before a rule."""
         return taken.rescales if self.replacements is not None else taken.rescales + taken.exchanges
 
-    def replacements_left(self, taken: Taken) -> Signal:
+    def replacements_left(self, taken: Spent) -> Signal:
         """How many whole replacements are left; where they are not counted apart, as many exchanges as rescales."""
         if self.replacements is None:
             return self.rescales // self.budget.per_steps - self.taken(taken)
@@ -131,52 +131,52 @@ class _Rest:
 
 
 @dataclass(frozen=True, eq=False)
-class Credit:
+class Allowance:
     """The rest of one or several budgets, all of which must allow a change."""
 
-    rests: tuple[_Rest, ...]
+    rests: tuple[_Remainder, ...]
 
     @property
     def counts_replacements(self) -> bool:
         """Whether one of the budgets counts replaced peers apart."""
         return any(one.replacements is not None for one in self.rests)
 
-    def allows_rescale(self, taken: Taken) -> Signal:
+    def allows_rescale(self, taken: Spent) -> Signal:
         """Whether a rescale is left."""
         return self._whole_rescales(taken) >= 1
 
-    def allows_exchange(self, taken: Taken) -> Signal:
+    def allows_exchange(self, taken: Spent) -> Signal:
         """Whether at least one peer may be replaced."""
         return functools.reduce(minimum, (one.replacements_left(taken) for one in self.rests)) >= 1
 
-    def rescales_left(self, taken: Taken) -> Signal:
+    def rescales_left(self, taken: Spent) -> Signal:
         """How many rescales are left: float32."""
         left = (one.rescales / one.budget.per_steps - one.taken(taken) for one in self.rests)
         return functools.reduce(minimum, left).named("rescales_left")
 
-    def whole_rescales_left(self, taken: Taken) -> Signal:
+    def whole_rescales_left(self, taken: Spent) -> Signal:
         """How many whole ones: int64."""
         return self._whole_rescales(taken).named("rescales_left")
 
-    def replacements_left(self, taken: Taken) -> Signal:
+    def replacements_left(self, taken: Spent) -> Signal:
         """How many peers may be replaced, by the budgets that count them: int64."""
         left = (one.replacements_left(taken) for one in self.rests if one.replacements is not None)
         return functools.reduce(minimum, left).named("replacements_left")
 
-    def _whole_rescales(self, taken: Taken) -> Signal:
+    def _whole_rescales(self, taken: Spent) -> Signal:
         left = (one.rescales // one.budget.per_steps - one.taken(taken) for one in self.rests)
         return functools.reduce(minimum, left)
 
 
-def credit_of(budgets: Iterable[Budget]) -> Credit:
+def credit_of(budgets: Iterable[Budget]) -> Allowance:
     """The rest of these budgets in a step. Cost: two int64 of state for each, or six; no message."""
-    return Credit(tuple(_rest(one) for one in dict.fromkeys(budgets)))
+    return Allowance(tuple(_rest(one) for one in dict.fromkeys(budgets)))
 
 
-def _rest(budget: Budget) -> _Rest:
+def _rest(budget: Budget) -> _Remainder:
     if budget.replacements is None:
-        return _Rest(budget, _rescale_parts(budget), None)
-    return _Rest(budget, _rescale_parts_without_exchanges(budget), _replacement_parts(budget, budget.replacements))
+        return _Remainder(budget, _rescale_parts(budget), None)
+    return _Remainder(budget, _rescale_parts_without_exchanges(budget), _replacement_parts(budget, budget.replacements))
 
 
 # The buckets hold parts of a token, so that a step's gain is whole: `rescales` of the `per_steps` parts that a change

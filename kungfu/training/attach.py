@@ -22,7 +22,7 @@ from kungfu.policy_definition.policy_path import load_policies_of_job
 from kungfu.runtime.api import Membership, Settings, StandaloneMembership
 from kungfu.training.barrier import Barrier
 from kungfu.training.between_steps import BetweenSteps
-from kungfu.training.checkpoint.manager import Trained
+from kungfu.training.checkpoint.manager import TrainedObjects
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
@@ -120,7 +120,7 @@ def attach_built(
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership = connection.membership
     step_timer = StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most)
-    trained = Trained(model, optimizers, state, seed, connection.peer)
+    trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
     between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
     between_steps.checkpoints.past_phases = membership.past_phases
     between_steps.steps_before, between_steps.remembered = done, memory.described

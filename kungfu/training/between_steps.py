@@ -11,7 +11,7 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
 from kungfu.runtime.api import BarrierResult, CheckpointSettings, Description, Manifest, VariableGap
-from kungfu.training.checkpoint.manager import CheckpointManager, Trained
+from kungfu.training.checkpoint.manager import CheckpointManager, TrainedObjects
 from kungfu.training.program_description import describe
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
@@ -34,7 +34,7 @@ class BetweenSteps:
     """
 
     def __init__(
-        self, trained: Trained, settings: CheckpointSettings, *, record: Callable[[str, LoggedEvent], None]
+        self, trained: TrainedObjects, settings: CheckpointSettings, *, record: Callable[[str, LoggedEvent], None]
     ) -> None:
         self.registry, self.hooks = Registry(), RescaleHooks()
         self.checkpoints = CheckpointManager(trained, self.registry, settings, record=record)

@@ -20,7 +20,7 @@ from kungfu.training.data.catch_up import DataPlace
 from kungfu.training.data.partition_sampler import PartitionSampler
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import Riders
+from kungfu.training.graph.average import SummedMetrics
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.step import (
@@ -222,7 +222,7 @@ class StepRunner:
         self.trace.around.append(metrics.traced)
 
     @property
-    def riders(self) -> list[Riders]:
+    def riders(self) -> list[SummedMetrics]:
         """The senders of further sums on the message of the gradients."""
         return [self.memory.sums, *([] if self.metrics is None else [self.metrics])]
 

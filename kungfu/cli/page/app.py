@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kungfu.cli.page.control import JobControl, request_of
-from kungfu.cli.page.event_stream import EventStream, Waking
+from kungfu.cli.page.event_stream import EventStream, WakeUp
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.request import Asked
@@ -90,7 +90,7 @@ class PageApp:
         self._feed, self._control, self._is_known, self._limits = feed, control, is_known, limits
         paths = [path for path in sorted(_FOLDER.rglob("*")) if path.suffix in _TYPES]
         self._files = {path.relative_to(_FOLDER).as_posix(): _read(path) for path in paths}
-        self._waking: Waking | None = None
+        self._waking: WakeUp | None = None
         self._asking = asyncio.Semaphore(_MOST_ASKED)
         self._app: ASGIApp = Starlette(
             routes=[
@@ -154,10 +154,10 @@ class PageApp:
         last = request.headers.get("last-event-id", "")
         return EventStream(self._feed, self._streams(), last=last)
 
-    def _streams(self) -> Waking:
+    def _streams(self) -> WakeUp:
         """Wakes those that wait for an update; made in the event loop that serves the page."""
         if self._waking is None:
-            self._waking = Waking()
+            self._waking = WakeUp()
             self._feed.log.on_update(self._waking.from_thread)
         return self._waking
 

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from kungfu.cli.page.feed import PageFeed
 
-__all__ = ["EventStream", "Waking"]
+__all__ = ["EventStream", "WakeUp"]
 
 # A comment now and then: proxies and browsers take a silent connection for a dead one.
 _HEARTBEAT_S = 15.0
@@ -22,7 +22,7 @@ _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-con
 _AGAIN_AFTER_MS = 2000
 
 
-class Waking:
+class WakeUp:
     """Wakes all streams of an event loop when there is an update."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class EventStream:
         last: The id of the update that the browser had last; empty for none.
     """
 
-    def __init__(self, feed: PageFeed, waking: Waking, *, last: str) -> None:
+    def __init__(self, feed: PageFeed, waking: WakeUp, *, last: str) -> None:
         self._feed, self._waking = feed, waking
         self._known = feed.log.number_of(last)
 

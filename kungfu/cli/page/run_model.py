@@ -9,7 +9,7 @@ from typing import Any
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
-from kungfu.cli.page.story import Story
+from kungfu.cli.page.story import DecisionFeed
 from kungfu.cli.report.values import finite_number, rough_duration
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
@@ -27,7 +27,7 @@ class RunModel:
     """Takes what is added to a record; gives the whole as a document, and the changes since the last time.
 
     A document has these keys, one of changes those that changed: ``run`` (name, state, newest step), ``curves`` (see
-    `Curves`), ``items`` (see `Story`), ``peers``, and whatever is ``put``.
+    `Curves`), ``items`` (see `DecisionFeed`), ``peers``, and whatever is ``put``.
 
     Args:
         name: Of the run.
@@ -38,7 +38,7 @@ class RunModel:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.job, self._curves, self._story, self._since = Job(), Curves(), Story(), LiveSince()
+        self.job, self._curves, self._story, self._since = Job(), Curves(), DecisionFeed(), LiveSince()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._sent_object: Document = {}

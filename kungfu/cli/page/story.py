@@ -52,7 +52,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job, JobDecision
 
-__all__ = ["MOST_ITEMS", "Item", "Story"]
+__all__ = ["MOST_ITEMS", "DecisionFeed", "Item"]
 
 Item = dict[str, Any]
 
@@ -65,7 +65,7 @@ _FAILURES = (
 _HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands beside it
 
 
-class Story:
+class DecisionFeed:
     """Takes the events of a run in their order, and keeps the newest items of each kind."""
 
     def __init__(self) -> None:

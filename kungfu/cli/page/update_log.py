@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Missed", "UpdateLog"]
+__all__ = ["Backlog", "UpdateLog"]
 
 # With an update a second at most, what a browser has missed of the last minute.
 _KEPT = 60
 
 
 @dataclass(frozen=True)
-class Missed:
+class Backlog:
     """What a browser has missed: ``data`` to send it, after which it knows update ``number``."""
 
     data: bytes
@@ -42,7 +42,7 @@ class UpdateLog:
         self._name = secrets.token_hex(4)
         self._newest = 0
         self._updates: deque[bytes] = deque(maxlen=_KEPT)
-        self._snapshot: Missed | None = None
+        self._snapshot: Backlog | None = None
         self._is_over = False
         self._wake: Callable[[], None] = lambda: None
 
@@ -74,7 +74,7 @@ class UpdateLog:
         known = name == self._name and number.isdecimal() and len(number) < 16
         return int(number) if known and int(number) <= self._newest else None
 
-    def missed(self, since: int | None) -> Missed | None:
+    def missed(self, since: int | None) -> Backlog | None:
         """What came after update ``since``; ``None`` where nothing did. A browser that knows nothing gets the whole.
 
         Before the first update nothing was read of the record, and there is nothing to show.
@@ -84,9 +84,9 @@ class UpdateLog:
                 return None
             behind = self._newest - since if since is not None else len(self._updates) + 1
             if behind <= len(self._updates):
-                return Missed(b"".join([*self._updates][-behind:]), self._newest)
+                return Backlog(b"".join([*self._updates][-behind:]), self._newest)
             if self._snapshot is None or self._snapshot.number != self._newest:
-                self._snapshot = Missed(self._framed("snapshot", self._whole(), self._newest), self._newest)
+                self._snapshot = Backlog(self._framed("snapshot", self._whole(), self._newest), self._newest)
             return self._snapshot
 
     def _framed(self, event: str, text: str, number: int) -> bytes:

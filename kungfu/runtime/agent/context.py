@@ -12,7 +12,7 @@ from typing import Any
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.core.cluster import Budgets, Cluster, Rules
+from kungfu.runtime.core.cluster import Cluster, JobLimits, ReplacementLimits
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.hosts import Host
@@ -45,15 +45,15 @@ class JobSpec:
     size: int
     settings: Settings
     environment: Mapping[str, str]
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: ReplacementLimits = field(default_factory=ReplacementLimits)
     scaling: Scaling = "elastic"
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
     standby: int = 0
 
     @property
-    def rules(self) -> Rules:
-        return Rules(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
+    def rules(self) -> JobLimits:
+        return JobLimits(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
 
     @property
     def hosts_by_number(self) -> dict[int, Host]:

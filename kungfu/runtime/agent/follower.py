@@ -6,7 +6,7 @@ from typing import Any
 
 from kungfu.runtime.agent.consensus.service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
-from kungfu.runtime.core.cluster import Cluster, Rules, Spawn
+from kungfu.runtime.core.cluster import Cluster, JobLimits, Spawn
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_spawn
@@ -24,7 +24,7 @@ class Follower:
     def cluster(self) -> Cluster:
         """What this agent holds of the job."""
         snapshot = self._context.consensus.log.snapshot
-        return snapshot.cluster if snapshot else Cluster(Rules(self._context.settings.deadlines))
+        return snapshot.cluster if snapshot else Cluster(JobLimits(self._context.settings.deadlines))
 
     @property
     def is_idle(self) -> bool:

@@ -191,7 +191,7 @@ class RequestHandler:
         # Nothing is under way that the event could change, and to describe the situation takes a while.
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
             return []
-        self._request_log, externals = requests.step(before, event, self._admission_context(cluster), now)
+        self._request_log, externals = requests.react(before, event, self._admission_context(cluster), now)
         changed = self._request_log is not before
         for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)

@@ -30,14 +30,14 @@ from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot
 from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.registered.registry import Registry
 
-__all__ = ["CheckpointManager", "CheckpointRequest", "Trained"]
+__all__ = ["CheckpointManager", "CheckpointRequest", "TrainedObjects"]
 
 # Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
 _MAY_CHANGE = ("weights", "validation")
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedObjects:
     """What trains: ``seed`` is the job's, ``peer`` this peer's number in it."""
 
     model: Any
@@ -74,7 +74,7 @@ class CheckpointManager:
 
     def __init__(
         self,
-        trained: Trained,
+        trained: TrainedObjects,
         registry: Registry,
         settings: CheckpointSettings,
         *,

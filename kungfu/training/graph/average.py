@@ -21,7 +21,7 @@ __all__ = ["average", "average_and_sum", "average_before_last", "average_to_conc
 DENSE_LIMIT_BYTES = 256 << 20
 
 
-class Riders(Protocol):
+class SummedMetrics(Protocol):
     """What the step adds up over the peers on the message of its gradients."""
 
     def outgoing(self) -> list[Any]:
@@ -37,7 +37,7 @@ def average(
     *,
     loss: Any,
     accumulation: Accumulation | None = None,
-    riders: Sequence[Riders] = (),
+    riders: Sequence[SummedMetrics] = (),
     waited: Sequence[Any] = (),
 ) -> Any:
     """The weighted mean over peers of a nest of gradients, with the policy's part built around it.

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["DERIVED_SOURCES", "GIVEN_NUMBERS", "GivenNumbers", "given_numbers"]
+__all__ = ["DERIVED_SOURCES", "GIVEN_NUMBERS", "MessageNumbers", "given_numbers"]
 
 
-class GivenNumbers(NamedTuple):
+class MessageNumbers(NamedTuple):
     """What the derived sources of a step follow from: variables and tensors in the graph, numbers on the host.
 
     Args:
@@ -53,17 +53,17 @@ class GivenNumbers(NamedTuple):
 
 
 # How many numbers they are, and how many come before the header.
-GIVEN_NUMBERS = len(GivenNumbers._fields) + 3
+GIVEN_NUMBERS = len(MessageNumbers._fields) + 3
 _BEFORE_HEADER = GIVEN_NUMBERS - 4
 
 
-def given_numbers(packed: Sequence[float]) -> GivenNumbers:
+def given_numbers(packed: Sequence[float]) -> MessageNumbers:
     """Host: those that the front of what is packed holds."""
     given: list[Any] = [*packed[:_BEFORE_HEADER], packed[_BEFORE_HEADER:GIVEN_NUMBERS]]
-    return GivenNumbers(*given)
+    return MessageNumbers(*given)
 
 
-def _job_samples(given: GivenNumbers) -> float:
+def _job_samples(given: MessageNumbers) -> float:
     """As `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
     if not given.epochs > 0:
         return 0.0
@@ -73,13 +73,13 @@ def _job_samples(given: GivenNumbers) -> float:
     return float(given.trained + left + (given.epochs - given.epoch - 1) * whole)
 
 
-def _mean_loss(given: GivenNumbers) -> float:
+def _mean_loss(given: MessageNumbers) -> float:
     samples, loss = given.header[:2]
     # Nobody had samples: no number.
     return _float32(loss / samples) if samples else float("nan")
 
 
-def _clock_seconds(given: GivenNumbers) -> float:
+def _clock_seconds(given: MessageNumbers) -> float:
     elapsed_s = given.now - given.began
     return _float32(elapsed_s) if elapsed_s > 0 else 0.0  # in the first step, which it began with
 
@@ -89,7 +89,7 @@ def _float32(number: float) -> float:
     return float(np.float32(number))
 
 
-DERIVED_SOURCES: Mapping[str, Callable[[GivenNumbers], float]] = {
+DERIVED_SOURCES: Mapping[str, Callable[[MessageNumbers], float]] = {
     "step": lambda given: given.steps + 1,
     "local_batch_size": lambda given: _float32(_float32(given.batch) / given.size),
     "global_batch_size": lambda given: _float32(given.batch),

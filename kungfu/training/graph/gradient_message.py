@@ -18,7 +18,7 @@ from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
 from kungfu.compiler.lower import Program
 from kungfu.control.action import changes_membership
 from kungfu.runtime.api import Attachment, Limits, NormsWanted, norm_placeholder, norm_squared, where_wanted
-from kungfu.training.graph.derived_sources import GivenNumbers
+from kungfu.training.graph.derived_sources import MessageNumbers
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
 from kungfu.training.graph.totals import SentTotals
@@ -349,7 +349,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
 
     outcome = averaging.program.conclude(sources, extras[_HEADER:], all_reduce)
     graph_state.metrics.total_samples.assign(sources["total_samples"])
-    given = GivenNumbers(
+    given = MessageNumbers(
         steps=progress.step,
         size=view.size,
         batch=view.global_batch_size,

@@ -23,7 +23,7 @@ from kungfu.native import handle_of, is_available, load
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
-from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, GivenNumbers, given_numbers
+from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, MessageNumbers, given_numbers
 
 __all__ = ["Column", "StepRecord", "make_step_record", "pack_scalars"]
 
@@ -62,7 +62,7 @@ class StepRecord:
     _newest: list[tuple[Sequence[float], list[float]]] = field(default_factory=lambda: [([], [])], repr=False)
 
     def write(
-        self, given: GivenNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
+        self, given: MessageNumbers, of_the_step: Mapping[str, Any], sources: Mapping[str, Any], outcome: Outcome
     ) -> None:
         """Graph: the step's numbers, when its rules are known; a variable stands for its value."""
         offered = {"step": of_the_step, "local": sources, "agreed": sources}
@@ -169,7 +169,7 @@ class StepRecord:
         return itemgetter(*(places.get((one.group, one.name), 0) for one in self.columns))
 
     @cached_property
-    def _derived(self) -> Sequence[tuple[int, Callable[[GivenNumbers], float]]]:
+    def _derived(self) -> Sequence[tuple[int, Callable[[MessageNumbers], float]]]:
         return [(at, DERIVED_SOURCES[one.name]) for at, one in enumerate(self.columns) if _is_derived(one)]
 
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from kungfu.cli.page.run_model import as_text
-from kungfu.cli.page.story import MOST_ITEMS, Story
+from kungfu.cli.page.story import MOST_ITEMS, DecisionFeed
 from kungfu.event_log.job import Job
 from tests.cli.recorded import FAILED, GROWN
 from tests.event_log.made import KINDS, made
@@ -14,7 +14,7 @@ from tests.event_log.made import KINDS, made
 HOSTILE = "<img src=x onerror=alert(1)></script>\u2028\ud800"
 
 
-class FollowedStory(Story):
+class FollowedStory(DecisionFeed):
     """A story of a job that follows from the same events."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ def told(*events: Any) -> FollowedStory:
     return story
 
 
-def of_kind(story: Story, kind: str) -> list[dict[str, Any]]:
+def of_kind(story: DecisionFeed, kind: str) -> list[dict[str, Any]]:
     return [item for item in story.all() if item["kind"] == kind]
 
 

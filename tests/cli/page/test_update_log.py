@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.cli.page.update_log import Missed, UpdateLog
+from kungfu.cli.page.update_log import Backlog, UpdateLog
 
 
 class Whole:
@@ -16,7 +16,7 @@ class Whole:
         return f'"whole {self.made}"'
 
 
-def missed(log: UpdateLog, since: int | None) -> Missed:
+def missed(log: UpdateLog, since: int | None) -> Backlog:
     found = log.missed(since)
     assert found is not None
     return found

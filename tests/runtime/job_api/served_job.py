@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kungfu.event_log.events import RequestEvent
-from kungfu.runtime.core.cluster import Cluster, Rules, ViewStarted
+from kungfu.runtime.core.cluster import Cluster, JobLimits, ViewStarted
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.view import Peer, View
@@ -68,7 +68,7 @@ def with_view(cluster: Cluster, after: View) -> Cluster:
 def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRET) -> Iterator[ServedJob]:
     """A job of peers 0 and 1 in view 3, which takes 1 to 4; its file in ``folder`` holds ``secret``."""
     settings = Settings("job", -1, "127.0.0.1:0", SECRET, "local", Limits(1, 4), Deadlines(60.0, 20.0))
-    place = ServedJob(folder, with_view(Cluster(Rules(settings.deadlines)), view(3, 0, 1)))
+    place = ServedJob(folder, with_view(Cluster(JobLimits(settings.deadlines)), view(3, 0, 1)))
     handler = RequestHandler(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
     service = JobService(place.put)
     server = rpc.serve(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kungfu.runtime.core.cluster import Cluster, Hosts, Rules, Starting
+from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits, Starting
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
-from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, step
+from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits
@@ -23,7 +23,7 @@ def job(*peers: int, hosts: Hosts = TWO_HOSTS, limits: Limits | None = None, **k
     """The arguments for a job of these peers in view 5, on two hosts."""
     view = View(5, tuple(Peer(peer, f"h:{peer}") for peer in peers))
     alive = Processes(alive=frozenset(peers), next_id=max(peers) + 1)
-    cluster = replace(Cluster(Rules(Deadlines())), view=view, hosts=hosts, processes=alive)
+    cluster = replace(Cluster(JobLimits(Deadlines())), view=view, hosts=hosts, processes=alive)
     free = {host: slots - sum(hosts.of.get(peer) == host for peer in peers) for host, slots in hosts.slots.items()}
     fields = {"batch": 12, "free": {host: count for host, count in free.items() if count}, **known}
     context = AdmissionContext(view, limits or Limits(1, 5), "elastic", {"a": 0, "b": 1}, 60.0, **fields)
@@ -92,7 +92,7 @@ def test_what_would_be_refused_says_why_and_which_sizes_are() -> None:
 
 def test_a_request_under_way_is_a_reason_and_a_plan_changes_nothing() -> None:
     given = job(0, 1, 2)
-    log, _ = step(given["log"], RequestSubmitted(Asked(Resize(4), id="first")), given["context"], 0.0)
+    log, _ = react(given["log"], RequestSubmitted(Asked(Resize(4), id="first")), given["context"], 0.0)
     before = repr((log, given["cluster"]))
     plan = plan_request(Asked(Resize(5), id="second"), **{**given, "log": log})
     assert "resize 4 is under way" in plan.refusal

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import structs
 
 from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
-from kungfu.runtime.core.cluster import Cluster, Rules, Starting, Tick, TrainingFinished, ViewStarted
+from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
@@ -37,7 +37,7 @@ class Agent:
         self.handler = RequestHandler(
             SETTINGS, scaling="elastic", tell=self.journal.append, process_of=lambda peer: 100 + peer
         )
-        self.cluster = Cluster(Rules(SETTINGS.deadlines))
+        self.cluster = Cluster(JobLimits(SETTINGS.deadlines))
         self.moves(view(3, 0, 1))
 
     def handle(self, event: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import Cluster, Rules, Starting
+from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.core.requests import Answer, LoggedRequest
@@ -12,7 +12,7 @@ from kungfu.runtime.settings import Deadlines, Limits
 
 VIEW = View(4, (Peer(2, "a:2"), Peer(5, "a:5")))
 STARTING = {6: Starting(0.0), 7: Starting(0.0, 1.0, 2.0)}
-CLUSTER = Cluster(Rules(Deadlines()), VIEW, STARTING, processes=Processes(alive=frozenset([1, 2, 5, 6, 7])))
+CLUSTER = Cluster(JobLimits(Deadlines()), VIEW, STARTING, processes=Processes(alive=frozenset([1, 2, 5, 6, 7])))
 LIMITS = Limits(1, 6)
 
 
@@ -38,5 +38,5 @@ def test_a_request_under_way_says_where_the_job_is_going() -> None:
 
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:
-    cluster = Cluster(Rules(Deadlines()), starting={0: Starting(0.0)}, processes=Processes(alive=frozenset([0])))
+    cluster = Cluster(JobLimits(Deadlines()), starting={0: Starting(0.0)}, processes=Processes(alive=frozenset([0])))
     assert (membership_status(cluster, LIMITS, under_way=None).version, peer_states(cluster)) == (0, {0: "starting"})

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu import control, ops, policy
-from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GivenNumbers, given_numbers
+from kungfu.training.graph.derived_sources import DERIVED_SOURCES, MessageNumbers, given_numbers
 from kungfu.training.graph.graph_state import ProgressVariables
 from tests.training.linear import linear_run, points
 
-NOTHING = GivenNumbers(*[0.0] * 14, header=[0.0] * 4)
+NOTHING = MessageNumbers(*[0.0] * 14, header=[0.0] * 4)
 
 
-def job_samples_in_graph(given: GivenNumbers) -> int:
+def job_samples_in_graph(given: MessageNumbers) -> int:
     values = {
         "step": given.steps, "epoch": given.epoch, "offset": given.offset, "samples": given.epoch_samples, "batch": 1,
         "trained": given.trained, "epochs": given.epochs, "drops": given.drops,
@@ -30,7 +30,7 @@ def job_samples_in_graph(given: GivenNumbers) -> int:
     st.integers(0, 300), st.booleans(),
 )  # fmt: skip
 def test_the_samples_of_the_job_are_those_of_the_graph(trained, samples, offset, epoch, epochs, batch, drops):
-    given = GivenNumbers(
+    given = MessageNumbers(
         steps=3.0, size=2.0, batch=float(batch), replacement_refused=0.0, exchanged=0.0, target_size=0.0,
         trained=float(trained), epoch_samples=float(samples), epoch=float(epoch), offset=float(min(offset, samples)),
         epochs=float(epochs), drops=float(drops), now=0.0, began=0.0, header=NOTHING.header,

@@ -11,7 +11,7 @@ from kungfu.policies import gns_batch, replace_stragglers
 from kungfu.signal import SCALAR, SOURCES
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph import step_record
-from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GivenNumbers
+from kungfu.training.graph.derived_sources import DERIVED_SOURCES, MessageNumbers
 from kungfu.training.graph.step_record import make_step_record, pack_scalars
 from tests.training.linear import linear_run, points
 
@@ -37,7 +37,7 @@ def given(**numbers):
     }  # fmt: skip
     as_variables = {"steps", "trained"}  # of which some are, and some are tensors
     values = {name: tf.convert_to_tensor(one) for name, one in (third | numbers).items()}
-    return GivenNumbers(**{name: tf.Variable(one) if name in as_variables else one for name, one in values.items()})
+    return MessageNumbers(**{name: tf.Variable(one) if name in as_variables else one for name, one in values.items()})
 
 
 FOLLOWS = {

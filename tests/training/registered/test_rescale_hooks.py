@@ -11,7 +11,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.between_steps import BetweenSteps
-from kungfu.training.checkpoint.manager import Trained
+from kungfu.training.checkpoint.manager import TrainedObjects
 from kungfu.training.graph.training_state import StateClasses, TrainingState
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks
 from kungfu.training.registered.sync import PeerGroup
@@ -49,7 +49,7 @@ TWO = standing(view(1, 0, 1), 1)
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(result, founders, told):
     state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
-    trained, settings = Trained(None, [], state, 0, 1), CheckpointSettings(founders=founders)
+    trained, settings = TrainedObjects(None, [], state, 0, 1), CheckpointSettings(founders=founders)
     between_steps = BetweenSteps(trained, settings, record=lambda *_: None)
     heard: list[Rescaled] = []
     between_steps.hooks.add(heard.append)

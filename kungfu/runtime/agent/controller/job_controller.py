@@ -84,7 +84,7 @@ class JobController:
 
     def decide(self, event: decided.Event) -> Ending | None:
         """Decides what follows from an event, replicates it and performs it."""
-        return self.apply(decided.step(self.cluster, event, self._clock()))
+        return self.apply(decided.react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
         """Answers what people and schedulers ask for, and notes what came of it."""

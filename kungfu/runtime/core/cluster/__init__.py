@@ -32,15 +32,22 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.placement import free_slots, has_majority
-from kungfu.runtime.core.cluster.state import Budgets, Cluster, Hosts, Rules, Starting, Transition, exit_in_words
-from kungfu.runtime.core.cluster.step import start_job, step
+from kungfu.runtime.core.cluster.state import (
+    Cluster,
+    Hosts,
+    JobLimits,
+    ReplacementLimits,
+    Starting,
+    Transition,
+    exit_in_words,
+)
+from kungfu.runtime.core.cluster.step import react, start_job
 
 __all__ = [
     "AdmitFirstView",
     "AdmitPhase",
     "AdmitSurvivors",
     "AnnounceFailure",
-    "Budgets",
     "Cluster",
     "Command",
     "ComparePrograms",
@@ -52,6 +59,7 @@ __all__ = [
     "HostLost",
     "HostNoticed",
     "Hosts",
+    "JobLimits",
     "Kill",
     "LeaderTookOver",
     "LossReport",
@@ -62,9 +70,9 @@ __all__ = [
     "ProgramDiffers",
     "ProgramExiting",
     "ReleaseHost",
+    "ReplacementLimits",
     "ReportMachines",
     "ReportedEvent",
-    "Rules",
     "Spawn",
     "Starting",
     "Tick",
@@ -74,6 +82,6 @@ __all__ = [
     "exit_in_words",
     "free_slots",
     "has_majority",
+    "react",
     "start_job",
-    "step",
 ]

@@ -12,15 +12,15 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
 __all__ = [
-    "Budgets",
     "Cluster",
     "Departure",
     "Hosts",
+    "JobLimits",
     "Losses",
     "Phases",
     "Processes",
     "Regrouping",
-    "Rules",
+    "ReplacementLimits",
     "Starting",
     "Transition",
     "exit_in_words",
@@ -29,7 +29,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Budgets:
+class ReplacementLimits:
     """How many lost peers are replaced in the life of a job: of those that failed, and of those that were preempted."""
 
     failures: int = 10
@@ -37,11 +37,11 @@ class Budgets:
 
 
 @dataclass(frozen=True)
-class Rules:
+class JobLimits:
     """What holds for the whole job; below ``minimum`` peers, with nobody on the way, it ends."""
 
     deadlines: Deadlines
-    budgets: Budgets = field(default_factory=Budgets)
+    budgets: ReplacementLimits = field(default_factory=ReplacementLimits)
     minimum: int = 1
 
 
@@ -241,7 +241,7 @@ class Cluster:
         phases: The phases of the job.
     """
 
-    rules: Rules
+    rules: JobLimits
     view: View | None = None
     starting: Mapping[int, Starting] = field(default_factory=dict)
     missing: Mapping[int, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """What the agent decides: a pure function of the peers it started and what it hears of them.
 
-``step(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
+``react(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
 until it trains in a view; then it is a member, until it ends or a later view lacks it.
 
 | event                             | what follows                                                           |
@@ -109,12 +109,12 @@ from kungfu.runtime.core.cluster.recovery import (
     resume,
     retry,
 )
-from kungfu.runtime.core.cluster.state import Cluster, Hosts, Rules, Starting, Transition, exit_in_words
+from kungfu.runtime.core.cluster.state import Cluster, Hosts, JobLimits, Starting, Transition, exit_in_words
 from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
 
-__all__ = ["start_job", "step"]
+__all__ = ["react", "start_job"]
 
 _KILLED = -9
 _NOBODY_ENDED = (
@@ -124,12 +124,12 @@ _NOBODY_ENDED = (
 _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
-def start_job(size: int, *, rules: Rules, now: float, hosts: Hosts | None = None) -> Transition:
+def start_job(size: int, *, rules: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
     """Starts a job of ``size`` peers on hosts that have slots for them; without ``hosts`` on a single one."""
     return spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
 
 
-def step(cluster: Cluster, event: Event, now: float) -> Transition:
+def react(cluster: Cluster, event: Event, now: float) -> Transition:
     """What follows from an event, by the table of this module.
 
     Args:

@@ -16,7 +16,7 @@ from kungfu.runtime.core.requests.request_log import (
     current,
     first_answer,
 )
-from kungfu.runtime.core.requests.step import step
+from kungfu.runtime.core.requests.step import react
 
 __all__ = [
     "AdmissionContext",
@@ -34,5 +34,5 @@ __all__ = [
     "ViewChanged",
     "current",
     "first_answer",
-    "step",
+    "react",
 ]

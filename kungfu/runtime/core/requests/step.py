@@ -1,6 +1,6 @@
 """The life of requests: a pure function of what was asked and of what the job did since.
 
-``step(log, event, context, now)`` gives the next log and the external requests that the coordinator is to be told.
+``react(log, event, context, now)`` gives the next log and the external requests that the coordinator is to be told.
 A request is
 
 | state       | since                                                                                        |
@@ -53,12 +53,12 @@ from kungfu.runtime.core.requests.request_log import (
 )
 from kungfu.runtime.core.view import View
 
-__all__ = ["LogTransition", "step"]
+__all__ = ["LogTransition", "react"]
 
 LogTransition = tuple[RequestLog, list[Asked]]
 
 
-def step(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
+def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
     """The next log, and what the coordinator is to be told.
 
     Args:

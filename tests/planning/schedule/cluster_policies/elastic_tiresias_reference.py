@@ -14,7 +14,7 @@ from tests.planning.schedule.instances import rate_of
 
 
 @dataclass(frozen=True)
-class Rules:
+class JobLimits:
     """N of rule R1, the quanta, the starvation factor, and what adjusting costs."""
 
     pending_over: int
@@ -40,7 +40,7 @@ class CatalogueEntry:
         return (rate_of(self.job.curve, gpus=gpus + 1) - now) / now
 
 
-def elastic_reference(jobs: tuple[ClusterJob, ...], *, gpus: int, rules: Rules) -> dict[str, float]:
+def elastic_reference(jobs: tuple[ClusterJob, ...], *, gpus: int, rules: JobLimits) -> dict[str, float]:
     """When each job ends."""
     queues: list[list[CatalogueEntry]] = [[] for _ in (*rules.quanta, math.inf)]
     todo, living = [CatalogueEntry(job) for job in jobs], []
@@ -69,7 +69,7 @@ def elastic_reference(jobs: tuple[ClusterJob, ...], *, gpus: int, rules: Rules) 
     return ends
 
 
-def _pass(entry: CatalogueEntry, *, now: float, then: float, rules: Rules) -> None:
+def _pass(entry: CatalogueEntry, *, now: float, then: float, rules: JobLimits) -> None:
     if entry.gpus:
         trained = max(0.0, then - max(now, entry.resumes))
         entry.left = max(0.0, entry.left - trained * entry.rate(entry.gpus, overhead=rules.pauses.overhead))
@@ -79,13 +79,13 @@ def _pass(entry: CatalogueEntry, *, now: float, then: float, rules: Rules) -> No
         entry.waited += then - now
 
 
-def _patience(entry: CatalogueEntry, *, rules: Rules) -> float:
+def _patience(entry: CatalogueEntry, *, rules: JobLimits) -> float:
     if entry.gpus or not rules.starvation or not entry.queue or not entry.executed:
         return math.inf
     return int(entry.executed * rules.starvation + 1e-5) - entry.waited
 
 
-def _move(entry: CatalogueEntry, *, queues: list[list[CatalogueEntry]], rules: Rules) -> None:
+def _move(entry: CatalogueEntry, *, queues: list[list[CatalogueEntry]], rules: JobLimits) -> None:
     target = entry.queue
     if entry.gpus and target < len(rules.quanta) and entry.service + entry.gpus * 1e-5 >= rules.quanta[target]:
         target += 1
@@ -109,7 +109,7 @@ def _first_fit(queues: list[list[CatalogueEntry]], *, gpus: int, shrink: bool) -
     return plan
 
 
-def _planned(queues: list[list[CatalogueEntry]], *, gpus: int, rules: Rules) -> list[tuple[CatalogueEntry, int]]:
+def _planned(queues: list[list[CatalogueEntry]], *, gpus: int, rules: JobLimits) -> list[tuple[CatalogueEntry, int]]:
     plan = _first_fit(queues, gpus=gpus, shrink=False)
     if sum(held == 0 for _, held in plan) > rules.pending_over:
         plan = _first_fit(queues, gpus=gpus, shrink=True)
@@ -126,7 +126,7 @@ def _planned(queues: list[list[CatalogueEntry]], *, gpus: int, rules: Rules) -> 
     return list(sizes.items())
 
 
-def _commit(plan: list[tuple[CatalogueEntry, int]], *, now: float, rules: Rules) -> None:
+def _commit(plan: list[tuple[CatalogueEntry, int]], *, now: float, rules: JobLimits) -> None:
     for entry, after in plan:
         if after == entry.gpus:
             continue
@@ -137,7 +137,7 @@ def _commit(plan: list[tuple[CatalogueEntry, int]], *, now: float, rules: Rules)
             entry.ends = entry.resumes + entry.left / entry.rate(after, overhead=rules.pauses.overhead)
 
 
-def _wakes_in(entry: CatalogueEntry, *, rules: Rules) -> float:
+def _wakes_in(entry: CatalogueEntry, *, rules: JobLimits) -> float:
     if entry.gpus and entry.queue < len(rules.quanta):
         return max(0, math.ceil((rules.quanta[entry.queue] - entry.service) / entry.gpus - 1e-6))
     patience = _patience(entry, rules=rules)

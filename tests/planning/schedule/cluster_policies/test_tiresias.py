@@ -22,7 +22,7 @@ from kungfu_planning.schedule import (
 )
 from kungfu_planning.schedule.curve import rates_up_to
 from tests.planning.schedule.auditor import seen
-from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import Rules, elastic_reference
+from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import JobLimits, elastic_reference
 from tests.planning.schedule.cluster_policies.tiresias_reference import reference
 from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
 
@@ -140,7 +140,7 @@ def test_equal_gains_go_to_the_higher_queue_and_then_to_the_earlier_arrival() ->
 
 
 RULES = st.builds(
-    Rules,
+    JobLimits,
     st.integers(0, 2),
     st.sampled_from([(), (20.0,), (12.0, 40.0), (5.0, 15.0, 60.0)]),
     st.sampled_from([None, 0.5, 1.5, 3.0]),
@@ -151,7 +151,7 @@ RULES = st.builds(
 @pytest.mark.slow
 @thorough
 @given(seed=st.integers(0, 2**32), rules=RULES)
-def test_ends_equal_those_of_plain_loops(seed: int, rules: Rules) -> None:
+def test_ends_equal_those_of_plain_loops(seed: int, rules: JobLimits) -> None:
     instance = untied(seed)
     policy = elastic_tiresias(pending_over=rules.pending_over, quanta=rules.quanta, starvation=rules.starvation)
     result = simulate(instance.jobs, gpus=instance.gpus, policy=policy, pauses=rules.pauses)

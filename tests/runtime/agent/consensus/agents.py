@@ -15,7 +15,7 @@ import pytest
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.core.cluster import Cluster, Hosts, Rules
+from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits
 from kungfu.runtime.core.cluster.state import Processes
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.hosts import Host
@@ -58,7 +58,7 @@ def state(
     view = View(version, tuple(Peer(id_, f"127.0.0.{host + 1}:1") for id_, host in of.items()))
     places = Hosts({host: 4 for host in range(hosts) if host not in gone}, of=of)
     people = Processes(alive=frozenset(of), next_id=first + len(of))
-    return serialize_snapshot(JobSnapshot(Cluster(Rules(SETTINGS.deadlines), view, processes=people, hosts=places)))
+    return serialize_snapshot(JobSnapshot(Cluster(JobLimits(SETTINGS.deadlines), view, processes=people, hosts=places)))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from kungfu.runtime.agent.consensus.job_snapshot import (
     parse_snapshot,
     serialize_snapshot,
 )
-from kungfu.runtime.core.cluster import Cluster, Rules
+from kungfu.runtime.core.cluster import Cluster, JobLimits
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id, with_entry
@@ -26,7 +26,7 @@ def asked(log: RequestLog, name: str) -> RequestLog:
 
 def sent_s(log: RequestLog) -> float:
     """Seconds of the processor that one agent takes to send what it holds, and another one to take it."""
-    snapshot, began = JobSnapshot(Cluster(Rules(Deadlines()))), time.process_time()
+    snapshot, began = JobSnapshot(Cluster(JobLimits(Deadlines()))), time.process_time()
     assert parse_snapshot(serialize_snapshot(snapshot)) == snapshot
     assert parse_request_log(RequestLogEncoder().encode(log)) == log
     return time.process_time() - began

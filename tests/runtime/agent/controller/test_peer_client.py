@@ -18,7 +18,7 @@ from kungfu.runtime.core.cluster import (
     AnnounceFailure,
     Cluster,
     CoordinatorUnreachable,
-    Rules,
+    JobLimits,
 )
 from kungfu.runtime.core.cluster.state import Processes, Regrouping
 from kungfu.runtime.core.next_membership import JoinerOffer
@@ -78,7 +78,7 @@ class Agent:
 
     def __init__(self, address: str, refuses: str, *, deadlines: Deadlines) -> None:
         self.view = View(1, (Peer(0, address), Peer(1, refuses)))
-        self.cluster = Cluster(Rules(deadlines), self.view, processes=Processes(alive=frozenset({0, 1}), next_id=2))
+        self.cluster = Cluster(JobLimits(deadlines), self.view, processes=Processes(alive=frozenset({0, 1}), next_id=2))
         self.heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
         settings = Settings("job", -1, "127.0.0.1", SECRET, "local", Limits(1, 4), deadlines)
         self.peers = PeerClient(settings, self.heard.put, known=lambda: self.cluster, term=1)

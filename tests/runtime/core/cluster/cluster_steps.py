@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import Cluster, Command, Event, PeerProgressed, Rules, ViewStarted, start_job, step
+from kungfu.runtime.core.cluster import (
+    Cluster,
+    Command,
+    Event,
+    JobLimits,
+    PeerProgressed,
+    ViewStarted,
+    react,
+    start_job,
+)
 from kungfu.runtime.core.cluster.state import Hosts
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0))
+RULES = JobLimits(Deadlines(ready_s=100.0, wait_s=10.0))
 
 
 def peer(id_: int) -> Peer:
@@ -22,12 +31,12 @@ def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, 
     """The cluster after the events, and all their commands."""
     commands: list[Command] = []
     for event in events:
-        cluster, more = step(cluster, event, now)
+        cluster, more = react(cluster, event, now)
         commands.extend(more)
     return cluster, commands
 
 
-def training(*ids: int, rules: Rules = RULES, hosts: Hosts | None = None) -> Cluster:
+def training(*ids: int, rules: JobLimits = RULES, hosts: Hosts | None = None) -> Cluster:
     """A cluster of these peers, in its first view."""
     started, _ = start_job(len(ids), rules=rules, now=0.0, hosts=hosts)
     return after(started, *(PeerProgressed(peer(id_), ready=True) for id_ in ids), ViewStarted(view_of(*ids)))[0]

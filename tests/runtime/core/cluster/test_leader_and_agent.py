@@ -20,16 +20,16 @@ from kungfu.runtime.core.cluster import (
     Event,
     Fail,
     Hosts,
+    JobLimits,
     Kill,
     PeerNoticed,
     PeerProgressed,
     ProcessEnded,
-    Rules,
     Tick,
     TrainingFinished,
     ViewStarted,
+    react,
     start_job,
-    step,
 )
 from kungfu.runtime.core.next_membership import BarrierInput, SizeWanted
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
@@ -54,7 +54,7 @@ class World:
     forwarded: Asked | None = None
 
     def tell(self, event: Event) -> None:
-        self.cluster, commands = step(self.cluster, event, self.now)
+        self.cluster, commands = react(self.cluster, event, self.now)
         for command in commands:
             self.perform(command)
 
@@ -73,11 +73,11 @@ class World:
 
 
 def begun(size: int, hosts: Hosts | None = None) -> World:
-    cluster, _ = start_job(size, rules=Rules(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
+    cluster, _ = start_job(size, rules=JobLimits(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
     view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
     for peer in view.peers:
-        cluster, _ = step(cluster, PeerProgressed(peer, ready=True), 0.0)
-    cluster, _ = step(cluster, ViewStarted(view), 0.0)
+        cluster, _ = react(cluster, PeerProgressed(peer, ready=True), 0.0)
+    cluster, _ = react(cluster, ViewStarted(view), 0.0)
     return World(cluster, view, Terms(8 * size, 8.0), wanted=size)
 
 

@@ -8,12 +8,12 @@ from kungfu.runtime.core.cluster import (
     AdmitFirstView,
     AdmitPhase,
     AnnounceFailure,
-    Budgets,
     Cluster,
     Command,
     ComparePrograms,
     Done,
     Fail,
+    JobLimits,
     Kill,
     LeaderTookOver,
     LossReport,
@@ -22,7 +22,7 @@ from kungfu.runtime.core.cluster import (
     ProcessEnded,
     ProgramDiffers,
     ProgramExiting,
-    Rules,
+    ReplacementLimits,
     Spawn,
     Tick,
     TrainingFinished,
@@ -51,7 +51,7 @@ def first_of_phase(*ids: int, version: int) -> View:
     return View(version, tuple(peer(id_) for id_ in ids), begins_phase=True)
 
 
-def in_second(*ids: int, rules: Rules = RULES) -> Cluster:
+def in_second(*ids: int, rules: JobLimits = RULES) -> Cluster:
     """These peers train the second phase."""
     cluster, commands = after(training(*ids, rules=rules), *over(*ids), *(ready(id_, 2) for id_ in ids))
     (admission,) = commands
@@ -171,7 +171,7 @@ def test_one_whose_program_ended_between_two_phases_is_not_waited_for() -> None:
 
 
 def test_the_job_fails_where_fewer_are_left_than_it_may_have() -> None:
-    rules = Rules(RULES.deadlines, budgets=Budgets(failures=0), minimum=2)
+    rules = JobLimits(RULES.deadlines, budgets=ReplacementLimits(failures=0), minimum=2)
     _, commands = after(training(0, 1, rules=rules), *over(0, 1), ready(1, 2), ProcessEnded(0, -9))
     (fail,) = commands
     assert isinstance(fail, Fail)

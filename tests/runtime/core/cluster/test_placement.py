@@ -33,8 +33,8 @@ from kungfu.runtime.core.cluster import (
     ViewStarted,
     free_slots,
     has_majority,
+    react,
     start_job,
-    step,
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
@@ -370,7 +370,7 @@ def test_no_peer_is_started_without_a_free_slot_and_none_twice(events: list[Even
     cluster, known = training(3, 2, 1, 2), {0, 1, 2}
     for event in events:
         room = free_slots(cluster)
-        cluster, commands = step(cluster, event, 1.0)
+        cluster, commands = react(cluster, event, 1.0)
         opened = {event.host: event.slots} if isinstance(event, HostJoined) else {}
         spawns = [command for command in commands if isinstance(command, Spawn)]
         assert known.isdisjoint(spawn.peer for spawn in spawns)

@@ -18,8 +18,8 @@ from kungfu.runtime.core.cluster import (
     Spawn,
     Tick,
     ViewStarted,
+    react,
     start_job,
-    step,
 )
 from kungfu.runtime.core.cluster.events import PeersLost
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
@@ -113,7 +113,7 @@ def test_who_takes_over_compares_again() -> None:
 
 def test_a_joiner_that_is_never_compared_is_late() -> None:
     cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
-    commands = step(cluster, Tick(), 102.0)[1]
+    commands = react(cluster, Tick(), 102.0)[1]
     assert [type(one) for one in commands] == [Kill, JoinerOffer]
 
 

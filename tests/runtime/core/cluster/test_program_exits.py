@@ -13,6 +13,7 @@ from kungfu.runtime.core.cluster import (
     Command,
     Done,
     Fail,
+    JobLimits,
     Kill,
     LeaderTookOver,
     LossReport,
@@ -21,7 +22,6 @@ from kungfu.runtime.core.cluster import (
     PeersLost,
     ProcessEnded,
     ProgramExiting,
-    Rules,
     Spawn,
     Tick,
     TrainingFinished,
@@ -34,7 +34,7 @@ from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Deadlines
 from tests.runtime.core.cluster.cluster_steps import after, peer, view_of
 
-RULES = Rules(Deadlines(ready_s=100.0, wait_s=10.0, grace_s=30.0))
+RULES = JobLimits(Deadlines(ready_s=100.0, wait_s=10.0, grace_s=30.0))
 RAISED = Exit("exception", 5, "OSError", "OSError: disk", "train.py:42")
 USAGE = Exit("usage", 5, "UsageError", "UsageError: a batch of 3", "train.py:7")
 ENDED = Exit("exit", 5)

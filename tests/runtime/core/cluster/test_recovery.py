@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from kungfu.runtime.core.cluster import (
     AdmitSurvivors,
     AnnounceFailure,
-    Budgets,
     Cluster,
     Command,
     CoordinatorUnreachable,
     Done,
     Fail,
+    JobLimits,
     Kill,
     LossReport,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
     ProcessEnded,
-    Rules,
+    ReplacementLimits,
     Spawn,
     Tick,
     TrainingFinished,
@@ -197,14 +197,14 @@ def test_a_loss_before_the_first_view_fails_the_job() -> None:
 
 
 def test_when_the_budget_is_spent_the_survivors_go_on_without_replacement() -> None:
-    rules = Rules(RULES.deadlines, Budgets(failures=0))
+    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0))
     cluster, lead = regrouped(training(0, 1, 2, rules=rules), 1, 0, 2)
     assert lead.target == 0
     assert after(cluster, ViewStarted(lead.view))[1] == []
 
 
 def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
-    rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=3)
+    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0), minimum=3)
     _, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -9), lost(0), lost(2))
     assert isinstance(commands[-1], Fail)
     assert commands[-1].reason == (
@@ -213,7 +213,7 @@ def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
 
 
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
-    rules = Rules(RULES.deadlines, Budgets(failures=0, preemptions=1))
+    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0, preemptions=1))
     cluster, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -15), lost(0), lost(2))
     assert isinstance(commands[-1], AdmitSurvivors)
     assert after(cluster, ViewStarted(commands[-1].view))[1] == [Spawn(3)], "a peer that SIGTERM ended was preempted"
@@ -308,7 +308,7 @@ def test_a_coordinator_that_dies_when_the_others_are_through_fails_no_job() -> N
 
 def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
     """A peer that did not hear the coordinator's last word ends alone, whatever the job needs to train."""
-    rules = Rules(RULES.deadlines, Budgets(failures=0), minimum=2)
+    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0), minimum=2)
     cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
     assert commands == [AdmitSurvivors(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]

@@ -25,8 +25,8 @@ from kungfu.runtime.core.cluster import (
     Tick,
     TrainingFinished,
     ViewStarted,
+    react,
     start_job,
-    step,
 )
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
@@ -86,9 +86,9 @@ def test_a_first_peer_that_dies_fails_the_job() -> None:
 
 def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> None:
     cluster, _ = after(started(2), ready(0), attached(1))
-    assert step(cluster, Tick(), 100.0)[1] == []
+    assert react(cluster, Tick(), 100.0)[1] == []
     why = "waited 100 s for peer 1 to get ready; it has called kf.attach() and not yet finished its first step"
-    assert step(cluster, Tick(), 100.1)[1] == [Fail(1, why, late=True)]
+    assert react(cluster, Tick(), 100.1)[1] == [Fail(1, why, late=True)]
 
 
 def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
@@ -98,18 +98,18 @@ def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
         cluster, commands = after(cluster, attached(1), Tick(), now=now)
         assert commands == []
     assert cluster.starting[1].attached == 1.0, "when it called attach"
-    assert not step(cluster, Tick(), 280.0)[1]
-    assert isinstance(step(cluster, Tick(), 280.1)[1][0], Fail)
+    assert not react(cluster, Tick(), 280.0)[1]
+    assert isinstance(react(cluster, Tick(), 280.1)[1][0], Fail)
 
 
 def test_who_is_ready_is_never_late() -> None:
     cluster, _ = after(started(2), ready(0), ready(1))
-    assert step(cluster, Tick(), 1e6)[1] == []
+    assert react(cluster, Tick(), 1e6)[1] == []
 
 
 def test_nobody_can_ask_for_a_size_before_there_is_a_coordinator() -> None:
     cluster = started(2)
-    assert step(cluster, SizeWanted(5), 1.0) == (cluster, [])
+    assert react(cluster, SizeWanted(5), 1.0) == (cluster, [])
 
 
 # ---- joiners --------------------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_a_joiner_that_ends_well_before_it_trained_is_missing_too() -> None:
 
 def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> None:
     cluster, _ = after(growing(2, 4), ready(2), now=12.0)
-    cluster, commands = step(cluster, Tick(), 110.1)
+    cluster, commands = react(cluster, Tick(), 110.1)
     why = "waited 100 s for peer 3 to get ready; it has started and not yet finished its first step"
     assert commands == [Kill(3, why), JoinerOffer((peer(2),), (3,), f"peer 3: {why}")]
     assert after(cluster, ProcessEnded(3, -9))[1] == []
@@ -315,7 +315,7 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         if event is None:
             continue
         before = cluster
-        cluster, commands = step(cluster, event, now)
+        cluster, commands = react(cluster, event, now)
         fresh = [command.peer for command in commands if isinstance(command, Spawn)]
         dying = [command.peer for command in commands if isinstance(command, Kill)]
         formed += [command for command in commands if isinstance(command, AdmitFirstView)]

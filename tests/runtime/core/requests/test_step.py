@@ -33,7 +33,7 @@ from kungfu.runtime.core.requests import (
     ViewChanged,
     current,
     first_answer,
-    step,
+    react,
 )
 from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS
 from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id
@@ -62,7 +62,7 @@ class Job:
         context = AdmissionContext(
             self.view, self.limits, "elastic", {"a": 0}, PATIENCE_S, self.end_reason, free={0: 9}
         )
-        self.log, externals = step(self.log, event, context, self.now)
+        self.log, externals = react(self.log, event, context, self.now)
         self.told += externals
         return externals
 
