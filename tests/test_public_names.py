@@ -43,7 +43,7 @@ def test_the_door_to_keras_is_found_without_an_import_of_its_own() -> None:
     program = "import sys, kungfu as kf; assert 'kungfu.keras' not in sys.modules; print(kf.keras.attach.__module__)"
     told = environment("matplotlib", "sklearn")
     ran = subprocess.run([sys.executable, "-c", program], env=told, check=True, timeout=120, stdout=PIPE, text=True)
-    assert ran.stdout == "kungfu.keras.attach\n"
+    assert ran.stdout == "kungfu.keras.attach_model\n"
     assert "keras" in dir(kf)
 
 

@@ -25,18 +25,22 @@ _SHOWN = 40
 
 # Commands that bring a module of their own, with `add_arguments(parser)` and `run(arguments)`.
 _MODULES = (
-    ("doctor", "kungfu.cli.doctor.command", "check what this machine has, and what is to be done about the rest"),
-    ("replay", "kungfu.cli.replay.command", "run a policy over a recorded run, without training"),
+    (
+        "doctor",
+        "kungfu.cli.doctor.doctor_command",
+        "check what this machine has, and what is to be done about the rest",
+    ),
+    ("replay", "kungfu.cli.replay.replay_command", "run a policy over a recorded run, without training"),
     ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
-    ("top", "kungfu.cli.top.command", "show all jobs of this machine"),
-    ("page", "kungfu.cli.page.command", "serve a page of a run for browsers: what it does and did, and buttons"),
-    ("chaos", "kungfu.cli.chaos.command", "inject faults into a running job, and tell what held"),
+    ("top", "kungfu.cli.top.top_command", "show all jobs of this machine"),
+    ("page", "kungfu.cli.page.page_command", "serve a page of a run for browsers: what it does and did, and buttons"),
+    ("chaos", "kungfu.cli.chaos.chaos_command", "inject faults into a running job, and tell what held"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
     ("completion", "kungfu.cli.completion", "print a script that completes commands, options and folders in a shell"),
 )
 # Commands of `kungfu plan`: entry points of this group, each of them such a module with a `SUMMARY` of its own.
 _PLANNING = "kungfu.plan"
-# Those of `kungfu.cli.job.command`.
+# Those of `kungfu.cli.job.job_commands`.
 _STEERING = (
     ("status", "tell how a running job is"),
     ("resize", "have a running job go to N peers"),
@@ -198,7 +202,7 @@ def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> N
 
 
 def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
-    from kungfu.cli.job.command import add_arguments, run
+    from kungfu.cli.job.job_commands import add_arguments, run
 
     add_arguments(parser, name=name)
     parser.set_defaults(act=run, name=name)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.phases import Evaluations
+from kungfu.keras.fits import Evaluations
 from kungfu.training import Training
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.registered.registry import Kind
@@ -32,7 +32,7 @@ class Fitted(Protocol):
 
 
 class FitHandle:
-    """The training of one model by ``fit``; it stays the same over several fits. Made by ``kungfu.keras.attach``.
+    """The training of one model by ``fit``; it stays the same over several fits. Made by ``kungfu.keras.attach_model``.
 
     What is said of the job holds for the fit that is under way, or for the last one. A program that runs alone, and
     without policies, trains by Keras itself: there is one peer, and nothing to register.

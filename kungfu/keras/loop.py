@@ -31,12 +31,12 @@ import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
 from kungfu.keras.evaluation.shared_pass import Validation
+from kungfu.keras.fits import FitCall
 from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
-from kungfu.keras.phases import FitCall
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.data.stream import DataEndedError
 from kungfu.training.job_loop import JobLoop
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
 __all__ = ["FitRun"]

@@ -10,7 +10,7 @@ from kungfu.errors import PolicyError
 from kungfu.signal.fold import Fold
 from kungfu.signal.node import Source
 from kungfu.signal.operation import DType
-from kungfu.signal.own_sources import fed, published
+from kungfu.signal.program_sources import fed, published
 from kungfu.signal.sources import SOURCES
 
 __all__ = ["TrainingSignals"]

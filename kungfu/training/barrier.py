@@ -50,7 +50,7 @@ from kungfu.training.graph.state_checksum import checksum_of
 from kungfu.training.graph.training_state import TrainingState, differing_variables
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.program_description import machine_in_words
-from kungfu.training.registered.sync import PeerGroup, PendingSync
+from kungfu.training.registered.registered_sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 

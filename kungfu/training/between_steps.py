@@ -13,9 +13,9 @@ from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
 from kungfu.runtime.api import BarrierResult, CheckpointSettings, Description, Manifest, VariableGap
 from kungfu.training.checkpoint.manager import CheckpointManager, TrainedObjects
 from kungfu.training.program_description import describe
+from kungfu.training.registered.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
-from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.tracing.random_streams import RandomStreams
 
 __all__ = ["BetweenSteps"]

@@ -19,7 +19,7 @@ from kungfu.training.graph.average import average_and_sum, average_before_last, 
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.totals import add_up
 from kungfu.training.job_connection import JobConnection
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
 __all__ = ["JobLoop"]

@@ -37,7 +37,7 @@ from kungfu.training.graph.step_report import StepPosition, StepReport, read_pos
 from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.recovery import Recovery
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.telemetry.step_log import StepLog
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.effects import EffectGate, effects_of

@@ -20,7 +20,7 @@ from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average, average_before_last
 from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.own_sources import publish
+from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop_metrics import LoopMetrics
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled

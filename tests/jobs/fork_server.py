@@ -194,7 +194,7 @@ def main() -> None:
     import sklearn.datasets  # noqa: F401 - the data of the examples
     import tensorflow  # noqa: F401
 
-    import kungfu.keras.attach
+    import kungfu.keras.attach_model
     import kungfu.training.attach  # noqa: F401
 
     gc.collect()

@@ -21,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.keras.data import FitData
+from kungfu.keras.fits import FitCall
 from kungfu.keras.loop import FitRun
-from kungfu.keras.phases import FitCall
 from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 from tests.keras.fitting import arguments
 

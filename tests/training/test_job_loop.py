@@ -14,7 +14,7 @@ from kungfu.cli.report import narrative
 from kungfu.event_log.events import LateEvent
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.barrier import BETWEEN_STEPS, Barrier
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from tests.training.peers import attached_peers
 
 

@@ -14,7 +14,7 @@ from kungfu.cli.export.listen_address import ListenAddress, parse_address
 from kungfu.cli.export.metrics_server import MetricsServer
 from kungfu.cli.export.tensorboard import check_installed, tensorboard_process
 from kungfu.cli.hosting import Hosting
-from kungfu.cli.page.command import page_process
+from kungfu.cli.page.page_command import page_process
 
 if TYPE_CHECKING:
     from kungfu.runtime.agent.record.recorder import RecordListener

@@ -15,7 +15,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from kungfu.training.combined_metrics import Combination, adds_up, call_combination
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 
 __all__ = ["MetricStates"]
 

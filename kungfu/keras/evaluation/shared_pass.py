@@ -26,7 +26,7 @@ from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
 from kungfu.training.combined_metrics import Combination
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 
 __all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction", "Validation"]
 

@@ -27,7 +27,7 @@ from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, Sh
 from kungfu.keras.handle import Fitted
 from kungfu.keras.refusals import refuse_samples
 from kungfu.training.job_loop import JobLoop
-from kungfu.training.registered.sync import PeerGroup
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
 __all__ = ["share_calls"]

@@ -21,18 +21,18 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, KungfuError
 from kungfu.event_log.events import DevicesEvent, PeerEndedEvent, StandbyEvent
+from kungfu.runtime.agent.agent_service import AgentService
+from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost, may_be_up
 from kungfu.runtime.agent.consensus.election import NoQuorum, elect
 from kungfu.runtime.agent.consensus.host_admission import request_admission
 from kungfu.runtime.agent.consensus.leader_proxy import LeaderClient, LeaderProxy
 from kungfu.runtime.agent.consensus.replication import lost_after_s
-from kungfu.runtime.agent.consensus.service import HostService, LeaderLost, may_be_up
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec, SignalReceived, name_of
 from kungfu.runtime.agent.follower import Follower
 from kungfu.runtime.agent.leader import Leader, QueueFlush
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
-from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints import FolderInUse, claim, release
 from kungfu.runtime.core import cluster as decided
@@ -49,7 +49,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
 )
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from kungfu.runtime.job_api.job_file import JobFile, end_job_file, identify_process, write_job_file
-from kungfu.runtime.job_api.service import JobService
+from kungfu.runtime.job_api.job_service import JobService
 from kungfu.runtime.settings import Settings
 
 __all__ = ["Agent", "Ending", "JobSpec"]

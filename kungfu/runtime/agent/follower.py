@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kungfu.runtime.agent.consensus.service import LeaderLost, ReplicateReceived
+from kungfu.runtime.agent.consensus.consensus_service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.core.cluster import Cluster, JobLimits, Spawn
 from kungfu.runtime.core.failure import Failure

@@ -22,18 +22,18 @@ from kungfu.event_log.events import (
     StartedEvent,
     UnheardEvent,
 )
+from kungfu.runtime.agent.agent_service import PhaseProgressAsked
+from kungfu.runtime.agent.consensus.consensus_service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.consensus.election import Elected
 from kungfu.runtime.agent.consensus.host_admission import admission_reply, mismatch
 from kungfu.runtime.agent.consensus.replication import HostReported
-from kungfu.runtime.agent.consensus.service import AdmissionRequested, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
 from kungfu.runtime.agent.record.recorder import replicate_nowhere
-from kungfu.runtime.agent.service import PhaseProgressAsked
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.cluster.state import UNBOUNDED
+from kungfu.runtime.core.cluster.cluster import UNBOUNDED
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests import current
 from kungfu.runtime.ipc import messages_pb2 as pb

@@ -22,9 +22,9 @@ from kungfu.runtime.core.requests import (
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import refusal_of_id
 from kungfu.runtime.hosts import Host
+from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.plan import RequestPlan, plan_request
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
-from kungfu.runtime.job_api.service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.status import (
     JobStatus,
     PeerStatus,

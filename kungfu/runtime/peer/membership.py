@@ -36,10 +36,10 @@ from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, Peer
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
+from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.peer.regroup_protocol import LastView, RegroupProtocol
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, MakeTerms
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
-from kungfu.runtime.peer.service import PeerService
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import Compared, ReplicatedState

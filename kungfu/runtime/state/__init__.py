@@ -13,7 +13,7 @@ from kungfu.runtime.state.compare import (
 from kungfu.runtime.state.fetch import fetch
 from kungfu.runtime.state.replicated_state import ReplicatedState
 from kungfu.runtime.state.serve import StateServer, serving
-from kungfu.runtime.state.sync import reconcile_variables, sync_state
+from kungfu.runtime.state.state_sync import reconcile_variables, sync_state
 from kungfu.runtime.state.transfer_context import TransferContext
 
 __all__ = [

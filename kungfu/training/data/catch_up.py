@@ -32,7 +32,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_report import read_position
 
 if TYPE_CHECKING:
-    from kungfu.training.registered.sync import PeerGroup
+    from kungfu.training.registered.registered_sync import PeerGroup
 
 __all__ = ["DataPlace", "ReadAhead", "await_readers", "catch_up"]
 

@@ -13,7 +13,7 @@ from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.plan import is_whole
 from kungfu.control.action import mask_of
 from kungfu.runtime.api import Position, Terms, advanced
-from kungfu.training.graph.own_sources import FedValues, PublishedValues, make_published_values
+from kungfu.training.graph.program_variables import FedValues, PublishedValues, make_published_values
 from kungfu.training.graph.state_checksum import StateChecksum
 from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable

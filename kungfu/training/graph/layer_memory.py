@@ -26,7 +26,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import attribute_of, is_made_by_keras, layers_with_statistics
-from kungfu.training.graph.own_sources import line_of
+from kungfu.training.graph.program_variables import line_of
 from kungfu.training.tracing.sample_flow import SampleFlow
 from kungfu.training.tracing.trace import StepTrace
 

@@ -13,7 +13,7 @@ from kungfu.cli.main import main
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.peer_service import PeerService
 from tests.runtime.job_api.served_job import SECRET, serve_job
 
 

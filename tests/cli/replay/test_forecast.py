@@ -14,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from tests.cli.recorded import written as with_events
-from tests.cli.replay.test_command import said
+from tests.cli.replay.test_replay_command import said
 from tests.record.recorded import written
 from tests.testing.recorded_run import lines_of, recorded_run
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.keras.data import FitData, fit_data
-from kungfu.keras.phases import FitCall
+from kungfu.keras.fits import FitCall
 from tests.keras.fitting import arguments, network, points
 
 X, Y = points()

@@ -15,10 +15,15 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from kungfu.event_log.events import LoggedEvent
+from kungfu.runtime.agent.consensus.consensus_service import (
+    AdmissionRequested,
+    HostService,
+    LeaderLost,
+    ReplicateReceived,
+)
 from kungfu.runtime.agent.consensus.election import Elected, elect
 from kungfu.runtime.agent.consensus.host_admission import command_line_of
 from kungfu.runtime.agent.consensus.job_snapshot import parse_request_log, parse_snapshot
-from kungfu.runtime.agent.consensus.service import AdmissionRequested, HostService, LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending, JobSpec
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.leader import Leader
@@ -29,7 +34,7 @@ from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.job_api.service import Query
+from kungfu.runtime.job_api.job_service import Query
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
 
 

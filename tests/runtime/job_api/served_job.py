@@ -22,8 +22,8 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import add_JobServiceServicer_to_server
 from kungfu.runtime.job_api.job_file import JobFile, identify_process, write_job_file
+from kungfu.runtime.job_api.job_service import JobService
 from kungfu.runtime.job_api.request_handler import RequestHandler
-from kungfu.runtime.job_api.service import JobService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 SECRET = "5ec2e7"
@@ -79,7 +79,7 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
     )
     process = identify_process(os.getpid())
     patience = pytest.MonkeyPatch()  # who answers late on a busy machine is waited for
-    patience.setattr("kungfu.runtime.job_api.service._ANSWER_S", 60.0)
+    patience.setattr("kungfu.runtime.job_api.job_service._ANSWER_S", 60.0)
     patience.setattr("kungfu.runtime.job_api.client.DEADLINE_S", 60.0)
     write_job_file(folder, JobFile("job", server.address, secret, os.getpid(), time.time(), process=process))
     worker = threading.Thread(target=place.work, args=(handler,))

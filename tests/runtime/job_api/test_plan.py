@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits, Starting
-from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.cluster.cluster import Processes
 from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
 from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, react
 from kungfu.runtime.core.view import Peer, View

@@ -9,11 +9,11 @@ from msgspec import structs
 
 from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
 from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting, Tick, TrainingFinished, ViewStarted
-from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.cluster.cluster import Processes
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery
 from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
-from kungfu.runtime.job_api.service import ProgressQuery, Query, StatusQuery
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 

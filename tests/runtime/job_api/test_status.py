@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting
-from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.cluster.cluster import Processes
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.core.requests import Answer, LoggedRequest
 from kungfu.runtime.core.view import Peer, View

@@ -32,7 +32,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
 )
 from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.membership import Membership
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.peer.held import Held, Numbers
 

@@ -19,7 +19,7 @@ from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_offer
-from kungfu.runtime.peer.service import rendezvous_key
+from kungfu.runtime.peer.peer_service import rendezvous_key
 from kungfu.runtime.state import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at

@@ -24,7 +24,7 @@ from kungfu.runtime.ipc import handshake, memfd, rpc, unix_socket
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer, add_PeerServiceServicer_to_server
 from kungfu.runtime.ipc.unix_socket import addresses
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.state import Buffers, TransferContext, fetch, serving
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held

@@ -18,7 +18,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.checkpoint.manager import CheckpointRequest
-from kungfu.training.registered.sync import PeerGroup, PendingSync
+from kungfu.training.registered.registered_sync import PeerGroup, PendingSync
 from tests.training.linear import linear_model, linear_run, points
 
 

@@ -13,8 +13,8 @@ from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import TrainedObjects
 from kungfu.training.graph.training_state import StateClasses, TrainingState
+from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks
-from kungfu.training.registered.sync import PeerGroup
 from tests.training.linear import linear_run, points
 
 

@@ -25,8 +25,8 @@ from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
-from kungfu.runtime.job_api.service import Query
 
 __all__ = ["JobController"]
 

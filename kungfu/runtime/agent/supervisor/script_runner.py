@@ -115,7 +115,7 @@ def _check(model: Any) -> None:
         )
     # Another model of this program was trained as a job: this one has no line of its own, perhaps by mistake.
     is_other = bool(attached) and not any(one is model for one, _ in attached)
-    if is_other and "kungfu.keras.attach" in sys.modules and "beside" not in _told:
+    if is_other and "kungfu.keras.attach_model" in sys.modules and "beside" not in _told:
         _told.append("beside")
         print(
             f"kungfu: model.fit() of {getattr(model, 'name', '')!r}, which kf.keras.attach() was not given: each peer "

@@ -12,8 +12,8 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, KungfuError, UsageError
 from kungfu.runtime.attachment.horovod import engine, message
 from kungfu.runtime.attachment.horovod.errors import read_failure
+from kungfu.runtime.attachment.horovod.gloo_rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore
-from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
 from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRanks, check_rank, no_abandon_reason

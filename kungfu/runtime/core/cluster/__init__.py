@@ -1,5 +1,14 @@
 """The agent's knowledge of its job, and what it decides: pure, event by event."""
 
+from kungfu.runtime.core.cluster.cluster import (
+    Cluster,
+    Hosts,
+    JobLimits,
+    ReplacementLimits,
+    Starting,
+    Transition,
+    exit_in_words,
+)
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AdmitPhase,
@@ -32,16 +41,7 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.placement import free_slots, has_majority
-from kungfu.runtime.core.cluster.state import (
-    Cluster,
-    Hosts,
-    JobLimits,
-    ReplacementLimits,
-    Starting,
-    Transition,
-    exit_in_words,
-)
-from kungfu.runtime.core.cluster.step import react, start_job
+from kungfu.runtime.core.cluster.transitions import react, start_job
 
 __all__ = [
     "AdmitFirstView",

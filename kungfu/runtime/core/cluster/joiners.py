@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.events import Command, Kill, PeerProgressed, ReportMachines, Spawn
 from kungfu.runtime.core.cluster.placement import (
     NO_SLOT,
@@ -21,7 +22,6 @@ from kungfu.runtime.core.cluster.program_check import (
     form_first_view,
     runs_same_program,
 )
-from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 
 __all__ = [

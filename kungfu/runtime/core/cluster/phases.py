@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Losses, Phases, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.events import (
     AdmitPhase,
     AnnounceFailure,
@@ -37,7 +38,6 @@ from kungfu.runtime.core.cluster.events import (
 from kungfu.runtime.core.cluster.joiners import offer_if_ready, spawn
 from kungfu.runtime.core.cluster.program_check import dismiss_as_different, fail_as_different
 from kungfu.runtime.core.cluster.program_exits import PREEMPTED
-from kungfu.runtime.core.cluster.state import Cluster, Losses, Phases, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 

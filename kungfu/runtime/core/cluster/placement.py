@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition
 from kungfu.runtime.core.cluster.events import ReleaseHost
-from kungfu.runtime.core.cluster.state import Cluster, Hosts, Transition
 from kungfu.runtime.core.view import View
 
 __all__ = [

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.events import AdmitFirstView, Command, ComparePrograms, Fail, Kill, ReportMachines
-from kungfu.runtime.core.cluster.state import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.view import View
 
 __all__ = ["compare_waiting", "dismiss_as_different", "fail_as_different", "form_first_view", "runs_same_program"]

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
 from kungfu.runtime.core.cluster.joiners import give_up_joiner
 from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
-from kungfu.runtime.core.cluster.state import Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.exit import Exit, described
 
 __all__ = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.cluster.events import (
     AdmitSurvivors,
     AnnounceFailure,
@@ -23,7 +24,6 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_if_ready, spawn
-from kungfu.runtime.core.cluster.state import Cluster, Losses, Regrouping, Transition
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
 

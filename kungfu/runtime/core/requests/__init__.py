@@ -16,7 +16,7 @@ from kungfu.runtime.core.requests.request_log import (
     current,
     first_answer,
 )
-from kungfu.runtime.core.requests.step import react
+from kungfu.runtime.core.requests.request_transitions import react
 
 __all__ = [
     "AdmissionContext",

@@ -18,8 +18,8 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_failure, to_failure
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
+from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, variables_to_reconcile
-from kungfu.runtime.peer.service import PeerService, rendezvous_key
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import kungfu.errors
 from kungfu.native import builder
 from kungfu.runtime.core import exit as exits
-from kungfu.runtime.core.cluster import state
+from kungfu.runtime.core.cluster import cluster as state
 
 runpy.run_path(str(Path(__file__).parents[1] / "lean" / "sitecustomize.py"))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
-from kungfu.runtime.agent.consensus.service import HostService
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits
-from kungfu.runtime.core.cluster.state import Processes
+from kungfu.runtime.core.cluster.cluster import Processes
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -31,7 +31,7 @@ SETTINGS = Settings(
 _ANSWER_DEADLINES = (
     "kungfu.runtime.agent.consensus.election._VOTE_DEADLINE_S",
     "kungfu.runtime.agent.consensus.host_admission._REQUEST_DEADLINE_S",
-    "kungfu.runtime.agent.consensus.service._REPLY_S",
+    "kungfu.runtime.agent.consensus.consensus_service._REPLY_S",
 )
 
 

@@ -12,7 +12,7 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from tests.runtime.agent.consensus.agents import SETTINGS
-from tests.runtime.peer.test_service import Call, RefusedError
+from tests.runtime.peer.test_peer_service import Call, RefusedError
 
 
 def test_a_call_waits_for_a_leader_no_longer_than_the_agent_runs() -> None:

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 
+from kungfu.runtime.agent.consensus.consensus_service import HostService, ReplicateReceived
 from kungfu.runtime.agent.consensus.replication import (
     HostReported,
     Replicator,
     lost_after_s,
     split_off,
 )
-from kungfu.runtime.agent.consensus.service import HostService, ReplicateReceived
 from kungfu.runtime.core.cluster import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb

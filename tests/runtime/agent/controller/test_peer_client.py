@@ -20,7 +20,7 @@ from kungfu.runtime.core.cluster import (
     CoordinatorUnreachable,
     JobLimits,
 )
-from kungfu.runtime.core.cluster.state import Processes, Regrouping
+from kungfu.runtime.core.cluster.cluster import Processes, Regrouping
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.core.view import Peer, View
@@ -28,7 +28,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_asked, to_offer
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
-from kungfu.runtime.peer.service import PeerService
+from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 SECRET = "ab" * 32

@@ -12,7 +12,7 @@ from kungfu.runtime.core.cluster import (
     react,
     start_job,
 )
-from kungfu.runtime.core.cluster.state import Hosts
+from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 

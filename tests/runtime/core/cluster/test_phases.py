@@ -30,7 +30,7 @@ from kungfu.runtime.core.cluster import (
     free_slots,
     start_job,
 )
-from kungfu.runtime.core.cluster.state import Hosts
+from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 from kungfu.runtime.core.program_identity import Identity

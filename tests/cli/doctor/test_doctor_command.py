@@ -21,7 +21,7 @@ def test_here_nothing_is_in_the_way_of_a_job_and_tensorflow_and_the_op_load(
         probes.append(probe(deadline_s=deadline_s))
         return probes[-1]
 
-    monkeypatch.setattr("kungfu.cli.doctor.command.probe", observed)
+    monkeypatch.setattr("kungfu.cli.doctor.doctor_command.probe", observed)
     for name, value in environment("matplotlib", "sklearn").items():
         monkeypatch.setenv(name, value)
     assert main(["doctor", "-np", "1", "--json"]) == 0

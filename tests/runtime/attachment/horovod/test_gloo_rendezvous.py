@@ -13,8 +13,8 @@ from types import MappingProxyType
 import pytest
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
+from kungfu.runtime.attachment.horovod.gloo_rendezvous import Roster, wait_for_all
 from kungfu.runtime.attachment.horovod.key_value_store import KeyValueStore, listens_at
-from kungfu.runtime.attachment.horovod.rendezvous import Roster, wait_for_all
 from tests.runtime.expiring import expired_at
 
 ROSTER = Roster(store="", job="job", view=3, rank=0, size=3, secret=b"secret")

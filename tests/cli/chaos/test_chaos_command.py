@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kungfu.cli.chaos.command import read_schedule
+from kungfu.cli.chaos.chaos_command import read_schedule
 from kungfu.cli.main import main
 from kungfu.errors import UsageError
 from kungfu.testing.faults import parse

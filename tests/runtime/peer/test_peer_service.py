@@ -15,7 +15,7 @@ from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_asked, from_offer, from_view
-from kungfu.runtime.peer.service import PeerService, rendezvous_key
+from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 
 
 def service(*, deadline_s: float = 60.0, offered: threading.Event | None = None) -> PeerService:

@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.training.registered.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.registered.registry import Registry
-from kungfu.training.registered.sync import PeerGroup, PendingSync, sync_registered
 
 
 class Program:

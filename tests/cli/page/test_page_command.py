@@ -14,7 +14,7 @@ import pytest
 
 from kungfu.cli.export.listen_address import ListenAddress, is_known
 from kungfu.cli.main import main
-from kungfu.cli.page.command import page_process
+from kungfu.cli.page.page_command import page_process
 from kungfu.cli.page.server import url_of
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent

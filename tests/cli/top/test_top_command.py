@@ -15,8 +15,8 @@ import pytest
 from rich.console import Console
 
 from kungfu.cli.main import main
-from kungfu.cli.top.command import shown
 from kungfu.cli.top.row import JobRow
+from kungfu.cli.top.top_command import shown
 from tests.runtime.job_api.served_job import serve_job
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kungfu.runtime.agent.consensus.service import HostService, LeaderLost
+from kungfu.runtime.agent.agent_service import AgentService
+from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
-from kungfu.runtime.agent.service import AgentService
 from kungfu.runtime.core.cluster import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -20,7 +20,7 @@ from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.agent.test_leader import Quiet
-from tests.runtime.peer.test_service import Call, RefusedError
+from tests.runtime.peer.test_peer_service import Call, RefusedError
 
 SETTINGS = Settings("job", -1, "127.0.0.1", "ab" * 16, "local", Limits(1, 3), Deadlines(heartbeat_s=5.0))
 

@@ -39,7 +39,7 @@ class Late(StandaloneMembership):
 def connected(monkeypatch: Any) -> JobConnection:
     """The connection of this process from here on."""
     connection = JobConnection(None)
-    monkeypatch.setattr(import_module("kungfu.keras.attach"), "connect", lambda: connection)
+    monkeypatch.setattr(import_module("kungfu.keras.attach_model"), "connect", lambda: connection)
     return connection
 
 

@@ -28,6 +28,7 @@ from kungfu.framework_internals import build_symbolically, is_keras_model, layer
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
+from kungfu.keras.fits import Evaluations, FitCall
 from kungfu.keras.handle import FitHandle
 from kungfu.keras.loop import FitRun
 from kungfu.keras.metrics import ModelMetrics, metrics_of
@@ -40,10 +41,9 @@ from kungfu.keras.own_step import (
     own_step_alone,
     refuse_unknown_loss,
 )
-from kungfu.keras.phases import Evaluations, FitCall
 from kungfu.keras.refusals import refuse_in_job, refuse_samples, refuse_step
 from kungfu.keras.saving import write_as_one_job
-from kungfu.keras.step import job_step, step_alone
+from kungfu.keras.train_step import job_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training

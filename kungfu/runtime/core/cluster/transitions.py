@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Starting, Transition, exit_in_words
 from kungfu.runtime.core.cluster.events import (
     AnnounceFailure,
     Command,
@@ -109,7 +110,6 @@ from kungfu.runtime.core.cluster.recovery import (
     resume,
     retry,
 )
-from kungfu.runtime.core.cluster.state import Cluster, Hosts, JobLimits, Starting, Transition, exit_in_words
 from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
