@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from kungfu.control import Keep, Rule, SizeEstimate
     from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["autoscale"]
-
 
 @kf.policy(budget=kf.Budget(rescales=24, per_steps=1200, replacements=24))
 def autoscale(

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from kungfu.control import Rule
     from kungfu.signal import TrainingSignals
 
-__all__ = ["gns_batch"]
-
 
 @kf.policy(budget=kf.Budget(rescales=10, per_steps=1000, replacements=10))
 def gns_batch(

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from kungfu.control import Rule
     from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["hybrid_scaling"]
-
 
 @kf.policy
 def hybrid_scaling(

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from kungfu.control import Rule
     from kungfu.signal import TrainingSignals
 
-__all__ = ["linear_scaling"]
-
 
 @kf.policy
 def linear_scaling(training: TrainingSignals, *, over_steps: float = 0) -> Rule:

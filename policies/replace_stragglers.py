@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from kungfu.control import Rule
     from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["replace_stragglers"]
-
 Criterion = Literal["average", "slowest_in_a_row"]
 
 

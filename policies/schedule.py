@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from kungfu.control import Keep, Rule
     from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["schedule"]
-
 
 @kf.policy
 def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep = "local_batch_size") -> Rule:

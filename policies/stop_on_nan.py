@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from kungfu.control import Rule
     from kungfu.signal import TrainingSignals
 
-__all__ = ["stop_on_nan"]
-
 Watched = Literal["loss", "gradients"]
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from kungfu.signal import Signal, TrainingSignals
     from kungfu.worth import Worth
 
-__all__ = ["utility"]
-
 _LOOKS = (0.5, 0.25, 0.125)  # of the samples: as fewer are left, sizes differ less in when they end
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["discard_output", "open_closed_streams"]
-
 
 def discard_output(stream: object) -> None:
     """Sends to /dev/null what is left in `stream` and what will be written to it; does nothing to one in memory."""

@@ -32,8 +32,6 @@ from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, Vi
 from kungfu.event_log.job import fold
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["ComparedRun", "RunFigures", "add_arguments", "figures_of", "read_run", "run"]
-
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
 _OF_A_STEP = ("time", "size", "batch")

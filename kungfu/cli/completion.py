@@ -18,8 +18,6 @@ import shtab
 from kungfu.cli.main import make_parser
 from kungfu.cli.run import make_parser as make_run_parser
 
-__all__ = ["add_arguments", "completion_script", "run"]
-
 SHELLS = ("bash", "zsh", "fish")
 
 _RUN_FOLDER = {"bash": "_kungfu_run_dir", "zsh": "_kungfu_run_dir", "fish": "(_kungfu_run_dir)"}

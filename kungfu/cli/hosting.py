@@ -17,8 +17,6 @@ from pathlib import Path
 from kungfu.errors import UsageError
 from kungfu.runtime.hosts import Host, addresses_of, local_addresses, on_one_machine, own_place, parse_hosts
 
-__all__ = ["SECRET_KEY", "Hosting", "add_arguments", "read_hosting"]
-
 SECRET_KEY = "KUNGFU_SECRET"
 
 _PORT = 28100

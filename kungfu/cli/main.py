@@ -18,8 +18,6 @@ from kungfu.cli.run_folder import add_run_folder, newest_run
 from kungfu.errors import KungfuError
 from kungfu.runtime.core.program_identity import installed_version
 
-__all__ = ["error_line", "explain_command", "main", "make_parser"]
-
 _LONG_WORD = re.compile(r"[^\s'\",;:()]{200,}")
 _SHOWN = 40
 

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from kungfu.errors import UsageError
 
-__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "RED", "blank_figure", "png_of", "write_png"]
-
 BLUE, ORANGE, GREEN, RED, GREY = "#1f6fb4", "#d9730d", "#2b8a3e", "#b3261e", "#8a8f98"
 
 

@@ -26,8 +26,6 @@ from kungfu.runtime.core.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings
 
-__all__ = ["main", "make_parser"]
-
 # Programs that walk through all descriptors they may have would take long with the millions that some systems allow.
 _MOST_DESCRIPTORS = 1 << 16
 _EXITS = "\n".join(["exit codes:", *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items())])

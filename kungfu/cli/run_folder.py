@@ -8,8 +8,6 @@ from pathlib import Path
 from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import newest_folder
 
-__all__ = ["RUNS", "add_job_folder", "add_run_folder", "check_record", "job_folder", "newest_run"]
-
 RUNS = Path("runs")
 
 

@@ -26,8 +26,6 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import GapEvent, LoggedEvent, RecoveredEvent, SpanEvent, SpanPart
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
-__all__ = ["span_trees", "why_command"]
-
 Form = Literal["narrative", "spans"]
 
 _MARGIN = 11

@@ -23,8 +23,6 @@ from kungfu.signal import Signal, Source, TrainingSignals, topological
 from kungfu.signal.operation import SCALAR
 from kungfu.signal.source_location import attributed_to
 
-__all__ = ["compile_policies"]
-
 
 def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None) -> Plan:
     """The plan of these policies together: checked, equal nodes shared, staged, collectives fused.

@@ -24,8 +24,6 @@ from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["Backend", "Evaluation", "conclude", "evaluate_nodes", "is_computed", "prepare", "reduce_gradients"]
-
 Value = Any  # a tensor, or one array per peer
 Branch = Callable[[], list[Value]]
 

@@ -16,8 +16,6 @@ from kungfu.control.rule import RuleMode, verdict
 from kungfu.errors import InternalError
 from kungfu.signal import Signal, Source, topological
 
-__all__ = ["FiredRule", "fired_on_rescale", "fired_rules"]
-
 
 @dataclass(frozen=True)
 class FiredRule:

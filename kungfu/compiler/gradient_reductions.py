@@ -16,8 +16,6 @@ from kungfu.signal import NEST, Map, Placement, Signal, Source
 if TYPE_CHECKING:
     from kungfu.compiler.plan import Segment
 
-__all__ = ["LOCAL_NORM", "MEAN_NORM", "GradientReduction", "gradient_reductions_of", "is_only_sent", "reduction_name"]
-
 # The two that an attachment takes while it copies.
 LOCAL_NORM, MEAN_NORM = "norm_squared(grads)", "norm_squared(mean_grads)"
 

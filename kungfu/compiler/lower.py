@@ -23,8 +23,6 @@ from kungfu.signal import Fold, OnRescale, Source
 from kungfu.signal.operation import NEST, DType, Operation, SignalType
 from kungfu.signal.sources import Placement
 
-__all__ = ["Arithmetic", "FoldVariable", "Program", "lower", "offered"]
-
 AllReduce = Callable[[list[tf.Tensor], str], Sequence[tf.Tensor]]
 _NOTHING = {"bool": False, "int64": 0, "float32": nan}
 _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}

@@ -17,8 +17,6 @@ from kungfu.compiler.plan import Plan
 from kungfu.compiler.serialize import node_numbers, record_to_json
 from kungfu.signal import Constant, Fold, Signal, topological
 
-__all__ = ["outline"]
-
 
 def outline(plan: Plan) -> Iterator[tuple[str, str]]:
     """The parts of a plan, each as people read it and as the text that decides: nodes after those that they are made

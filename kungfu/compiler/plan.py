@@ -13,8 +13,6 @@ from kungfu.control.action import operands
 from kungfu.signal import Collective, Fold, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
 
-__all__ = ["MessageLayout", "Outcome", "Plan", "Segment", "inputs_of_rules", "is_whole"]
-
 
 @dataclass(frozen=True)
 class MessageLayout:

@@ -21,8 +21,6 @@ from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import Operation
 
-__all__ = ["node_numbers", "plan_from_json", "plan_to_json", "record_to_json"]
-
 PLAN_SCHEMA = 1
 # What classes, operations and fields are called in this schema, where they have another name by now.
 _CLASSES = {"MessageLayout": "RiderLayout"}

@@ -10,28 +10,6 @@ from typing import Any, Literal
 from kungfu.errors import PolicyError
 from kungfu.signal import Signal
 
-__all__ = [
-    "Action",
-    "Call",
-    "Checkpoint",
-    "Evict",
-    "Keep",
-    "Replace",
-    "Rescale",
-    "SetGlobalBatchSize",
-    "SetLearningRate",
-    "Setting",
-    "Stop",
-    "Unit",
-    "changes_membership",
-    "mask_of",
-    "operands",
-    "ramp",
-    "rewired",
-    "setting_of",
-    "target_of",
-]
-
 Keep = Literal["local_batch_size", "global_batch_size"]
 """Which batch a rescale keeps: that of each peer, so that the global one follows the size, or the global one."""
 Unit = Literal["steps", "samples"]

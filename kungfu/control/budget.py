@@ -15,8 +15,6 @@ from kungfu.ops import maximum, minimum, where
 from kungfu.signal import Signal, Source, as_signal, fold
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Allowance", "Budget", "Spent", "credit_of", "news_of_held"]
-
 _MOST = (1 << 20) - 1
 
 

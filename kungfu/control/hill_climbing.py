@@ -21,8 +21,6 @@ from kungfu.ops import argmax, argmin, cast, clip, fold, is_finite, maximum, min
 from kungfu.signal import Signal, SizeStatistics, Source
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Advantage", "SizeEstimate", "Walk", "check_peers", "hill_climb", "settle", "settled_walk"]
-
 _ERRORS = 2.0  # standard errors beyond which a difference is no chance
 _ROUNDING = 2e-6  # of a mean, which is added up in float32
 _LEAST_NUDGE = 1e-12  # a mean of 0 without noise has a slope as well

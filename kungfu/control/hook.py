@@ -11,8 +11,6 @@ from typing import Any, Literal, get_args
 from kungfu.control.action import Keep, Unit, ramp
 from kungfu.errors import PolicyError
 
-__all__ = ["Control", "HookRequest", "HookRequestKind"]
-
 HookRequestKind = Literal[
     "rescale", "evict", "replace", "set_global_batch_size", "set_learning_rate", "stop", "checkpoint", "set_value"
 ]

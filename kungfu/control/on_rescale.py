@@ -12,8 +12,6 @@ from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal
 from kungfu.signal.operation import SignalType
 
-__all__ = ["AtRescale", "on_rescale"]
-
 
 @dataclass(frozen=True, eq=False)
 class AtRescale:

@@ -18,15 +18,6 @@ from kungfu.ops.clock import job_seconds
 from kungfu.signal import Signal, Source, fold
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = [
-    "NO_COOLDOWN",
-    "Cooldown",
-    "last_wish",
-    "once_each",
-    "rescale_cost",
-    "with_cooldown",
-]
-
 _LONG_AGO = -(1 << 40)
 _BARRIER_STEPS = 2  # from a post to the first step after the barrier that answers it
 

@@ -40,24 +40,6 @@ from kungfu.signal.whole_number import is_whole_number
 if TYPE_CHECKING:
     from kungfu.control.trigger import Trigger
 
-__all__ = [
-    "JOB",
-    "Rule",
-    "RuleMode",
-    "batch_rule",
-    "call_rule",
-    "checkpoint_rule",
-    "distinct_name",
-    "inputs_under",
-    "label_of",
-    "mask_rule",
-    "rate_limited",
-    "rate_rule",
-    "rescale_rule",
-    "stop_rule",
-    "verdict",
-]
-
 RuleMode = Literal["acting", "shadow", "held"]
 JOB = "the job"  # in place of a policy's name, where a budget is that of the job
 

@@ -15,8 +15,6 @@ from kungfu.signal import Constant, Signal, Source, every_steps, fold, is_gate
 from kungfu.signal.operation import SignalType
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Trigger", "TriggerEvent", "always", "every"]
-
 TriggerEvent = Literal["step", "rescale"]
 
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 
-__all__ = ["Files", "kept_arrays", "paths_of"]
-
 Arrays = dict[str, NDArray[Any]]
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

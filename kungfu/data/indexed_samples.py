@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from kungfu.errors import UsageError
 from kungfu.training.data.sample_source import SampleSource
 
-__all__ = ["IndexedSamples", "places_of", "spec_of"]
-
 
 class IndexedSamples(SampleSource):
     """Samples by their index, for ``training.batches`` and for Keras' ``fit``."""

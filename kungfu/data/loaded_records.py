@@ -13,8 +13,6 @@ from kungfu.errors import UsageError
 from kungfu.training.data.refusals import refuse_readers, refuse_unnumbered
 from kungfu.training.data.sample_source import Records
 
-__all__ = ["LoadedRecords", "records"]
-
 
 def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> LoadedRecords:
     """Records that become samples by a function, for ``training.batches`` and for Keras' ``fit``.

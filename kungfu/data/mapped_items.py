@@ -17,8 +17,6 @@ from kungfu.data.indexed_samples import IndexedSamples, spec_of
 from kungfu.errors import UsageError
 from kungfu.training.data.refusals import refuse_readers
 
-__all__ = ["MappedItems", "mapped"]
-
 
 def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> MappedItems:
     """What ``tf.data.Dataset.from_tensor_slices(items).map(function)`` gives, by index.

@@ -18,8 +18,6 @@ from kungfu.training.data.partition_sampler import PartitionSampler, SequentialS
 from kungfu.training.data.sample_source import stacked
 from kungfu.training.data.sampler import Remainder
 
-__all__ = ["PartitionedFiles", "partitions"]
-
 # Files that are being read: one that this peer is in, and some that it may come back to after a rescale.
 _MOST_READING = 4
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from kungfu.data.file_index import kept_arrays
 from kungfu.errors import UsageError
 
-__all__ = ["FOOTER_BYTES", "HEADER_BYTES", "RecordIndex", "record_index"]
-
 HEADER_BYTES, FOOTER_BYTES = 12, 4
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
 

@@ -19,8 +19,6 @@ from kungfu.data.record_index import FOOTER_BYTES, HEADER_BYTES, RecordIndex, re
 from kungfu.errors import UsageError
 from kungfu.training.data.refusals import refuse_readers
 
-__all__ = ["TFRecords", "tfrecords"]
-
 _MOST_OPEN = 64  # files at once
 _WORTH_A_THREAD = 8  # records: fewer are read sooner than another thread begins
 

@@ -14,17 +14,6 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-__all__ = [
-    "check_version",
-    "event_in",
-    "event_of",
-    "event_to_json",
-    "event_to_line",
-    "events_schema",
-    "fields_of",
-    "row_in",
-]
-
 _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["GrowingFile", "open_regular"]
-
 # At most so much of a file is read at once: a record of a week is read in many small parts.
 _CHUNK_BYTES = 1 << 20
 

@@ -49,8 +49,6 @@ from kungfu.event_log.events import (
 from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
-__all__ = ["FIGURES_OF_JOB", "Job", "JobDecision", "JobHost", "JobPeer", "PeerState", "fold"]
-
 # The figures of a step that every job has, but for the learning rate; every other number is a named signal of a policy.
 FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 

@@ -7,14 +7,6 @@ from typing import Literal
 
 from msgspec import Struct
 
-__all__ = [
-    "READABLE_VERSIONS",
-    "RECORD_VERSION",
-    "LoggedEvent",
-    "Number",
-    "Saw",
-]
-
 RECORD_VERSION = 2
 READABLE_VERSIONS = (1, 2)  # what came since version 1 may be missing
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from kungfu.event_log.numbers import as_float, as_whole
 
-__all__ = ["Pace", "ProgressSoFar", "TrainingProgress"]
-
 # A pace is known after so many steps and seconds of one size.
 _KNOWN_STEPS, _KNOWN_S = 4, 1.0
 # It is that of the last minutes, for which a mark is kept now and then.

@@ -13,8 +13,6 @@ from kungfu.event_log.events import AnyEvent, RecordEvent
 from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import Job
 
-__all__ = ["JobWatcher", "NewRecords", "RecordFollower"]
-
 _NEWEST_BYTES = 1 << 20
 
 

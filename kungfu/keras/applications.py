@@ -19,8 +19,6 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import layer_statistics
 from kungfu.training.tracing.sample_flow import SampleFlow
 
-__all__ = ["Applications", "optimizers_of"]
-
 # Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
 Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]
 

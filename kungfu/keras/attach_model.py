@@ -54,8 +54,6 @@ from kungfu.training.graph.layer_memory import LayerWord, is_named
 from kungfu.training.job_connection import JobConnection, connect
 from kungfu.training.job_loop import JobLoop
 
-__all__ = ["attach"]
-
 
 def attach(
     model: Any,

@@ -24,8 +24,6 @@ from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, un
 from kungfu.runtime.api import read_settings
 from kungfu.training.registered.registered_sync import PeerGroup
 
-__all__ = ["JobCallbacks", "verbosity", "without_writers"]
-
 Group = Literal["all", "writers", "others"]
 
 _WRITERS = (

@@ -23,8 +23,6 @@ from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.job_connection import JobConnection
 
-__all__ = ["Evaluations", "FitCall"]
-
 
 class Evaluations:
     """What the calls of ``evaluate`` came to between the end of a fit and the next one, in their order.

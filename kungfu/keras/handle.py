@@ -13,8 +13,6 @@ from kungfu.training.combined_metrics import Combination
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
 
-__all__ = ["FitHandle", "Fitted"]
-
 
 class Fitted(Protocol):
     """What is known of an attached model."""

@@ -39,8 +39,6 @@ from kungfu.training.job_loop import JobLoop
 from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
-__all__ = ["FitRun"]
-
 _CALLBACKS = "fit.npz"  # in a checkpoint
 # What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.
 _KEPT = ("batch", "begun", "called", "logs")

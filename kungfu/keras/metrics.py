@@ -13,8 +13,6 @@ import tensorflow as tf
 from kungfu.framework_internals import loss_tracker
 from kungfu.training.combined_metrics import CombinedMetrics
 
-__all__ = ["FitMetrics", "JobLogs", "ModelMetrics", "metrics_of", "plain_number"]
-
 
 def metrics_of(model: Any) -> list[Any]:
     """All metrics that a training step of the model updates, each once; those of ``compile`` one by one."""

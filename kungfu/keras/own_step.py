@@ -22,16 +22,6 @@ from kungfu.keras.metrics import metrics_of
 from kungfu.training.combined_metrics import CombinedMetrics, PeerPlace
 from kungfu.training.job_loop import JobLoop
 
-__all__ = [
-    "OwnMetrics",
-    "OwnStep",
-    "explored",
-    "has_own_step",
-    "own_job_step",
-    "own_step_alone",
-    "refuse_unknown_loss",
-]
-
 Step = Callable[[Any], dict[str, Any]]
 
 

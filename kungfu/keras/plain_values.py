@@ -16,8 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-__all__ = ["is_plain", "pack", "plain_attributes", "put_attributes", "unpack"]
-
 _CONTAINERS = (list, tuple, set, frozenset)
 _OF_TENSORFLOW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # types that NumPy does not know by itself
 

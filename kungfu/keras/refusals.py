@@ -15,8 +15,6 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers
 from kungfu.training.data.sample_source import is_source
 
-__all__ = ["refuse_in_job", "refuse_samples", "refuse_step"]
-
 _LOOP = "write the loop with kf.attach() and training.step (README), or run the script without kungfu-run"
 
 

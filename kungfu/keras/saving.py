@@ -32,8 +32,6 @@ import keras
 from kungfu.runtime.api import read_settings
 from kungfu.training.job_connection import JobConnection, connect
 
-__all__ = ["write_as_one_job"]
-
 _FILES = (".keras", ".h5", ".hdf5")
 _ATTRIBUTE = "user.kungfu.written"
 _writing = threading.local()

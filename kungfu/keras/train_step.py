@@ -21,8 +21,6 @@ from kungfu.keras.losses import NeedsMessageError, WholeBatchLosses
 from kungfu.keras.metrics import ModelMetrics
 from kungfu.training.job_loop import JobLoop
 
-__all__ = ["job_step", "step_alone"]
-
 Step = Callable[[Any], dict[str, Any]]
 # Of a batch, and of the states that metrics start with: gradients, loss, and the states after it.
 Forward = Callable[[Any, Sequence[Any]], tuple[list[Any], Any, list[Any]]]

@@ -11,8 +11,6 @@ from kungfu.monitor.throughput import throughput
 from kungfu.signal import Signal, TrainingSignals
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["cost_so_far", "remaining_samples", "remaining_seconds"]
-
 
 @marked
 def remaining_samples(training: TrainingSignals, *, samples: int | None = None) -> Signal:

@@ -9,8 +9,6 @@ from typing import ParamSpec, TypeVar
 
 from kungfu.signal import Signal
 
-__all__ = ["marked"]
-
 P = ParamSpec("P")
 S = TypeVar("S", bound=Signal)
 

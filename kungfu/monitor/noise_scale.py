@@ -9,8 +9,6 @@ from kungfu.monitor.mark import marked
 from kungfu.monitor.variance import gradient_moments
 from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["gradient_noise_scale"]
-
 
 @marked
 def gradient_noise_scale(training: TrainingSignals, *, decay: float = 0.01, every: int = 1) -> Signal:

@@ -10,8 +10,6 @@ from kungfu.monitor.mark import marked
 from kungfu.signal import Fold, Signal, TrainingSignals, fold
 from kungfu.signal.fold.fold import labelled
 
-__all__ = ["slowest_in_a_row", "straggler_fractions", "stragglers"]
-
 
 @marked
 def stragglers(training: TrainingSignals, *, alpha: float = 0.1, threshold: float = 0.8) -> Signal:

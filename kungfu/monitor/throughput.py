@@ -8,8 +8,6 @@ from kungfu import ops
 from kungfu.monitor.mark import marked
 from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["samples_per_second", "throughput"]
-
 
 @marked
 def throughput(training: TrainingSignals, *, decay: float = 0.1) -> Signal:

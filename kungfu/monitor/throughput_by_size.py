@@ -14,8 +14,6 @@ from kungfu.signal import Signal, SizeStatistics, TrainingSignals, fold
 from kungfu.signal.fold.fold import labelled
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["ThroughputBySize", "scaling_efficiency", "throughput_by_size"]
-
 _RECENT = 0.05  # weight of the newest step in the estimate of the noise
 _FIRST = 10.0  # samples of a view before it is judged whether its throughput moved
 _LEAST = 10.0  # steps by which a move must exceed the margin in sum

@@ -8,8 +8,6 @@ from kungfu import ops
 from kungfu.monitor.mark import marked
 from kungfu.signal import Signal, TrainingSignals
 
-__all__ = ["gradient_moments", "gradient_variance"]
-
 
 @marked
 def gradient_variance(training: TrainingSignals, *, decay: float = 0.01) -> Signal:

@@ -28,22 +28,6 @@ from typing import Any
 
 from kungfu.errors import InternalError, KungfuError, UsageError
 
-__all__ = [
-    "NativeLibrary",
-    "build",
-    "build_state",
-    "cache_folder",
-    "handle_of",
-    "is_available",
-    "load",
-    "load_from",
-    "load_state",
-    "locked",
-    "main",
-    "prepare",
-    "work_folder",
-]
-
 _HERE = Path(__file__).parent
 _OPS = (_HERE / "policy", _HERE / "all_reduce", _HERE / "step_numbers")
 _STATE = _HERE / "state"

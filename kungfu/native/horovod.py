@@ -21,8 +21,6 @@ from pathlib import Path
 from kungfu.errors import InternalError, KungfuError, UsageError
 from kungfu.native.builder import cache_folder, locked, work_folder
 
-__all__ = ["VERSION", "build", "install", "main"]
-
 VERSION = "0.28.1"
 _PATCH = Path(__file__).with_suffix(".patch")
 # What is built of Horovod: its ops for TensorFlow, over Gloo. The environment may ask for more, such as

@@ -6,8 +6,6 @@ from kungfu.ops.collectives import all_reduce
 from kungfu.ops.elementwise import maximum, where
 from kungfu.signal import Signal, Source, fold
 
-__all__ = ["job_seconds"]
-
 
 def job_seconds() -> Signal:
     """Seconds since the job's first step, as rank 0 counts them: float32, agreed, never going back.

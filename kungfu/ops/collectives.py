@@ -9,8 +9,6 @@ from kungfu.ops.elementwise import where
 from kungfu.signal import Collective, Signal
 from kungfu.signal.operation import NEST, SCALAR, VECTOR
 
-__all__ = ["all_gather", "all_reduce", "weighted_mean"]
-
 
 def all_reduce(x: Signal, reduction: Literal["sum", "mean"]) -> Collective:
     """The sum or the mean of a signal over all peers.

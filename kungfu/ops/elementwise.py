@@ -8,23 +8,6 @@ from kungfu.errors import PolicyError
 from kungfu.ops.vocabulary import operate
 from kungfu.signal import DType, Map, Signal, as_signal
 
-__all__ = [
-    "abs",
-    "cast",
-    "ceil",
-    "clip",
-    "constant",
-    "exp",
-    "floor",
-    "is_finite",
-    "log",
-    "maximum",
-    "minimum",
-    "round",
-    "sqrt",
-    "where",
-]
-
 
 def constant(value: bool | int | float) -> Signal:
     """A number or truth value that is the same in every step; Python's own become one wherever a signal is taken."""

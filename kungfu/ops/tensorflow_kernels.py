@@ -6,36 +6,6 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-__all__ = [
-    "all_finite",
-    "argmax",
-    "argmin",
-    "count",
-    "dot",
-    "fill",
-    "floor_divide",
-    "largest",
-    "largest_magnitude",
-    "max_present",
-    "maximum",
-    "mean_present",
-    "median",
-    "median_present",
-    "min_present",
-    "minimum",
-    "modulo",
-    "norm_squared",
-    "places",
-    "push",
-    "ranks",
-    "scatter",
-    "smallest",
-    "take",
-    "to_bool",
-    "to_float32",
-    "whole",
-]
-
 _LARGEST_WHOLE = float(2**53)
 
 

@@ -5,28 +5,6 @@ from __future__ import annotations
 from kungfu.ops.vocabulary import operate
 from kungfu.signal import Map, Signal, Source
 
-__all__ = [
-    "all",
-    "all_finite",
-    "any",
-    "argmax",
-    "argmin",
-    "count",
-    "dot",
-    "max",
-    "max_abs",
-    "mean",
-    "median",
-    "min",
-    "norm_squared",
-    "one_hot",
-    "places",
-    "ranks",
-    "scatter",
-    "sum",
-    "take",
-]
-
 
 def sum(x: Signal) -> Map:
     """The sum of the entries of a vector: float32 scalar."""

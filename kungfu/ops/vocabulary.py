@@ -20,8 +20,6 @@ from kungfu.signal.operation.rules import (
     vector_reduction,
 )
 
-__all__ = ["VOCABULARY", "operate"]
-
 _ENTRIES = (
     # entry by entry
     Operation("exp", fractional, np.exp, "tf.math.exp"),

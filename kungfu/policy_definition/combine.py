@@ -14,8 +14,6 @@ from kungfu.policy_definition.policy import Policy
 from kungfu.signal import Signal, TrainingSignals
 from kungfu.signal.source_location import attributed_to, location_of_caller
 
-__all__ = ["at_least", "at_most", "compose", "first", "shadow"]
-
 
 def compose(*policies: Policy) -> Policy:
     """All rules of these policies, as if they were one. Equal parts are computed once.

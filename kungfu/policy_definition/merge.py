@@ -18,8 +18,6 @@ from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import where
 from kungfu.signal import Constant, Signal, Source
 
-__all__ = ["Choice", "merged_rule"]
-
 Setter = Rescale | SetGlobalBatchSize | SetLearningRate
 Choice = Callable[[Signal, Signal, Signal], Signal]  # of two wishes and what is; a wish that is NaN is none
 

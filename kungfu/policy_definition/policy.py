@@ -14,8 +14,6 @@ from kungfu.errors import KungfuError, PolicyError
 from kungfu.signal import TrainingSignals
 from kungfu.signal.source_location import is_prebuilt, location_in_traceback, location_of_caller, location_of_function
 
-__all__ = ["Policy", "RuleOrRules", "checked_policies", "in_brackets", "policy"]
-
 RuleOrRules = Rule | tuple[Rule, ...]
 
 

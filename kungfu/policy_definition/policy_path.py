@@ -16,8 +16,6 @@ from typing import Any
 from kungfu.errors import KungfuError, PolicyError
 from kungfu.policy_definition import Policy
 
-__all__ = ["load_policies_of_job", "load_policy"]
-
 _PREBUILT = "kungfu.policies"
 _FORM = "write PATH.py:NAME(ARGS) or MODULE:NAME(ARGS), e.g. 'kungfu.policies:gns_batch(max_peers=8)'"
 

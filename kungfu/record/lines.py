@@ -11,17 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-__all__ = [
-    "CONVERSIONS",
-    "TRACE_SCHEMA",
-    "header_line",
-    "json_literal",
-    "line_kind",
-    "number_from_json",
-    "snapshot_line",
-    "step_format",
-]
-
 TRACE_SCHEMA = 1
 
 LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]

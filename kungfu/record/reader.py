@@ -19,8 +19,6 @@ from kungfu.compiler.serialize import plan_from_json
 from kungfu.errors import UsageError
 from kungfu.record.lines import TRACE_SCHEMA, LineFields, line_kind, number_from_json
 
-__all__ = ["RecordedStep", "Snapshot", "Trace", "parse_trace", "read_plan", "read_trace", "rows_without_gap"]
-
 # The header comes from rank 0 of the first view; other peers may have written some steps by then.
 _HEADER_WITHIN_LINES = 10_000
 

@@ -21,8 +21,6 @@ from kungfu.errors import UsageError
 from kungfu.record.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 from kungfu.signal import NEST
 
-__all__ = ["Replayed", "replay"]
-
 # Between TensorFlow and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20

@@ -12,8 +12,6 @@ import psutil
 
 from kungfu.errors import UsageError
 
-__all__ = ["Host", "addresses_of", "local_addresses", "on_one_machine", "own_place", "parse_hosts"]
-
 _HIGHEST_PORT = 65535
 _IPV6 = re.compile(r"\[?[0-9A-Fa-f:.]+\]?")
 _NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?")

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
-__all__ = ["PREEMPTED_CODE", "on_preemption_signal"]
-
 # The exit code of a process that got a second notice: that of a shell for SIGTERM.
 PREEMPTED_CODE = 143
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from kungfu.signal.fold import Fold, SizeStatistics, Window
     from kungfu.signal.node import Condition, OnRescale, Signal
 
-__all__ = ["FOLDS", "FoldMethods", "fold_method"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 # By method, the function of a signal and of the method's options that makes the fold. Folds are signals themselves, so

@@ -7,8 +7,6 @@ from kungfu.signal.node import Constant, Map, Signal, Source
 from kungfu.signal.operation import SignalType
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["every_steps", "is_exact", "is_gate", "period_of"]
-
 
 def every_steps(every: int) -> Signal:
     """The gate that is on in every so many steps: ``step % every == 0``."""

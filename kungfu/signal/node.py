@@ -28,21 +28,6 @@ from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement, Sourc
 if TYPE_CHECKING:
     from kungfu.signal.fold import Fold
 
-__all__ = [
-    "Collective",
-    "Condition",
-    "Constant",
-    "Map",
-    "OnRescale",
-    "Placeholder",
-    "Signal",
-    "Source",
-    "apply",
-    "as_signal",
-    "topological",
-    "where",
-]
-
 OnRescale = Literal["keep", "reset", "convert"]
 Reduction = Literal["sum", "mean", "gather", "carry"]
 S = TypeVar("S", bound="Signal")

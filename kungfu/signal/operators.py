@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kungfu.signal.node import Signal
 
-__all__ = ["Operators"]
-
 
 class Operators(abc.ABC):
     """The meaning of ``+ - * / // % < <= > >= == != & | ~ abs()``; the type rules are in `kungfu.signal.operation`."""

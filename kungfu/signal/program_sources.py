@@ -15,8 +15,6 @@ from kungfu.signal.node import Collective, Source, where
 from kungfu.signal.operation import DType, SignalType
 from kungfu.signal.sources import SOURCES, SourceKind
 
-__all__ = ["fed", "misuse", "published"]
-
 
 def published(name: str, *, dtype: DType, unit: str, meaning: str, owner: object) -> Source:
     """The source with the number that each peer publishes under this name; see `TrainingSignals.published`."""

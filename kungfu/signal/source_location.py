@@ -12,16 +12,6 @@ from contextvars import ContextVar
 from functools import lru_cache
 from types import CodeType, FrameType, TracebackType
 
-__all__ = [
-    "attributed_to",
-    "is_prebuilt",
-    "location_in_frames",
-    "location_in_traceback",
-    "location_of_caller",
-    "location_of_function",
-    "variable_at",
-]
-
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RULES = {"call", "checkpoint", "evict", "replace", "rescale", "set_global_batch_size", "set_learning_rate", "stop"}
 _GIVEN: ContextVar[str | None] = ContextVar("attributed_to", default=None)

@@ -12,17 +12,6 @@ from typing import Literal
 
 from kungfu.signal.operation import NEST, SignalType
 
-__all__ = [
-    "GATE_SOURCES",
-    "ONLY_AT_RESCALE",
-    "RESCALE_SOURCES",
-    "SOURCES",
-    "GivenBy",
-    "Known",
-    "Placement",
-    "SourceKind",
-]
-
 Placement = Literal["local", "agreed"]
 GivenBy = Literal[
     "step", "publish", "feed"

@@ -13,9 +13,6 @@ from kungfu.signal.operation import DType
 from kungfu.signal.program_sources import fed, published
 from kungfu.signal.sources import SOURCES
 
-__all__ = ["TrainingSignals"]
-
-
 # What is computed of what a step offers, by the names under which people look for it.
 _MONITORS = {
     "noise_scale": "gradient_noise_scale",

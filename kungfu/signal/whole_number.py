@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["is_whole_number"]
-
 
 def is_whole_number(value: object, *, least: int, most: float = math.inf) -> bool:
     """Whether this is a whole number, and not a truth value, from ``least`` to ``most``."""

@@ -14,8 +14,6 @@ from kungfu.signal.whole_number import is_whole_number
 from kungfu.testing.peer_speeds import PeerSpeeds
 from kungfu.testing.simulated_hosts import HostSlots
 
-__all__ = ["ClusterModel", "Rescaling", "SimulatedStep", "Start"]
-
 
 @dataclass(frozen=True)
 class Start:

@@ -11,8 +11,6 @@ import numpy as np
 from kungfu.errors import UsageError
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["CUT", "PeerSpeeds", "SlowPeer", "SpeedSampler"]
-
 CUT = 3.0  # standard deviations beyond which a draw is made again
 _BLOCK = 128
 

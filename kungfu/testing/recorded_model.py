@@ -19,8 +19,6 @@ from kungfu.record import RecordedStep, Trace
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
 from kungfu.testing.peer_speeds import CUT, PeerSpeeds
 
-__all__ = ["RecordedJob", "SizeMeasured", "measure_job", "model_of_job", "throughput_between", "usual_times"]
-
 _GUESSED_JOINING_S, _GUESSED_STOP_S = 10.0, 0.1
 _NORMS = ("norm_squared(grads)", "norm_squared(mean_grads)")
 _MOST_JITTER = 0.33

@@ -18,8 +18,6 @@ from kungfu.signal import SOURCES
 from kungfu.testing.cluster_model import ClusterModel
 from kungfu.testing.simulated_run import simulate, told
 
-__all__ = ["run_policy"]
-
 ArrayStep = tuple[list[dict[str, Any]], dict[str, Any]]  # the local sources in rank order, and the agreed ones
 
 

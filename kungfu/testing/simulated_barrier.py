@@ -31,8 +31,6 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 from kungfu.testing.simulated_job import SimulatedJob, moved
 
-__all__ = ["SimulatedBarrier"]
-
 
 @dataclass(frozen=True)
 class _Joining:

@@ -11,8 +11,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.core.cluster.placement import AVOIDED_S, place_for
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["HostSlots", "Place", "SimulatedHosts"]
-
 Place = tuple[int, int]  # the number of a host, and of a slot there
 _ONE_HOST = 1_000_000  # slots of the host of a model that declares none
 

@@ -13,8 +13,6 @@ from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.peer_speeds import SpeedSampler
 from kungfu.testing.simulated_hosts import SimulatedHosts
 
-__all__ = ["SimulatedJob", "agreed_sources", "busy_seconds", "local_sources", "moved", "stepped"]
-
 
 @dataclass
 class Clocks:

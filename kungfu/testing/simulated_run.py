@@ -13,8 +13,6 @@ from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
 
-__all__ = ["SimulatedRun", "ViewChange", "run_on_model", "simulate", "told"]
-
 
 @dataclass(frozen=True)
 class ViewChange:

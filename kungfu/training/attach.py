@@ -37,8 +37,6 @@ from kungfu.training.telemetry.trace_recorder import TraceRecorder
 from kungfu.training.tracing.random_streams import joiner_seed
 from kungfu.training.training import Training
 
-__all__ = ["attach", "attach_built", "attached_models", "build", "deciding_rules", "policies_in_job"]
-
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
 
 

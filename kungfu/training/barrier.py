@@ -54,8 +54,6 @@ from kungfu.training.registered.registered_sync import PeerGroup, PendingSync
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 
-__all__ = ["BETWEEN_STEPS", "Barrier"]
-
 # Names the messages that the peers exchange there, in what is told of a late or a lost peer.
 BETWEEN_STEPS = "the exchange of values"
 

@@ -18,8 +18,6 @@ from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
 from kungfu.training.tracing.random_streams import RandomStreams
 
-__all__ = ["BetweenSteps"]
-
 
 class BetweenSteps:
     """Registered values, hooks and checkpoints of one peer, which all wait for the program to be between two steps.

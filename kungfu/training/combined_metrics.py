@@ -23,8 +23,6 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 
-__all__ = ["Combination", "CombinedMetrics", "PeerPlace", "Watched", "adds_up", "call_combination"]
-
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
 

@@ -35,8 +35,6 @@ from kungfu.runtime.api import (
 )
 from kungfu.training.checkpoint.snapshot import phase_file
 
-__all__ = ["JobConnection", "connect", "watch_late_peers"]
-
 _LOOK_EVERY_S = 1.0
 
 

@@ -22,8 +22,6 @@ from kungfu.training.job_connection import JobConnection
 from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
-__all__ = ["JobLoop"]
-
 
 class JobLoop:
     """What such a loop needs of a run.

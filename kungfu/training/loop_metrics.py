@@ -14,8 +14,6 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["LoopMetrics", "refuse_accumulated"]
-
 
 class LoopMetrics:
     """The metrics that a program has handed over; see ``Training.metrics``.

@@ -18,8 +18,6 @@ from kungfu.runtime.api import Description, ProgramPart, installed_version
 from kungfu.training.program_entries import compile_entries, model_entries, optimizer_entries
 from kungfu.training.registered.registry import Registry
 
-__all__ = ["describe", "machine_in_words"]
-
 # Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
 _INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
 

@@ -33,8 +33,6 @@ import tensorflow as tf
 from kungfu.framework_internals import all_layers, calls_of, compiled_with, maker_of
 from kungfu.training.graph.learning_rate import without_factor
 
-__all__ = ["compile_entries", "model_entries", "optimizer_entries"]
-
 # An entry as people read it, and the text that decides.
 Entry = tuple[str, str]
 

@@ -36,8 +36,6 @@ from kungfu.runtime.api import BarrierResult, NoticedLoss, StandaloneMembership
 from kungfu.training.barrier import Barrier
 from kungfu.training.graph.variable_io import write_variable
 
-__all__ = ["Recovery"]
-
 # Stages of a `LossReport` that is sent before the peers have exchanged anything after their last step.
 _IN_BARRIER, _AFTER_STEP = 0, 1
 

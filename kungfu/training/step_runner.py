@@ -45,8 +45,6 @@ from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, refuse_xla
 from kungfu.training.warm_up import warm_up
 
-__all__ = ["SKIPPED", "Skipped", "StepRunner"]
-
 
 class Skipped(Enum):
     """The type of ``SKIPPED``: what a step returns for a batch that was cut for another view or position."""

@@ -20,8 +20,6 @@ from kungfu.training.graph.step import WHOLE, CompiledStep, batched
 from kungfu.training.tracing.effects import Effects, answered_by_zeros
 from kungfu.training.tracing.handles import read_handles, write_handles
 
-__all__ = ["warm_up"]
-
 
 def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[Any], *, effects: Effects) -> None:
     """Runs the step once, alone, and gives every variable back the memory that it had.

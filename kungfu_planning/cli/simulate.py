@@ -31,8 +31,6 @@ from kungfu_planning.schedule.outcome import Summary, reduction, summary, summar
 from kungfu_planning.schedule.report import save_plot, summary_table
 from kungfu_planning.schedule.traces.read import FORMATS, own_columns
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "run a scheduler over a trace of jobs"
 
 _EVENTS_A_TICK = 500

@@ -15,8 +15,6 @@ from kungfu_planning.tune.comparison import Comparison, as_document, as_tables, 
 from kungfu_planning.tune.spec.tuning_spec import TuningSpec, read_spec, tuning_schema
 from kungfu_planning.tune.spec.units import duration_s
 
-__all__ = ["SUMMARY", "add_arguments", "run"]
-
 SUMMARY = "plan a hyperparameter search under a deadline"
 
 

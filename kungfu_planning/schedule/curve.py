@@ -16,8 +16,6 @@ import numpy.typing as npt
 
 from kungfu.errors import UsageError
 
-__all__ = ["LINEAR", "MOST_GPUS", "Curve", "best_gpus", "rate_at", "rates_up_to", "ring_curve"]
-
 _SLOWEST, _FASTEST = 1e-12, 1e18  # beyond, a gain could be infinite or nothing
 
 

@@ -37,8 +37,6 @@ from kungfu_planning.schedule.state import (
     tabulated,
 )
 
-__all__ = ["Pauses", "Simulation", "Watch", "apply_plan", "end_jobs", "initial_progress", "simulate"]
-
 Watch = Callable[[State], None]
 _EVENTS_AT_ONE_INSTANT = 10_000
 _NOBODY: Ints = np.empty(0, dtype=np.int64)

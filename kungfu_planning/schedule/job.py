@@ -14,8 +14,6 @@ from kungfu_planning.schedule.curve import LINEAR, MOST_GPUS, Curve
 _LATEST_S = 1e10  # 300 years: up to here a float tells a millisecond's work from none
 _SHORTEST_S = 1e-3
 
-__all__ = ["ClusterJob", "arranged", "inelastic", "with_limits"]
-
 
 @dataclass(frozen=True)
 class ClusterJob:

@@ -17,8 +17,6 @@ from typing import Literal
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.curve import Curve, best_gpus, rate_at
 
-__all__ = ["BatchOnScaleIn", "MeasuredCurves", "hybrid_batch", "hybrid_curve", "read_throughputs"]
-
 
 @dataclass(frozen=True)
 class MeasuredCurves:

@@ -11,23 +11,6 @@ import numpy.typing as npt
 from kungfu_planning.schedule.job import ClusterJob
 from kungfu_planning.schedule.state import Floats, Ints
 
-__all__ = [
-    "SIZE_CLASSES",
-    "GroupMetrics",
-    "SimulationRecord",
-    "SimulationResult",
-    "Summary",
-    "Timeline",
-    "Usage",
-    "empty_record",
-    "finished_result",
-    "record_change",
-    "record_event",
-    "reduction",
-    "summary",
-    "summary_as_dict",
-]
-
 
 @dataclass(frozen=True)
 class Timeline:

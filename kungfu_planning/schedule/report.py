@@ -13,8 +13,6 @@ from kungfu.errors import UsageError
 from kungfu_planning.pictures import write_picture
 from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Summary
 
-__all__ = ["save_plot", "summary_table"]
-
 
 def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
     """One block of rows a policy: all jobs, then each size class; times in seconds."""

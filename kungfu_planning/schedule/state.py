@@ -17,20 +17,6 @@ import numpy.typing as npt
 from kungfu_planning.schedule.curve import rates_up_to
 from kungfu_planning.schedule.job import ClusterJob
 
-__all__ = [
-    "ClusterPolicy",
-    "Floats",
-    "Ints",
-    "JobProgress",
-    "SchedulePlan",
-    "State",
-    "Workload",
-    "read_only",
-    "remaining_s",
-    "stateless",
-    "tabulated",
-]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Memory = TypeVar("Memory")

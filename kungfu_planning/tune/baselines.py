@@ -13,8 +13,6 @@ from kungfu.errors import UsageError
 from kungfu_planning.tune.estimation import Estimate, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_training
 
-__all__ = ["Search", "Steps", "best_naive", "best_static", "cheaper", "fastest", "meets", "most_gpus", "static_sizes"]
-
 Steps = Literal["instance", "literal"]
 """How far a greedy step goes: also until an instance less is needed, or only to the next fair share as printed."""
 

@@ -9,8 +9,6 @@ from typing import Literal
 from kungfu.errors import UsageError
 from kungfu_planning.tune.latency import Latency
 
-__all__ = ["Billing", "Cloud", "Dataset", "Delays", "Instance", "Packing"]
-
 Billing = Literal["instance", "function"]
 """The unit of billing: whole instances from delivery to release, or GPUs only while a trial trains on them."""
 

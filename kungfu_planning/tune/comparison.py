@@ -17,8 +17,6 @@ from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.units import as_clock
 from kungfu_planning.tune.timeline import Box, boxes, first_run_stage_usage, mean_stage_usage
 
-__all__ = ["Comparison", "as_document", "as_tables", "compare", "draw_comparison"]
-
 
 @dataclass(frozen=True)
 class Comparison:

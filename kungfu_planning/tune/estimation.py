@@ -23,8 +23,6 @@ from kungfu_planning.tune.simulator import (
     stage_training,
 )
 
-__all__ = ["AllocationPlan", "Estimate", "Sampled", "Tenancy", "estimate", "sample", "tenancies"]
-
 AllocationPlan = tuple[int, ...]
 """GPUs of each stage."""
 

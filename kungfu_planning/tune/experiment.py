@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from kungfu.errors import UsageError
 
-__all__ = ["Experiment", "Stage", "hyperband", "successive_halving"]
-
 
 @dataclass(frozen=True)
 class Stage:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 
-__all__ = ["Latency", "ScalingCurve", "Seconds", "amdahl", "expected_s", "quantile", "scaling", "total"]
-
 Seconds = NDArray[np.float64]
 
 _EXACT_DRAWS = 64

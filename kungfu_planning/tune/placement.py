@@ -12,19 +12,6 @@ from typing import NamedTuple
 
 from kungfu.errors import UsageError
 
-__all__ = [
-    "Allocation",
-    "Nodes",
-    "Shrunk",
-    "Slot",
-    "TrialPlacement",
-    "free_gpu_slots",
-    "moves",
-    "place",
-    "shrink",
-    "unplaced",
-]
-
 Allocation = Mapping[str, int]
 """GPUs of each trial, at least 1."""
 

@@ -11,8 +11,6 @@ from kungfu_planning.tune.baselines import Search, Steps, best_naive, best_stati
 from kungfu_planning.tune.estimation import AllocationPlan, Estimate, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_instances
 
-__all__ = ["descend", "neighbours", "next_fair", "plan_deadlines", "plan_elastic", "warm_starts"]
-
 _DEFAULT = Search()
 
 

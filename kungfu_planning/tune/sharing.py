@@ -11,8 +11,6 @@ from kungfu_planning.tune.cloud import Packing
 from kungfu_planning.tune.experiment import Stage
 from kungfu_planning.tune.latency import Seconds
 
-__all__ = ["Share", "assign", "instances_for", "share", "slowest_chain"]
-
 
 @dataclass(frozen=True)
 class Share:

@@ -19,19 +19,6 @@ from kungfu_planning.tune.experiment import Experiment
 from kungfu_planning.tune.latency import Latency, ScalingCurve, Seconds, quantile, total
 from kungfu_planning.tune.sharing import instances_for, share, slowest_chain
 
-__all__ = [
-    "Simulator",
-    "StageTraining",
-    "instance_setups",
-    "provider_wait",
-    "remember",
-    "slowest_setup",
-    "stage_instances",
-    "stage_sync",
-    "stage_training",
-    "trial_times",
-]
-
 T = TypeVar("T")
 _MOST_DRAWN = 10_000_000
 

@@ -8,8 +8,6 @@ from kungfu_planning.tune.estimation import AllocationPlan, sample
 from kungfu_planning.tune.sharing import assign, share
 from kungfu_planning.tune.simulator import Simulator, stage_training, trial_times
 
-__all__ = ["Box", "StageUsage", "boxes", "first_run_stage_usage", "mean_stage_usage"]
-
 
 @dataclass(frozen=True)
 class StageUsage:

@@ -48,8 +48,6 @@ from kungfu.testing.faults import (
 )
 from kungfu.testing.faults.processes import local_hosts
 
-__all__ = ["add_arguments", "read_schedule", "run"]
-
 _LONGEST_S = 86400.0
 _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
 # Steps before the first fault that the report knows: what is usual.

@@ -19,8 +19,6 @@ from kungfu.testing.faults.inject import seconds_held, why_it_would_end
 from kungfu.testing.faults.processes import why_out_of_reach
 from kungfu.testing.faults.schedule import What
 
-__all__ = ["ForeseenFault", "foresee"]
-
 
 @dataclass(frozen=True)
 class ForeseenFault:

@@ -41,8 +41,6 @@ from kungfu.testing.faults import (
     SlowPeers,
 )
 
-__all__ = ["ChaosReport", "Digests", "FaultOutcome", "ViewCheck", "report_chaos"]
-
 Digests = Literal["equal", "equal after rounding", "one peer"]
 Rows = Sequence[Mapping[str, Any]]
 

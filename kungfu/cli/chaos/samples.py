@@ -18,8 +18,6 @@ from typing import Any
 from kungfu.cli.report import rows_in_order
 from kungfu.cli.report.values import counted, figure, finite_number
 
-__all__ = ["CountedStep", "SampleCheck", "check_epochs", "check_steps", "read_steps", "trace_place"]
-
 _BEFORE_BYTES = 1 << 16
 
 

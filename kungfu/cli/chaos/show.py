@@ -18,8 +18,6 @@ from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, peers_n
 from kungfu.event_log.numbers import as_json
 from kungfu.testing.faults import Injection
 
-__all__ = ["Form", "injection_line", "print_foreseen", "print_report"]
-
 Form = Literal["text", "json"]
 
 

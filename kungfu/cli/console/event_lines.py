@@ -13,8 +13,6 @@ from collections.abc import Callable
 from kungfu.cli.report import one_line
 from kungfu.event_log.events import LoggedEvent, SetEvent, SettingRun, joined_to_run
 
-__all__ = ["HOLD_S", "EventLines"]
-
 HOLD_S = 30.0
 
 

@@ -12,8 +12,6 @@ from kungfu.cli.console.log_filter import is_startup_noise
 from kungfu.cli.console.packed_lines import packed
 from kungfu.runtime.core.failure import EXIT_CODES, Failure
 
-__all__ = ["exit_summary", "fitted"]
-
 _MOST_LINES = 40
 _OUTPUT, _INDENT = "  | ", "    "
 # A command that people copy is not broken.

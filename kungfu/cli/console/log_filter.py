@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["is_startup_noise", "sanitize"]
-
 
 def _stamped(levels: str) -> str:
     """As in ``2026-01-31 12:00:00.123456: E `` or ``E0000 00:00:1795206820.695419   12784 ``."""

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-__all__ = ["packed"]
-
 
 def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = "") -> Text:
     """The pieces on lines: rich would break a line at any space, a fixed one too.

@@ -22,8 +22,6 @@ from kungfu.cli.report import one_line, paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
-__all__ = ["RunConsole", "make_console"]
-
 # Between two paintings at least and at most: the status shows a clock.
 _PAINT_EVERY_S, _PAINT_WITHIN_S = 0.2, 1.0
 # A terminal that was stopped by a key press must not hold up the end of a job.

@@ -16,16 +16,6 @@ from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, 
 from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
 
-__all__ = [
-    "KUNGFU",
-    "OutputLine",
-    "ScreenState",
-    "ScreenUpdate",
-    "activity_words",
-    "decision_words",
-    "status_words",
-]
-
 # More than this between two paintings is more than a person reads; the log files have it all.
 _MOST_LINES = 500
 KUNGFU = "kungfu"

@@ -16,8 +16,6 @@ from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, activity_words
 from kungfu.cli.report.values import duration
 from kungfu.event_log.job import Job
 
-__all__ = ["LiveScreen", "PlainScreen"]
-
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
 _FIXED = "\N{NO-BREAK SPACE}"
 _GAP = "  "

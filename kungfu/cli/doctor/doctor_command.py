@@ -24,8 +24,6 @@ from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import on_one_machine, parse_hosts
 from kungfu.runtime.settings import AttachmentName
 
-__all__ = ["add_arguments", "run"]
-
 _LONGEST_WAIT_S = 3600.0
 _PROBED_WITHIN_S = 600.0
 _PROBING = "loading TensorFlow and kungfu's op; its first use compiles it, which takes a minute or so"

@@ -12,8 +12,6 @@ from rich.text import Text
 
 from kungfu.cli.report.values import counted
 
-__all__ = ["Finding", "Severity", "print_findings"]
-
 Severity = Literal["fine", "remark", "problem"]
 _STYLES: dict[Severity, str] = {"fine": "green", "remark": "yellow", "problem": "bold red"}
 

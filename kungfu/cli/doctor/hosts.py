@@ -21,8 +21,6 @@ from kungfu.errors import KungfuError
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import rpc
 
-__all__ = ["HostAnswer", "HostFacts", "compared", "exchange"]
-
 _SERVICE, _METHOD = "kungfu.Doctor", "Describe"
 _ASK_S, _PAUSE_S = 3.0, 0.2
 _CLOCK_S = 1.0  # beyond which the records of two hosts cannot be laid side by side

@@ -20,8 +20,6 @@ from kungfu.runtime.hosts import addresses_of
 from kungfu.runtime.ipc import memfd, rpc
 from kungfu.runtime.settings import AttachmentName
 
-__all__ = ["check_machine", "free_memory_bytes"]
-
 _PEER_BYTES = 1 << 30  # about what TensorFlow takes before there is a model
 _DESCRIPTORS = 1024
 _DISK_BYTES = 1 << 30

@@ -18,8 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Probe", "probe"]
-
 _STEPS = ("tensorflow", "native op", "horovod")
 _ERROR_LINES = 3
 

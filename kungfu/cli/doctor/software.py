@@ -19,8 +19,6 @@ from kungfu.cli.report.values import counted
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.settings import AttachmentName
 
-__all__ = ["LIBRARIES", "check_software", "installed_libraries", "taken_versions"]
-
 LIBRARIES = ("tensorflow", "keras", "numpy", "grpcio", "protobuf", "horovod")
 _NEEDED = LIBRARIES[:-1]
 _INSTALL = "install kungfu-training with pip, which brings it"

@@ -18,19 +18,6 @@ from kungfu.cli.report.step_groups import DrawnCurve, Series
 from kungfu.cli.report.values import duration, figure
 from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
 
-__all__ = [
-    "CHANGES",
-    "draw_changes",
-    "draw_curve",
-    "draw_loss",
-    "draw_noise",
-    "draw_size",
-    "draw_speed",
-    "fit_axis",
-    "line_of",
-    "smoothed",
-]
-
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
 # Each is a line at its step: a size that was asked for, and the loss of peers.

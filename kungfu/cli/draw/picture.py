@@ -15,8 +15,6 @@ from kungfu.cli.report.changes import changes, stood_still
 from kungfu.cli.report.values import counted
 from kungfu.event_log.job import fold
 
-__all__ = ["draw_command"]
-
 Paint = Callable[[Any, RecordedRun], None]
 
 # Inches: of a picture without signals, and of each panel of one.

@@ -18,8 +18,6 @@ from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, 
 from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
 
-__all__ = ["FRACTIONS", "MOST_GROUPS", "RecordedRun", "read_run", "run_of_rows"]
-
 Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent | SetEvent)
 
 # A figure that has a value for each peer.

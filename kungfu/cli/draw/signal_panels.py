@@ -15,8 +15,6 @@ from kungfu.cli.report.values import finite_number, label
 from kungfu.errors import UsageError
 from kungfu.event_log.events import DecisionEvent, RuleEvent, SetEvent
 
-__all__ = ["MOST_SIGNALS", "changing_signals", "chosen_signals", "draw_signal"]
-
 MOST_SIGNALS = 12  # that a picture may have
 _USUAL = 4  # at most, where nobody says which
 _PURPLE = "#6f42c1"

@@ -19,8 +19,6 @@ from kungfu.cli.page.page_command import page_process
 if TYPE_CHECKING:
     from kungfu.runtime.agent.record.recorder import RecordListener
 
-__all__ = ["Exports", "add_arguments", "completed", "exporting", "read_exports"]
-
 _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 

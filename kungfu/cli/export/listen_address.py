@@ -11,8 +11,6 @@ from functools import cache
 
 from kungfu.errors import UsageError
 
-__all__ = ["BACKLOG", "LOOPBACK", "ListenAddress", "is_known", "listening", "parse_address"]
-
 LOOPBACK = "127.0.0.1"
 BACKLOG = 512
 _HOST = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@]*))(?::\d*)?")

@@ -21,8 +21,6 @@ from kungfu.cli.export.listen_address import ListenAddress, is_known, listening
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["ConnectionLimits", "MetricsServer"]
-
 
 @dataclass(frozen=True)
 class ConnectionLimits:

@@ -29,8 +29,6 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.request_log import RequestState
 
-__all__ = ["PrometheusMetrics"]
-
 # Fields of a step that have a gauge of their own, and those that are no gauge; every other number is a named signal.
 _OF_A_STEP = {
     "step": ("kungfu_step", "Number of the newest step; goes back where steps are done again."),

@@ -17,8 +17,6 @@ from pathlib import Path
 
 import kungfu
 
-__all__ = ["SideProcess", "begin_beside", "job_ends"]
-
 # Training is not to wait for a processor that draws curves.
 _NICENESS = 10
 

@@ -12,8 +12,6 @@ from kungfu.cli.export.side_process import SideProcess
 from kungfu.cli.run_folder import check_record
 from kungfu.errors import UsageError
 
-__all__ = ["add_arguments", "check_installed", "run", "tensorboard_process"]
-
 _WRITER = "kungfu.cli.export.tensorboard_writer"
 # After the end of a job, for the rest of its record.
 _END_WITHIN_S = 30.0

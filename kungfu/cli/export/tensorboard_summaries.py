@@ -45,8 +45,6 @@ from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float, as_whole, step_seconds
 from kungfu.event_log.record_follower import NewRecords
 
-__all__ = ["SummaryMaker", "is_kept"]
-
 Scalars = dict[str, float]
 
 # Every step up to here, then every 10th, from ten times as many on every 100th, and so on.

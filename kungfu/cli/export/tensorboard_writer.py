@@ -24,8 +24,6 @@ from kungfu.cli.export.tensorboard_summaries import SummaryMaker
 from kungfu.errors import KungfuError
 from kungfu.event_log.record_follower import RecordFollower
 
-__all__ = ["EventFile", "export_record", "main"]
-
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0
 

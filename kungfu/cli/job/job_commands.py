@@ -24,8 +24,6 @@ from kungfu.runtime.core.request import (
     StopTraining,
 )
 
-__all__ = ["add_arguments", "run"]
-
 _PROFILE_STEPS = 50
 _TRACE_S = 5.0
 # Their positional arguments end with a folder, and are read as words.

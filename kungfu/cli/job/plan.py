@@ -30,16 +30,6 @@ from kungfu.runtime.job_api.plan import PlannedPeer, RequestPlan
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.recorded_model import throughput_between, usual_times
 
-__all__ = [
-    "MeasuredRun",
-    "PlanForecast",
-    "SpeedsBySize",
-    "forecast_plan",
-    "plan_lines",
-    "print_plan",
-    "read_measured",
-]
-
 # The first steps of a size are slower: caches are cold, and those who left may still hold processors.
 _WARM_UP_STEPS = 3
 _STEPS_OF_A_SIZE = 20_000

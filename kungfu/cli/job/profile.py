@@ -20,8 +20,6 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests import Point
 from kungfu.runtime.job_api.status import RequestProgress
 
-__all__ = ["Measure", "efficiencies", "run_profile"]
-
 
 @dataclass(frozen=True)
 class Measure:

@@ -19,8 +19,6 @@ from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 
-__all__ = ["print_status"]
-
 
 def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
     """Prints the status of the job whose record is in ``folder``; returns the exit code."""

@@ -21,8 +21,6 @@ from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-__all__ = ["exit_code", "submit_and_report", "submit_and_wait"]
-
 _LOOK_EVERY_S = 0.2
 
 

@@ -20,8 +20,6 @@ from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.status import PeerStatus
 
-__all__ = ["write_traces"]
-
 _LONGEST_S = 600.0
 # After the trace, for its files: they have some megabytes for each second of a large step.
 _WRITING_S = 120.0

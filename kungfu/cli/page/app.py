@@ -30,8 +30,6 @@ from kungfu.errors import KungfuError, UsageError
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import JobOver
 
-__all__ = ["SECRET_HEADER", "PageApp", "PageLimits"]
-
 SECRET_HEADER = "kungfu-secret"
 _LONGEST_BODY = 4096
 # Requests that are under way to the job at once.

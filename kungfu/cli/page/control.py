@@ -18,8 +18,6 @@ from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file
 from kungfu.runtime.job_api.plan import RequestPlan
 
-__all__ = ["JobControl", "request_of"]
-
 _ACTIONS = ("resize", "checkpoint", "stop")
 _LONGEST_ID = 100
 

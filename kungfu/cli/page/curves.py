@@ -10,8 +10,6 @@ from kungfu.cli.report.step_groups import StepGroups, WholeBatches
 from kungfu.cli.report.values import finite_number, number_or_nan
 from kungfu.event_log.numbers import as_whole
 
-__all__ = ["MOST_CURVES", "MOST_GROUPS", "Curves"]
-
 MOST_GROUPS = 1024
 MOST_CURVES = 40
 _LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact

@@ -14,8 +14,6 @@ from starlette.types import Receive, Scope, Send
 
 from kungfu.cli.page.feed import PageFeed
 
-__all__ = ["EventStream", "WakeUp"]
-
 # A comment now and then: proxies and browsers take a silent connection for a dead one.
 _HEARTBEAT_S = 15.0
 _HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]

@@ -26,8 +26,6 @@ from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
 from kungfu.runtime.job_api.status import JobStatus
 
-__all__ = ["PageFeed"]
-
 # Peers report their steps every two seconds.
 _LOOK_EVERY_S = 1.0
 # While an old record is read, browsers see how far.

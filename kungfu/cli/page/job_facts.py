@@ -10,8 +10,6 @@ from kungfu.event_log.job import Job, JobPeer
 from kungfu.runtime.job_api.status import PeerStatus
 from kungfu.slowness import STRAGGLER
 
-__all__ = ["LiveSince", "job_facts", "peer_rows"]
-
 # Processes that have ended and are still shown.
 _MOST_ENDED = 8
 

@@ -14,8 +14,6 @@ from kungfu.cli.run_folder import add_run_folder, check_record, newest_run
 from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import read_job_file
 
-__all__ = ["add_arguments", "page_process", "run"]
-
 _SERVER = "kungfu.cli.page.server"
 # After the end of a job, for the last update of its page.
 _END_WITHIN_S = 10.0

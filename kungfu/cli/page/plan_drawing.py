@@ -9,8 +9,6 @@ from typing import Any
 from kungfu.compiler import Plan, explain
 from kungfu.compiler.explain import GraphNode, graph_of
 
-__all__ = ["draw_plan"]
-
 _SWEEPS = 4
 
 

@@ -15,8 +15,6 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.record_follower import NewRecords
 
-__all__ = ["RunModel", "as_text"]
-
 Document = dict[str, Any]
 
 _NEWEST = ("step", "epoch", "size", "batch", "loss", "learning_rate", "samples_per_s", "time")

@@ -24,8 +24,6 @@ from kungfu.cli.page.control import JobControl
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import KungfuError, UsageError
 
-__all__ = ["PageServer", "QuietConnections", "main", "url_of"]
-
 # For browsers to take the last update.
 _CLOSE_WITHIN_S = 2
 _LOOK_EVERY_S = 1

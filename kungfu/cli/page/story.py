@@ -52,8 +52,6 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job, JobDecision
 
-__all__ = ["MOST_ITEMS", "DecisionFeed", "Item"]
-
 Item = dict[str, Any]
 
 # That are kept of each kind.

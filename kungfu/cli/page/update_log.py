@@ -16,8 +16,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Backlog", "UpdateLog"]
-
 # With an update a second at most, what a browser has missed of the last minute.
 _KEPT = 60
 

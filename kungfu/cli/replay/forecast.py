@@ -17,8 +17,6 @@ from kungfu.record import Trace
 from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job
 from kungfu.testing.simulated_run import SimulatedRun, simulate
 
-__all__ = ["Forecast", "forecast", "forecast_as_json", "forecast_as_text"]
-
 
 @dataclass(frozen=True)
 class Forecast:

@@ -14,8 +14,6 @@ from kungfu.compiler import FiredRule
 from kungfu.control import Rescale
 from kungfu.record import Trace
 
-__all__ = ["draw_replay"]
-
 
 def draw_replay(trace: Trace, decisions: Sequence[FiredRule], rows: Sequence[TimelineRow], target: Path) -> Path:
     """Draws it as a PNG and gives its path; raises ``UsageError`` where `target` cannot be written."""

@@ -25,8 +25,6 @@ from kungfu.event_log.numbers import as_json
 from kungfu.policy_definition.policy_path import load_policy
 from kungfu.record import Replayed, Trace, read_trace, replay
 
-__all__ = ["add_arguments", "run"]
-
 _OTHER = (
     "this record is of a run that followed its own policies: what this policy decides changes neither the sizes nor "
     "the batches and losses that it sees"

@@ -27,8 +27,6 @@ from kungfu.event_log.events import (
     SupersededEvent,
 )
 
-__all__ = ["OF_RULES", "TimelineRow", "action_of", "replayed_in_words", "timeline"]
-
 # What a rule leaves in the events, with the step in which it fired.
 OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
 

@@ -8,16 +8,6 @@ from kungfu.cli.report.values import counted, duration, figure, label, peers_nam
 from kungfu.event_log.events import RecoveredEvent, RescaleEvent
 from kungfu.event_log.job import Job
 
-__all__ = [
-    "MembershipChange",
-    "changes",
-    "joined_and_left",
-    "phase_of",
-    "recovered",
-    "rescaled",
-    "stood_still",
-]
-
 _BESIDE = ("spawn_s", "ready_s")
 _STOPPED = ("barrier_s", "attach_s", "state_s")
 _AFTER = "first_step_s"

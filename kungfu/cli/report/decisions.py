@@ -17,21 +17,6 @@ from kungfu.event_log.events import (
     SupersededEvent,
 )
 
-__all__ = [
-    "asked",
-    "contest",
-    "held_back",
-    "is_by_itself",
-    "passed_over",
-    "reasons",
-    "refused",
-    "requested_by_hook",
-    "set_repeatedly",
-    "set_to",
-    "superseded",
-    "would_have",
-]
-
 _ACTIONS = {
     "Rescale": "another size",
     "SetGlobalBatchSize": "another batch",

@@ -15,14 +15,6 @@ from kungfu.cli.report.reader import nothing_in, open_record
 from kungfu.cli.report.values import finite_number
 from kungfu.event_log.codec import row_in
 
-__all__ = [
-    "Row",
-    "newest_step",
-    "read_rows",
-    "rows_between",
-    "rows_in_order",
-]
-
 Row = Mapping[str, Any]
 
 _METRICS = "metrics.jsonl"

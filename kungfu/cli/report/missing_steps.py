@@ -8,8 +8,6 @@ from kungfu.cli.report.metrics import Row, rows_in_order
 from kungfu.cli.report.values import finite_number
 from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RecoveredEvent
 
-__all__ = ["missing_steps"]
-
 # Between the end of a step on a peer and the moment in which it would have been written, for a machine that is busy.
 _REPORT_S = 5.0
 

@@ -50,8 +50,6 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job, fold
 
-__all__ = ["Paragraph", "is_told", "narrative", "paces", "paragraph"]
-
 HeadlineAndDetails = tuple[str, list[str]]
 
 # What a view, the end of training or the top of the narrative says better.

@@ -76,8 +76,6 @@ from kungfu.event_log.events import (
     ViewEvent,
 )
 
-__all__ = ["SILENT", "one_line"]
-
 # What another event says better, or what is told only when a run is looked at afterwards.
 SILENT = (RecordEvent, SpawnedEvent, OfferedEvent, PeerEndedEvent, SpanEvent, RulesEvent)
 

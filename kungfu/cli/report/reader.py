@@ -10,8 +10,6 @@ from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, event_in
 from kungfu.event_log.events import AnyEvent, RecordEvent
 
-__all__ = ["EventRecord", "nothing_in", "open_record", "read_events"]
-
 
 @dataclass(frozen=True)
 class EventRecord:

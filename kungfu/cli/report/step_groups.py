@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 
 from kungfu.cli.report.values import finite_number, number_or_nan, undefined_words
 
-__all__ = ["DrawnCurve", "Figures", "Series", "Spread", "StepGroups", "WholeBatches", "numbers_in"]
-
 Figures = Mapping[str, float]
 Series = NDArray[np.float64]
 

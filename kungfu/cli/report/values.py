@@ -7,21 +7,6 @@ from collections.abc import Sequence
 
 from kungfu.event_log.numbers import as_float, as_json
 
-__all__ = [
-    "UNKNOWN",
-    "counted",
-    "duration",
-    "figure",
-    "finite_number",
-    "label",
-    "not_finite",
-    "number_or_nan",
-    "peers_named",
-    "rough_duration",
-    "sizes_passed",
-    "undefined_words",
-]
-
 UNKNOWN = "-"
 
 

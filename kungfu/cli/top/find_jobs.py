@@ -12,8 +12,6 @@ import psutil
 from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
-__all__ = ["FoundJob", "find_jobs", "is_kungfu_run"]
-
 _RECORD = "events.jsonl"
 
 

@@ -17,8 +17,6 @@ from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import fold
 from kungfu.runtime.job_api.status import JobStatus
 
-__all__ = ["JobRow", "UsageMeter", "last_decision", "row_of"]
-
 # The end of the events that is searched for the last decision.
 _TAIL_BYTES = 1 << 16
 

@@ -29,8 +29,6 @@ from kungfu.cli.top.row import JobRow, UsageMeter, row_of
 from kungfu.errors import UsageError
 from kungfu.event_log.numbers import as_json
 
-__all__ = ["TopOfJobs", "add_arguments", "run"]
-
 _LONGEST_S = 3600.0
 _BETWEEN_S = 0.5  # two looks at the processor time, where there is one row only
 _NARROW = 130  # columns of a terminal

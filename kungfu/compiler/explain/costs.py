@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from kungfu.compiler.plan import MessageLayout, Plan
 
-__all__ = ["Costs", "cost_lines", "costs_of", "counted", "length"]
-
 _FLOAT_BYTES = 4
 _STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 

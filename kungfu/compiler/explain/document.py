@@ -16,8 +16,6 @@ from kungfu.control import Rule
 from kungfu.signal import Constant, Signal
 from kungfu.slowness import SLOW
 
-__all__ = ["explain_json"]
-
 
 def explain_json(plan: Plan) -> dict[str, Any]:
     """The plan as a document for programs.

@@ -9,8 +9,6 @@ from kungfu.compiler.explain.labels import is_plain
 from kungfu.compiler.plan import Plan
 from kungfu.signal import Signal, topological
 
-__all__ = ["Folding", "folding_of"]
-
 
 @dataclass(frozen=True)
 class Folding:

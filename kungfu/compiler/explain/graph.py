@@ -13,8 +13,6 @@ from kungfu.compiler.plan import Plan
 from kungfu.control import Rule
 from kungfu.signal import Collective, Fold, Signal, Source
 
-__all__ = ["GraphKind", "GraphNode", "PlanGraph", "graph_of"]
-
 GraphKind = Literal["source", "monitor", "fold", "collective", "value", "rule"]
 
 

@@ -13,8 +13,6 @@ from kungfu.errors import InternalError
 from kungfu.signal import SOURCES, Collective, Constant, Fold, Map, Signal, Source, is_exact, topological
 from kungfu.signal.source_location import variable_at
 
-__all__ = ["Labels", "does", "is_number", "is_plain", "labels_of", "made", "steps"]
-
 Labels = Mapping[Signal, str]
 
 

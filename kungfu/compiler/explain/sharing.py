@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from kungfu.compiler.plan import Plan
 from kungfu.signal import NEST, Collective, Fold, Signal, topological
 
-__all__ = ["Shared", "shared_parts"]
-
 
 @dataclass(frozen=True)
 class Shared:

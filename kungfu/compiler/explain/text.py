@@ -20,8 +20,6 @@ from kungfu.monitor import straggler_fractions
 from kungfu.signal import Signal, topological
 from kungfu.slowness import SLOW
 
-__all__ = ["MEASURED_BY", "explain"]
-
 MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # who leaves first when the job shrinks
 Monitors = Literal["folded", "open"]
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
 
-__all__ = ["units_of"]
-
 Dimension = Mapping[str, int]
 _ANY: Dimension = {"any": 0}  # of a constant, which goes with all
 _NONE: Dimension = {"unknown": 0}

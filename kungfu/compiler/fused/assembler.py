@@ -19,8 +19,6 @@ from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
 from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
 
-__all__ = ["SUMMED", "Assembler", "Bytecode", "after_sync", "before_sync"]
-
 SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked values
 
 _NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}

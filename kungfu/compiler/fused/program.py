@@ -14,8 +14,6 @@ from kungfu.compiler.lower import FoldVariable, Program, offered
 from kungfu.compiler.plan import Outcome
 from kungfu.control.action import mask_of
 
-__all__ = ["BytecodeProgram", "fused", "run_bytecode"]
-
 
 @dataclass(frozen=True)
 class BytecodeProgram:

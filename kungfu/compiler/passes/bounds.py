@@ -14,8 +14,6 @@ from kungfu.compiler.passes.locality_errors import name_clause
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Map, Signal, Source, topological
 
-__all__ = ["check_bounded"]
-
 Side = Literal["lower", "upper"]
 _SIZES = frozenset({"size", "previous_size", "base_size", "min_size", "max_size"})
 # Which of the operands must be bounded for the result to be, where it is not all of them.

@@ -20,8 +20,6 @@ from kungfu.errors import PolicyError
 from kungfu.signal import SOURCES, Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 
-__all__ = ["check_can_fire"]
-
 
 @dataclass(frozen=True)
 class _Range:

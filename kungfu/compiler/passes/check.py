@@ -15,8 +15,6 @@ from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.source_location import is_prebuilt
 from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SourceKind
 
-__all__ = ["check"]
-
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
     """Refuses policies that break a rule of the calculus, at the first fault.

@@ -8,8 +8,6 @@ from kungfu.compiler.plan import MessageLayout
 from kungfu.signal import Collective
 from kungfu.signal.operation import SCALAR
 
-__all__ = ["fuse"]
-
 
 def fuse(collectives: Iterable[Collective]) -> MessageLayout:
     """The layout of one message for all of these: one float per scalar, `size` floats per vector or gathered scalar.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from kungfu.signal import NEST, SCALAR, Signal, Source
 from kungfu.signal.source_location import variable_at
 
-__all__ = ["local_names", "name_and_type", "name_clause", "remedy_of"]
-
 
 def name_clause(signal: Signal) -> str:
     """``, `peers` (policy.py:7),`` as an insertion, or nothing where the user gave this no name."""

@@ -19,8 +19,6 @@ import numpy as np
 from kungfu.signal import SCALAR, Constant, Map, Signal, Source, topological
 from kungfu.signal.operation import SignalType
 
-__all__ = ["can_meet"]
-
 _WHOLE = SignalType("int64")
 _POLYNOMIAL = frozenset({"add", "subtract", "multiply", "negative"})
 # The longest list of residues, in numbers; a list that would be longer is not made.

@@ -26,8 +26,6 @@ from kungfu.control import Rule
 from kungfu.control.action import operands
 from kungfu.signal import NEST, Collective, Constant, Fold, Signal, Source, topological
 
-__all__ = ["is_piggybacked", "schedule"]
-
 Gates = tuple[Signal, ...]  # empty: in every step
 
 

@@ -16,8 +16,6 @@ from dataclasses import replace
 
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurrence, Signal, Source, topological
 
-__all__ = ["simplify"]
-
 
 def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
     """For every node under the roots, the node that stands for it: one for all nodes that compute the same.

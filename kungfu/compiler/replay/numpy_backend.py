@@ -17,8 +17,6 @@ from kungfu.errors import UsageError
 from kungfu.signal import Source
 from kungfu.signal.operation import DType, Operation, SignalType
 
-__all__ = ["Absent", "NumpyBackend", "PerPeer"]
-
 PerPeer = tuple[Any, ...]
 
 

@@ -12,8 +12,6 @@ from kungfu.compiler.plan import Outcome
 from kungfu.signal import NEST
 from kungfu.signal.operation import SignalType
 
-__all__ = ["SIZE", "Cell", "Cells", "Instruction", "NumpyProgram"]
-
 SIZE = 0  # the cell that holds the number of peers
 
 Cells = list[Any]

@@ -20,8 +20,6 @@ from kungfu.errors import UsageError
 from kungfu.signal import NEST, SCALAR, VECTOR, Source
 from kungfu.signal.operation import DType, Operation, SignalType
 
-__all__ = ["ProgramWriter"]
-
 _MESSAGE = SignalType("float32", VECTOR)
 _FLAG = SignalType("bool")
 _ZERO = np.int64(0)

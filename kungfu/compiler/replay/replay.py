@@ -22,8 +22,6 @@ from kungfu.errors import UsageError
 from kungfu.signal import Fold
 from kungfu.signal.sources import SourceKind
 
-__all__ = ["Replay", "program_of"]
-
 BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
 Local = Sequence[Mapping[str, Any]]  # one peer's local sources after the other
 States = Mapping[Fold, tuple[PerPeer, ...]]

@@ -17,8 +17,6 @@ from kungfu.keras.data.indexed import of_source
 from kungfu.training.data.checksums import order_checksum
 from kungfu.training.data.sample_source import Arrays
 
-__all__ = ["of_arrays"]
-
 _INSTEAD = (
     "give arrays (NumPy, tensors, pandas) and batch_size, a tf.data.Dataset, a PyDataset or a generator to fit; or "
     "write the loop with kf.attach() and training.batches(), which takes records and functions of indices: docs/data.md"

@@ -20,8 +20,6 @@ from kungfu.keras.data.py_dataset import of_py_dataset
 from kungfu.training.data.checksums import has_rows, order_checksum, samples_checksum
 from kungfu.training.data.sample_source import is_source
 
-__all__ = ["fit_data"]
-
 
 def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
     """The data of a call of ``fit``.

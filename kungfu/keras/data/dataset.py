@@ -13,8 +13,6 @@ from kungfu.keras.data.fit_data import BatchFormat, FitData, count_of, epochs_of
 from kungfu.training.data.checksums import samples_checksum
 from kungfu.training.data.stream import Stream
 
-__all__ = ["of_dataset", "of_generator"]
-
 
 def of_dataset(given: Mapping[str, Any]) -> FitData:
     """Its batches are those of the job at its start.

@@ -18,16 +18,6 @@ from kungfu.errors import UsageError
 from kungfu.training.data import BatchPlan
 from kungfu.training.data.stream import Stream, StreamSampler
 
-__all__ = [
-    "BatchFormat",
-    "FitData",
-    "class_weights",
-    "count_of",
-    "epochs_of",
-    "of_stream",
-    "symbolic",
-]
-
 
 @dataclass(frozen=True)
 class FitData:

@@ -19,8 +19,6 @@ from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.sampler import PassSampler, Sampler, SerialSampler
 
-__all__ = ["arguments_alone", "of_indexed", "of_source"]
-
 
 def of_indexed(source: SampleSource, given: Mapping[str, Any], *, seed: int) -> FitData:
     """``batch_size`` samples of a source of ``kf.data`` are a step of the job; its first one shows how they look."""

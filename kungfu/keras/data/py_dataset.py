@@ -24,8 +24,6 @@ from kungfu.runtime.api import shuffled
 from kungfu.training.data.checksums import checksum
 from kungfu.training.data.stream import Stream
 
-__all__ = ["IndexedBatches", "of_py_dataset"]
-
 
 def of_py_dataset(given: Mapping[str, Any], *, seed: int) -> FitData:
     """Its batches are those of the job at its start.

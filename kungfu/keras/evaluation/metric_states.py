@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from kungfu.training.combined_metrics import Combination, adds_up, call_combination
 from kungfu.training.registered.registered_sync import PeerGroup
 
-__all__ = ["MetricStates"]
-
 States = list[NDArray[Any]]
 
 

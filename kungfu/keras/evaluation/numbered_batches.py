@@ -17,8 +17,6 @@ import tensorflow as tf
 from kungfu.framework_internals import dataset_order
 from kungfu.training.data.checksums import checksum, has_rows, spread_rows
 
-__all__ = ["NumberedBatches", "numbered_batches"]
-
 _BATCH_SIZE = 32  # as by Keras
 
 

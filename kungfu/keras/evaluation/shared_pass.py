@@ -28,8 +28,6 @@ from kungfu.runtime.api import spread
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.registered.registered_sync import PeerGroup
 
-__all__ = ["SharedEvaluation", "SharedPass", "SharedPrediction", "Validation"]
-
 Meet = Callable[[Callable[[PeerGroup], None]], bool]
 _PIECE_BYTES = 1 << 24
 

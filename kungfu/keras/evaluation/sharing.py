@@ -30,8 +30,6 @@ from kungfu.training.job_loop import JobLoop
 from kungfu.training.registered.registered_sync import PeerGroup
 from kungfu.training.training import Training
 
-__all__ = ["share_calls"]
-
 
 def share_calls(model: Any, attached: Fitted) -> None:
     """The calls of ``evaluate`` and ``predict`` of a model are shared among the peers where they can be."""

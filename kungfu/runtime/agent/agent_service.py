@@ -19,8 +19,6 @@ from kungfu.runtime.ipc.convert import to_report
 from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
-__all__ = ["AgentService", "PhaseProgressAsked"]
-
 _ANSWER_S = 5.0
 
 

@@ -19,8 +19,6 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings
 
-__all__ = ["NO_QUORUM_CODE", "AgentContext", "Ending", "JobSpec", "Outbox", "SignalReceived", "name_of"]
-
 # The exit code of a host that stops because the others may go on without it.
 NO_QUORUM_CODE = 4
 

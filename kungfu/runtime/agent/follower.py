@@ -11,8 +11,6 @@ from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_spawn
 
-__all__ = ["Follower"]
-
 
 class Follower:
     """Follows the leader of the job, until the job is over or nobody leads it any more."""

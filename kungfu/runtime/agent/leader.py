@@ -39,8 +39,6 @@ from kungfu.runtime.core.requests import current
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_peer
 
-__all__ = ["Leader", "QueueFlush"]
-
 
 @dataclass(frozen=True)
 class QueueFlush:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.settings import AttachmentName, Deadlines
 
-__all__ = ["make_attachment"]
-
 
 def make_attachment(name: AttachmentName, *, deadlines: Deadlines | None = None, host: str = "127.0.0.1") -> Attachment:
     """A fresh, unplugged attachment; its library is loaded only now. The other peers reach this machine as ``host``."""

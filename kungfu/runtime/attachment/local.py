@@ -28,8 +28,6 @@ from kungfu.runtime.attachment.protocol import (
 from kungfu.runtime.ipc import memfd
 from kungfu.runtime.ipc.handshake import Credentials
 
-__all__ = ["LocalAttachment"]
-
 _ERROR_BYTES = 512
 _TEXT_BYTES = 1024
 _TAG_BYTES = 256

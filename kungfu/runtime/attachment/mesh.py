@@ -16,8 +16,6 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 from kungfu.runtime.ipc.handshake import Credentials, answer, call
 from kungfu.runtime.ipc.unix_socket import connect, listen, refuse_other_users
 
-__all__ = ["Mesh", "connect_mesh"]
-
 # An address that nobody listens on yet can only be tried again: soon at first, since peers come together.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
 

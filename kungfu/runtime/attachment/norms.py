@@ -16,15 +16,6 @@ import tensorflow as tf
 
 from kungfu import native
 
-__all__ = [
-    "STANDS_FOR_NORM",
-    "NormsWanted",
-    "all_reduce_with_norms",
-    "norm_placeholder",
-    "norm_squared",
-    "where_wanted",
-]
-
 # The bits of the float32 that stands for this peer's norm in a message: a NaN that no arithmetic makes. What only
 # selects and copies it keeps the bits.
 STANDS_FOR_NORM = 0x7FE44B46

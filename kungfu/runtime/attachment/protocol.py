@@ -13,16 +13,6 @@ if TYPE_CHECKING:
     # The agent knows attachments too, and never loads TensorFlow.
     from kungfu.runtime.attachment.norms import NormsWanted
 
-__all__ = [
-    "AbandonReason",
-    "Attachment",
-    "LateRanks",
-    "SilentRanks",
-    "check_rank",
-    "check_tensors",
-    "no_abandon_reason",
-]
-
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
 # Asked while a wait goes on: the failure that makes it pointless, ``None`` as long as there is none.

@@ -9,8 +9,6 @@ import tensorflow as tf
 
 from kungfu.runtime.attachment.protocol import Attachment
 
-__all__ = ["SoloAttachment"]
-
 
 class SoloAttachment(Attachment):
     """Sums over one peer."""

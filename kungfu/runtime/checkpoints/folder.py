@@ -22,8 +22,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints.folder_lock import claim, release
 from kungfu.runtime.checkpoints.manifest import MANIFEST, read_manifest
 
-__all__ = ["CheckpointFolder", "find", "published"]
-
 _LATEST = "latest"
 _WRITING = ".writing-"
 _PUBLISHED = "published"  # in each checkpoint: its number, and the job

@@ -15,8 +15,6 @@ from pathlib import Path
 
 from kungfu.errors import UsageError
 
-__all__ = ["FolderInUse", "claim", "release"]
-
 _NAME = ".lock"
 _LONGEST = 256
 _held: dict[Path, int] = {}  # descriptors of this process, by folder

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from kungfu.errors import UsageError
 from kungfu.runtime.core.terms import Ramp, Terms
 
-__all__ = ["MANIFEST", "Manifest", "VariableEntry", "mismatches", "read_manifest", "stable_names", "write_manifest"]
-
 MANIFEST = "kungfu.json"
 _FORMAT = 1
 # Of the terms; the others are about peers that are no more.

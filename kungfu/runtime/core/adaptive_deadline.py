@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-__all__ = ["KNOWN_STEPS", "WINDOW_STEPS", "noted_after_s", "plausible_wait_s"]
-
 # Fewer steps in a view are no experience; of more than the window the oldest are forgotten.
 KNOWN_STEPS = 16
 WINDOW_STEPS = 256

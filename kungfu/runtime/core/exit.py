@@ -8,8 +8,6 @@ from typing import Literal
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, PolicyError, UsageError
 
-__all__ = ["Exit", "ExitKind", "described", "kind_of"]
-
 ExitKind = Literal["loop", "exit", "usage", "exception", "loss", "deadline"]
 
 _KINDS: Mapping[type[BaseException], ExitKind] = {

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from kungfu.runtime.core.exit import ExitKind
 
-__all__ = ["EXIT_CODES", "Failure", "find_root_cause", "headline", "named"]
-
 # Documented in the README and by `kungfu-run --help`.
 EXIT_CODES = {
     0: "training ended and every peer with it",

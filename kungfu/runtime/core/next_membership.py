@@ -57,16 +57,6 @@ from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
 
-__all__ = [
-    "BarrierInput",
-    "Decision",
-    "JoinerOffer",
-    "SizeWanted",
-    "is_under_way",
-    "next_membership",
-    "without_joiners",
-]
-
 
 @dataclass(frozen=True)
 class JoinerOffer:

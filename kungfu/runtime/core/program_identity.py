@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 
-__all__ = ["NOTHING_SAID", "Description", "Identity", "ProgramPart", "difference", "hash_of", "installed_version"]
-
 # A model may have many variables: those beyond are compared as one part.
 MOST_PARTS = 20_000
 _MOST_SHOWN = 240  # characters of a part

@@ -31,31 +31,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = [
-    "AGENT",
-    "ArbitratedRequests",
-    "Asked",
-    "Keep",
-    "Leave",
-    "Migrate",
-    "Profile",
-    "RampUnit",
-    "Request",
-    "Resize",
-    "Retry",
-    "SaveCheckpoint",
-    "ScaleOut",
-    "SetBatch",
-    "SetRate",
-    "SetValue",
-    "StopTraining",
-    "Superseded",
-    "When",
-    "changes_membership",
-    "in_words",
-    "merge",
-]
-
 Keep = Literal["local_batch_size", "global_batch_size"]
 RampUnit = Literal["steps", "samples"]
 When = Literal["now", "noticed", "replaced"]

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.core.view import spread
 
-__all__ = ["Position", "Stamp", "advanced", "shuffled", "slice_indices"]
-
 
 @dataclass(frozen=True)
 class Position:

@@ -10,8 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["REMEMBERED", "ShadowAsk", "differing"]
-
 REMEMBERED = 16  # of a peer, from one barrier to the next: the newest ones
 _CLOSE = 1e-4  # relative: arithmetic differs in the last bits between processors
 

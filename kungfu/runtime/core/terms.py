@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from kungfu.runtime.core.request import Asked, Keep, RampUnit, SetBatch, SetRate, StopTraining
 from kungfu.runtime.core.view import View
 
-__all__ = ["Ramp", "RunPosition", "Terms", "apply_settings", "meant_size"]
-
 
 @dataclass(frozen=True)
 class Ramp:

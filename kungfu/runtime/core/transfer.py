@@ -17,8 +17,6 @@ from dataclasses import dataclass
 
 from kungfu.runtime.core.view import View, even_slices
 
-__all__ = ["SourceSlice", "Transfer", "near_of", "plan", "queue_of"]
-
 _MOST_SOURCES = 4  # at once: more streams into one peer only share its memory or its link
 
 

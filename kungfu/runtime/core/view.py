@@ -13,8 +13,6 @@ from types import MappingProxyType
 from kungfu.errors import InternalError
 from kungfu.slowness import SLOW
 
-__all__ = ["NO_SPEEDS", "Peer", "View", "even_slices", "is_slow", "spread"]
-
 NO_SPEEDS: Mapping[int, float] = MappingProxyType({})
 
 

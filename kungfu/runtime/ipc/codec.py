@@ -16,8 +16,6 @@ from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.enums import EnumTable
 
-__all__ = ["converters", "optional_field", "union_converters"]
-
 Value = TypeVar("Value")
 Message = TypeVar("Message")
 _Convert = Callable[[Any], Any]

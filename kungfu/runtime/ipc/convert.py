@@ -17,30 +17,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
 from kungfu.runtime.ipc.fields import INT64
 
-__all__ = [
-    "from_asked",
-    "from_description",
-    "from_failure",
-    "from_offer",
-    "from_peer",
-    "from_report",
-    "from_shadow",
-    "from_spawn",
-    "from_terms",
-    "from_view",
-    "to_asked",
-    "to_description",
-    "to_failure",
-    "to_offer",
-    "to_peer",
-    "to_report",
-    "to_shadow",
-    "to_spawn",
-    "to_terms",
-    "to_view",
-]
-
-
 # ---- views and their terms ---------------------------------------------------------------------------------------
 
 from_peer, to_peer = converters(Peer, pb.PeerInfo)

@@ -13,12 +13,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = [
-    "HOST_EVENT_KINDS",
-    "EnumTable",
-    "HostEventKind",
-]
-
 Word = TypeVar("Word", bound=str)
 Value = TypeVar("Value", bound=int)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = ["INT64", "from_fields", "to_fields"]
-
 # The integers that have room in a field of a message.
 INT64 = range(-(1 << 63), 1 << 63)
 

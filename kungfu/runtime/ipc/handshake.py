@@ -21,8 +21,6 @@ from dataclasses import dataclass
 
 from kungfu.errors import PeerFailure
 
-__all__ = ["Credentials", "answer", "call", "receive"]
-
 _HELLO = struct.Struct("!8sii32s")
 _MAGIC = b"kungfu-1"
 _NONCE_BYTES = 32

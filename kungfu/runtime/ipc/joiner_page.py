@@ -19,8 +19,6 @@ from contextlib import suppress
 
 from kungfu.runtime.ipc import memfd
 
-__all__ = ["JoinerPage"]
-
 _BYTES = 4096  # peers whose ids are so far apart share a byte: none of the older ones is on its way any more
 _NOBODY, _ON_ITS_WAY = 0, 1
 _MARK = b"\x01"

@@ -12,8 +12,6 @@ import socket
 
 from kungfu.errors import DeadlineExceeded, PeerFailure
 
-__all__ = ["make", "receive", "send"]
-
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 

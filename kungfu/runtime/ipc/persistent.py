@@ -19,8 +19,6 @@ import grpc
 from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.ipc import rpc
 
-__all__ = ["Persistent"]
-
 _MOST = 3  # connections at a time
 # For so long a port that refuses does not count as an ended process: a connection may break without one.
 _REFUSED_S = 0.6

@@ -19,24 +19,6 @@ import grpc
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 
-__all__ = [
-    "LOOK_S",
-    "Channel",
-    "ChannelPool",
-    "Method",
-    "RpcError",
-    "SecretRefused",
-    "Server",
-    "call",
-    "call_unless",
-    "connect",
-    "is_passing",
-    "is_refused",
-    "named",
-    "refusing",
-    "serve",
-]
-
 LOOK_S = 0.2  # between two looks at whether a wait is abandoned
 _SOON_S = 0.02  # before a call is repeated for the first time
 _GRACE_S = 0.2  # for calls under way when a server stops

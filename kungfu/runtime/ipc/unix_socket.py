@@ -15,8 +15,6 @@ from contextlib import ExitStack
 
 from kungfu.errors import PeerFailure, UsageError
 
-__all__ = ["addresses", "connect", "listen", "refuse_other_users"]
-
 _CREDENTIALS = struct.Struct("3i")
 _LONGEST_JOB = 64  # an abstract address has room for 107 bytes
 _CHOICES = 4

@@ -17,8 +17,6 @@ from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file
 from kungfu.runtime.job_api.plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-__all__ = ["DEADLINE_S", "JobClient", "JobOver", "connected"]
-
 DEADLINE_S = 5.0
 
 

@@ -10,17 +10,6 @@ from kungfu.runtime.ipc.convert import from_asked, to_asked
 from kungfu.runtime.job_api.plan import RequestPlan
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
-__all__ = [
-    "from_plan",
-    "from_progress",
-    "from_request",
-    "from_status",
-    "to_plan",
-    "to_progress",
-    "to_request",
-    "to_status",
-]
-
 # ---- requests ----------------------------------------------------------------------------------------------------
 
 

@@ -16,17 +16,6 @@ from pathlib import Path
 from kungfu.errors import UsageError
 from kungfu.event_log.growing_file import open_regular
 
-__all__ = [
-    "NAME",
-    "JobFile",
-    "end_job_file",
-    "identify_process",
-    "is_running",
-    "newest_folder",
-    "read_job_file",
-    "write_job_file",
-]
-
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16

@@ -15,8 +15,6 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
 from kungfu.runtime.job_api.convert import from_plan, from_progress, from_status, to_request
 
-__all__ = ["JobService", "PlanQuery", "ProgressQuery", "Query", "StatusQuery"]
-
 # The agent answers between two events, none of which takes long; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
 

@@ -20,8 +20,6 @@ from kungfu.runtime.core.requests.request_log import refusal_of_id
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 
-__all__ = ["PlannedPeer", "RefusedSizes", "RequestPlan", "plan_request"]
-
 # A request is carried out in at most so many barriers: it is decided, joiners are admitted, a departing peer leaves.
 _BARRIERS = 3
 # Of a job that takes thousands of peers, so many sizes are looked at.

@@ -24,8 +24,6 @@ from kungfu.event_log.numbers import as_float, as_json, step_seconds
 from kungfu.runtime.core.requests import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
-__all__ = ["RecentMetrics"]
-
 _STEPS = 20  # that are remembered
 # The last batch of an epoch is smaller than the others: the largest one of so many steps is the job's.
 _BATCHES = 5

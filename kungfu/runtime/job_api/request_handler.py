@@ -36,8 +36,6 @@ from kungfu.runtime.job_api.status import (
 from kungfu.runtime.settings import Settings
 from kungfu.slowness import STRAGGLER
 
-__all__ = ["ReportedRecords", "RequestHandler"]
-
 Fields = Mapping[str, Any]
 
 

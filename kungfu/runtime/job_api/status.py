@@ -13,19 +13,6 @@ from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.settings import Limits
 
-__all__ = [
-    "JobMetrics",
-    "JobStatus",
-    "MembershipStatus",
-    "PeerState",
-    "PeerStatus",
-    "RequestProgress",
-    "Trouble",
-    "membership_status",
-    "peer_states",
-    "request_progress",
-]
-
 PeerState = Literal["starting", "ready", "training", "leaving"]
 
 

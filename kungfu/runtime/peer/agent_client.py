@@ -27,8 +27,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
 from kungfu.runtime.settings import Settings
 
-__all__ = ["AgentClient"]
-
 # To wake the reporting thread and the agent costs more than the lines do, so those of steps are sent every
 # `Settings.report_s`. People read of events, and wait for them.
 _NEWS_WITHIN_S = 0.25

@@ -12,8 +12,6 @@ from kungfu.runtime.core.request import Asked, Superseded
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["BarrierResult", "DeferredEntry", "LossRecovery", "PeerState", "RecordEntry"]
-
 # An entry of the job's record: an event, or a function that gives the fields of a line or its text when it is sent; see
 # ``AgentClient.record``.
 DeferredEntry = Callable[[], Mapping[str, Any] | str]

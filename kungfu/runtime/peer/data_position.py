@@ -21,8 +21,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Settings
 
-__all__ = ["DataPositionClient", "OwnPosition"]
-
 _REPORT_S = 5.0
 
 

@@ -27,8 +27,6 @@ from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings, read_settings
 
-__all__ = ["ExitReport", "exit_of", "is_exit_reported", "report_unattached_exit"]
-
 _TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
 _GOES_ON_S = 0.5
 _HELD_UP_S = 1.0

@@ -11,8 +11,6 @@ from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
-__all__ = ["FailedPeers", "NoticedLoss", "at_fault"]
-
 _SEEN_BY_THEN_S = 1.0
 
 

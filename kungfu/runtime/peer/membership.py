@@ -44,8 +44,6 @@ from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import Compared, ReplicatedState
 
-__all__ = ["Membership"]
-
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1
 

@@ -22,8 +22,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.settings import Settings
 
-__all__ = ["PastPhases", "PhaseIsOver", "PhaseWatch", "fetch_phase"]
-
 _CHUNK_BYTES = 1 << 20
 _AGAIN_S = 0.2
 _LOOK_S = 0.5

@@ -23,8 +23,6 @@ from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
 from kungfu.runtime.state import StateServer
 
-__all__ = ["PeerService", "rendezvous_key"]
-
 _LOOK_S = 0.2
 
 

@@ -24,8 +24,6 @@ from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
 from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
 
-__all__ = ["LastView", "RegroupProtocol"]
-
 _EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 _BEFORE_A_LOSS = "a barrier before a loss"
 

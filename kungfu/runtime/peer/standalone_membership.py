@@ -16,8 +16,6 @@ from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordE
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.state import Compared, ReplicatedState
 
-__all__ = ["StandaloneMembership"]
-
 
 class StandaloneMembership:
     """Stays in a view of size 1: every barrier is held at once, and no request changes it.

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from kungfu.native import load_state
 
-__all__ = ["Buffers", "digests"]
-
 
 @dataclass(frozen=True)
 class Buffers:

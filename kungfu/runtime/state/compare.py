@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["ROUNDING", "Compared", "VariableGap", "differing_variables", "first_difference", "gap_of", "sampled"]
-
 Compared = Literal["all", "part"]
 
 _SLICES = 32

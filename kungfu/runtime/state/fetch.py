@@ -18,8 +18,6 @@ from kungfu.runtime.state.replicated_state import StateMemory
 from kungfu.runtime.state.shared_memory_transfer import in_words, receive_over_memory
 from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["fetch"]
-
 _LOOK_S = 0.1
 
 

@@ -14,8 +14,6 @@ from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.shared_memory_transfer import in_words
 from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["receive_over_network"]
-
 _RETRY_S = 0.1
 
 

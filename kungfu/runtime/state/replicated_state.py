@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["ReplicatedState", "StateMemory"]
-
 
 class StateMemory(Protocol):
     """Variables as bytes, which other peers may copy."""

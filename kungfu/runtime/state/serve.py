@@ -15,8 +15,6 @@ from kungfu.runtime.state.replicated_state import StateMemory
 from kungfu.runtime.state.shared_memory_transfer import serving_host
 from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["StateServer", "serving"]
-
 _CHUNK_BYTES = 1 << 20
 
 

@@ -24,8 +24,6 @@ from kungfu.runtime.ipc import handshake, memfd, unix_socket
 from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["in_words", "receive_over_memory", "serving_host"]
-
 _REQUEST = struct.Struct("!qq")
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address that nobody listens on yet can only be tried again
 _HUNG_UP, _LATE = 1, 2

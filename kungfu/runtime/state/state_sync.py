@@ -23,8 +23,6 @@ from kungfu.runtime.state.replicated_state import ReplicatedState
 from kungfu.runtime.state.serve import StateServer, serving
 from kungfu.runtime.state.transfer_context import TransferContext
 
-__all__ = ["reconcile_variables", "sync_state"]
-
 
 @contextmanager
 def sync_state(

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from kungfu.runtime.core.transfer import Transfer, plan
 from kungfu.runtime.core.view import View
 
-__all__ = ["TransferContext"]
-
 
 @dataclass(frozen=True)
 class TransferContext:

@@ -15,8 +15,6 @@ import tensorflow as tf
 from kungfu.native import load
 from kungfu.runtime.state.buffers import Buffers
 
-__all__ = ["memory_of", "writable_memory_of"]
-
 
 def memory_of(variables: Sequence[tf.Variable]) -> Buffers:
     """The memory of variables, to be read: their own buffers on the CPU, a copy of those on another device.

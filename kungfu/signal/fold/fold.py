@@ -24,8 +24,6 @@ from kungfu.signal.operation import NEST, VECTOR, SignalType
 from kungfu.signal.sources import Known
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["Convert", "Filled", "Fold", "Recurrence", "StateFields", "fold", "labelled"]
-
 StateFields = tuple[Signal, ...]
 Convert = Callable[[Any, Signal, Signal], Any]
 

@@ -11,8 +11,6 @@ from kungfu.signal.gate import every_steps, is_gate
 from kungfu.signal.node import Condition, Constant, OnRescale, Signal, where
 from kungfu.signal.operation import SignalType
 
-__all__ = ["count", "cumulative", "delta", "ema", "hold", "previous", "rising", "streak"]
-
 
 @fold_method
 def ema(x: Signal, *, decay: float, on_rescale: OnRescale) -> Fold:

@@ -12,8 +12,6 @@ from kungfu.signal.node import Map, Signal, Source, apply, as_signal, where
 from kungfu.signal.operation import OPERATORS
 from kungfu.signal.whole_number import is_whole_number
 
-__all__ = ["SizeStatistics", "statistics_by_size"]
-
 _NEVER = 1 << 40  # steps
 
 

@@ -7,8 +7,6 @@ from kungfu.signal.fold.fold import fold, labelled
 from kungfu.signal.node import Collective, Signal, Source, where
 from kungfu.signal.operation import SignalType
 
-__all__ = ["synchronized"]
-
 
 def synchronized(predicate: Signal) -> Collective:
     """The value of an agreed bool signal in the step before, by rank 0's arithmetic: bool, agreed, and a gate.

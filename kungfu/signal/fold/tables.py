@@ -11,8 +11,6 @@ from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.node import Map, OnRescale, Signal, Source, apply, where
 from kungfu.signal.operation import OPERATORS
 
-__all__ = ["Window", "by_size", "window"]
-
 
 @dataclass(frozen=True)
 class Window:

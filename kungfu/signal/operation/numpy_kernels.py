@@ -9,27 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "all_finite",
-    "argmax",
-    "argmin",
-    "count",
-    "dot",
-    "fill",
-    "floor_divide",
-    "largest_magnitude",
-    "modulo",
-    "norm_squared",
-    "of_present",
-    "places",
-    "push",
-    "ranks",
-    "scatter",
-    "sum_of_squares",
-    "take",
-    "whole",
-]
-
 _SQUARES_BLOCK, _LANES = 512, 16
 _LARGEST_WHOLE = 2**53  # beyond, a float64 has no neighbours one apart
 

@@ -29,8 +29,6 @@ from kungfu.signal.operation.rules import (
 )
 from kungfu.signal.operation.type import SignalType
 
-__all__ = ["OPERATORS", "Operation"]
-
 
 @dataclass(frozen=True)
 class Operation:

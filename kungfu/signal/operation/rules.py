@@ -8,32 +8,6 @@ from dataclasses import dataclass
 from kungfu.errors import PolicyError
 from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
 
-__all__ = [
-    "TypeRule",
-    "Typing",
-    "arithmetic",
-    "cast_to",
-    "choice",
-    "comparison",
-    "entry",
-    "entry_index",
-    "filled",
-    "fractional",
-    "integral",
-    "logic",
-    "nest_predicate",
-    "nest_reduction",
-    "numbering",
-    "order",
-    "peers",
-    "place_numbers",
-    "predicate",
-    "scattered",
-    "shifted",
-    "vector_logic",
-    "vector_reduction",
-]
-
 
 @dataclass(frozen=True)
 class Typing:

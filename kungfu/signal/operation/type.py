@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["NEST", "SCALAR", "VECTOR", "DType", "Shape", "SignalType"]
-
 DType = Literal["bool", "int64", "float32"]
 Shape = tuple[str | int, ...]
 SCALAR: Shape = ()

@@ -19,8 +19,6 @@ from kungfu.testing.faults.schedule import (
     When,
 )
 
-__all__ = ["carry_out", "has_come", "hit_peers", "job_state", "processes_of"]
-
 # Of those that are neither frozen nor thawed.
 _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": signal.SIGTERM}
 

@@ -18,8 +18,6 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 
-__all__ = ["Freezer"]
-
 _PERIOD_S = 0.1  # what is slowed runs for its share of each
 _START_TICKS = 19  # of the fields after the name in /proc/PID/stat, see proc(5)
 _ENDS_WITHIN_S = 5.0

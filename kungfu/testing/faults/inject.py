@@ -28,8 +28,6 @@ from kungfu.testing.faults.schedule import (
     When,
 )
 
-__all__ = ["InjectedJob", "Injection", "InjectionLimits", "inject", "seconds_held", "why_it_would_end"]
-
 _LOOK_S = 0.02
 
 

@@ -11,8 +11,6 @@ import psutil
 from kungfu.event_log.job import Job
 from kungfu.runtime.hosts import addresses_of, local_addresses
 
-__all__ = ["local_hosts", "send_signal", "why_out_of_reach"]
-
 # A process is told of when it has begun. One that began later than this after it has its id by chance.
 _CLOCK_S = 2.0
 

@@ -30,17 +30,6 @@ from typing import Any, Literal, get_args
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import Resize, SaveCheckpoint, in_words
 
-__all__ = [
-    "Fault",
-    "SignalHosts",
-    "SignalPeers",
-    "SlowPeers",
-    "Verb",
-    "What",
-    "When",
-    "parse",
-]
-
 Verb = Literal["kill", "freeze", "thaw", "notice"]
 Moment = Literal["step", "barrier", "next", "settled", "now"]
 

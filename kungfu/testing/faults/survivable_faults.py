@@ -9,8 +9,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.core.request import Resize
 from kungfu.testing.faults.schedule import Fault, SignalPeers, SlowPeers, What, When
 
-__all__ = ["survivable_faults"]
-
 
 def survivable_faults(
     seed: int, *, faults: int, every: int, size: int, least: int = 1, most: int | None = None

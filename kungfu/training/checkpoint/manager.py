@@ -30,8 +30,6 @@ from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot
 from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
 from kungfu.training.registered.registry import Registry
 
-__all__ = ["CheckpointManager", "CheckpointRequest", "TrainedObjects"]
-
 # Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
 _MAY_CHANGE = ("weights", "validation")
 

@@ -12,8 +12,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Manifest, VariableEntry, mismatches, read_manifest
 from kungfu.training.checkpoint.snapshot import STATE, CheckpointedState, entries
 
-__all__ = ["load"]
-
 _SHOWN = 4
 
 

@@ -15,16 +15,6 @@ import tensorflow as tf
 from kungfu.runtime.api import Manifest, VariableEntry, stable_names, write_manifest
 from kungfu.training.graph.training_state import StateClasses
 
-__all__ = [
-    "STATE",
-    "CheckpointedState",
-    "StateSnapshot",
-    "TrackedTree",
-    "entries",
-    "phase_file",
-    "tracked_tree",
-]
-
 
 @dataclass(frozen=True)
 class TrackedTree:

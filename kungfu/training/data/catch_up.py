@@ -34,8 +34,6 @@ from kungfu.training.graph.step_report import read_position
 if TYPE_CHECKING:
     from kungfu.training.registered.registered_sync import PeerGroup
 
-__all__ = ["DataPlace", "ReadAhead", "await_readers", "catch_up"]
-
 # What the others have done in so many seconds is read in a moment.
 _SHORT_S = 1.0
 # A round that takes more than this part of the one before it tells that the rest does not become less.

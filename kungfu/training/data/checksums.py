@@ -16,8 +16,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-__all__ = ["checksum", "has_rows", "order_checksum", "samples_checksum", "spread_rows"]
-
 # Of arrays, that are looked at: a look at all of them would read what is mapped into memory from the disk.
 _MOST_ROWS, _MOST_NUMBERS = 1024, 1 << 20
 # Targets tell which samples a batch holds where one in 2**20 other orders of them, or fewer, would look the same.

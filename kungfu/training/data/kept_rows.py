@@ -16,8 +16,6 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-__all__ = ["KeptRows"]
-
 # The batch of the step before, which is done again where peers were lost in it, that of the step, and the two ahead.
 _BATCHES = 4
 

@@ -21,8 +21,6 @@ from kungfu.training.data.sampler import StepSlice
 from kungfu.training.data.stream import Stream
 from kungfu.training.graph.step_report import StepPosition
 
-__all__ = ["Stamps", "batches", "is_stale"]
-
 # A batch that did not come from training.batches is never stale, and all that its peer has for the step.
 _UNSTAMPED = Stamp(-1, -1, -1)
 _UNMARKED = (None, _UNSTAMPED)

@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 from kungfu.errors import InternalError
 from kungfu.runtime.api import Position, advanced, shuffled, spread
 
-__all__ = ["Assignment", "Part", "Partitions"]
-
 
 @dataclass(frozen=True)
 class Part:

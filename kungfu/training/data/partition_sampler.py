@@ -19,8 +19,6 @@ from kungfu.training.data.partition_assignment import Assignment, Partitions
 from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.sampler import Remainder, StepSlice
 
-__all__ = ["PartitionSampler", "SequentialSource"]
-
 # The variable has one size, so that a run may be resumed with more peers.
 _LEAST_ROOM_FOR = 256  # peers
 # Parts of peers that are gone, before they are handed out again.

@@ -7,8 +7,6 @@ from typing import Any
 
 from kungfu.training.graph.step_report import StepPosition
 
-__all__ = ["PlannedEpochs"]
-
 
 @dataclass(frozen=True)
 class PlannedEpochs:

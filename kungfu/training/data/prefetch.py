@@ -11,8 +11,6 @@ from queue import SimpleQueue
 from threading import Thread, current_thread
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Prefetch"]
-
 # One batch ready, one being loaded: a read that is late now and then is made up for, and memory stays bounded.
 _AHEAD = 2
 _END_S = 10.0

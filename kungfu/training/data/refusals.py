@@ -15,8 +15,6 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 
-__all__ = ["refuse_arrays", "refuse_leaf", "refuse_readers", "refuse_unindexed", "refuse_unnumbered"]
-
 _INSTEAD = (
     "give arrays, or a sequence of records with load=function, or a function of indices with samples=N, which may give "
     "a tf.data.Dataset of these samples: see docs/data.md"

@@ -22,8 +22,6 @@ from kungfu.training.data.refusals import (
     refuse_unnumbered,
 )
 
-__all__ = ["Arrays", "ByIndex", "Records", "SampleSource", "as_source", "is_source", "rows", "stacked"]
-
 
 class SampleSource(Protocol):
     """Samples that are known by their index, 0..samples-1."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from kungfu.runtime.api import Position, advanced, shuffled, slice_indices, spread
 
-__all__ = ["PassSampler", "Remainder", "Sampler", "SerialSampler", "StepSlice"]
-
 Remainder = Literal["keep", "drop"]
 
 

@@ -25,8 +25,6 @@ from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import SerialSampler, StepSlice
 
-__all__ = ["DataEndedError", "Stream", "StreamSampler"]
-
 # Fewer batches than this a peer reads again without a word.
 _WORTH_A_REMARK = 2
 

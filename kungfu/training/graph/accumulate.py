@@ -17,8 +17,6 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.graph_state import StepMetrics
 
-__all__ = ["ACCUMULATED", "Accumulation"]
-
 ACCUMULATED = 3  # what a call of the step comes to whose micro-batch was not the last
 
 Exchange = Callable[[Sequence[Any], Any], list[Any]]

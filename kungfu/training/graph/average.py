@@ -15,8 +15,6 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, GradientMessage, send, send_gradients
 from kungfu.training.tracing.trace import refuse_xla
 
-__all__ = ["average", "average_and_sum", "average_before_last", "average_to_conclude"]
-
 # Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20
 

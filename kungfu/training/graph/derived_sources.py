@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["DERIVED_SOURCES", "GIVEN_NUMBERS", "MessageNumbers", "given_numbers"]
-
 
 class MessageNumbers(NamedTuple):
     """What the derived sources of a step follow from: variables and tensors in the graph, numbers on the host.

@@ -23,8 +23,6 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.state_checksum import CHECKSUM_FLOATS, StateChecksum
 from kungfu.training.graph.totals import SentTotals
 
-__all__ = ["Averaging", "GradientMessage", "optimizer_signals", "send", "send_gradients"]
-
 _HEADER = 4  # samples, loss times samples, posts, and how many of them change the membership
 
 

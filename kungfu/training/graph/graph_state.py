@@ -18,19 +18,6 @@ from kungfu.training.graph.state_checksum import StateChecksum
 from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
-__all__ = [
-    "BarrierPosts",
-    "GraphState",
-    "MicroBatchState",
-    "Outcomes",
-    "PostCount",
-    "ProgressVariables",
-    "RuleOutcomes",
-    "StepMetrics",
-    "StepTimes",
-    "ViewVariables",
-]
-
 
 def _integer(name: str, value: int = 0) -> tf.Variable:
     return tf.Variable(value, dtype=tf.int64, trainable=False, name=name)

@@ -30,8 +30,6 @@ from kungfu.training.graph.program_variables import line_of
 from kungfu.training.tracing.sample_flow import SampleFlow
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["AddedSums", "LayerMemory", "LayerWord", "is_named"]
-
 LayerWord = Literal["sum", "mean", "only_first_replica"]
 
 _STRANGE = (

@@ -14,8 +14,6 @@ from kungfu.framework_internals import learning_rate_or_schedule
 from kungfu.runtime.api import Ramp
 from kungfu.training.graph.graph_state import ProgressVariables
 
-__all__ = ["LearningRateControl", "make_learning_rate", "without_factor"]
-
 
 class _Factored(keras.optimizers.schedules.LearningRateSchedule):
     """A user's schedule times a factor: Keras refuses to overwrite the rate of an optimizer that has a schedule."""

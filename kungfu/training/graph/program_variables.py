@@ -30,8 +30,6 @@ from kungfu.signal.source_location import location_in_frames, location_of_caller
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.tracing.trace import StepTrace
 
-__all__ = ["FedValues", "PublishedValues", "line_of", "make_published_values", "publish"]
-
 _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": False}
 _LARGEST = float(np.finfo(np.float32).max)
 

@@ -18,8 +18,6 @@ import tensorflow as tf
 from kungfu.runtime.api import digests, memory_of
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
-__all__ = ["CHECKSUM_FLOATS", "StateChecksum", "checksum_of"]
-
 # The checksum has 30 bits, in words of 6: the sum of the squares of so many is exact in float32 up to 4,227 peers.
 _WORDS, _BITS = 5, 6
 CHECKSUM_FLOATS = 2 * _WORDS

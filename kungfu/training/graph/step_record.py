@@ -25,8 +25,6 @@ from kungfu.signal.operation import DType
 from kungfu.signal.sources import ONLY_AT_RESCALE
 from kungfu.training.graph.derived_sources import DERIVED_SOURCES, GIVEN_NUMBERS, MessageNumbers, given_numbers
 
-__all__ = ["Column", "StepRecord", "make_step_record", "pack_scalars"]
-
 # Where some of what is given stands; all of it comes first.
 _STEPS = 0
 _SAMPLES, _LOSS = GIVEN_NUMBERS - 4, GIVEN_NUMBERS - 3

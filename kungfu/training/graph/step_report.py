@@ -16,8 +16,6 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_record import pack_scalars
 from kungfu.training.graph.variable_io import read_variable
 
-__all__ = ["StepPosition", "StepReport", "code_of", "read_position", "read_report", "write_report"]
-
 
 class StepPosition(NamedTuple):
     """Where a run is after a step: the steps done, the position, the micro-batches done of the next step, the view."""

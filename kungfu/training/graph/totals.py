@@ -16,8 +16,6 @@ import tensorflow as tf
 
 from kungfu.runtime.api import Attachment
 
-__all__ = ["SentTotals", "add_up"]
-
 
 def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable, tag: str) -> list[Any]:
     """Graph: the sums of tensors over the peers, by a message of its own.

@@ -23,8 +23,6 @@ from kungfu.runtime.api import Buffers, digests, memory_of, sampled, writable_me
 from kungfu.training.graph.layer_memory import LayerWord
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
-__all__ = ["StateClasses", "TrainingState", "classify", "differing_variables", "plant_seeds"]
-
 
 @dataclass(frozen=True)
 class StateClasses:

@@ -10,8 +10,6 @@ from typing import Any
 
 import tensorflow as tf
 
-__all__ = ["read_variable", "write_variable"]
-
 
 def read_variable(variable: tf.Variable) -> Any:
     """What a variable holds, as numpy has it."""

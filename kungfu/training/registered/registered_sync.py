@@ -20,8 +20,6 @@ from kungfu.training.graph.training_state import differing_variables
 from kungfu.training.registered.registry import Registry
 from kungfu.training.registered.rescale_hooks import Rescaled
 
-__all__ = ["PeerGroup", "PendingSync", "sync_registered"]
-
 # What travels in one message together with its length.
 _SHORT_BYTES = 1016
 

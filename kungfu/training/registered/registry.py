@@ -19,8 +19,6 @@ from kungfu.errors import UsageError
 from kungfu.training.graph.training_state import StateClasses
 from kungfu.training.registered.value_codec import ValueCodec, codec_of
 
-__all__ = ["Kind", "Registry"]
-
 Kind = Literal["shared", "averaged", "own"]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
 

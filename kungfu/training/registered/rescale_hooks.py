@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from kungfu.errors import KungfuError, UsageError
 
-__all__ = ["Change", "RescaleHooks", "Rescaled", "change_of"]
-
 Change = Literal["joined", "grew", "shrank", "exchanged", "recovered"]
 
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from kungfu.errors import UsageError
 
-__all__ = ["ValueCodec", "codec_of"]
-
 _Form = Literal["bool", "int", "float", "array", "bytes", "text"]
 _SCALARS: dict[_Form, Any] = {"bool": np.bool_, "int": np.int64, "float": np.float64}
 _LENGTH_BYTES = 8

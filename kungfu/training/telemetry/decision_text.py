@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from kungfu.errors import InternalError
 from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 
-__all__ = ["describe_decision"]
-
 
 def describe_decision(result: BarrierResult, asked: Asked) -> str:
     """What a barrier made of one request, or of one part of a request that several rules share.

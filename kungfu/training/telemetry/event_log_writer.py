@@ -42,8 +42,6 @@ from kungfu.runtime.api import (
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
-__all__ = ["EventLogWriter", "metrics_line", "timing_tree"]
-
 # The least number of steps between two events about a loss that is no number by turns.
 _QUIET_STEPS = 100
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import tensorflow as tf
 
-__all__ = ["write_profiler_trace"]
-
 
 def write_profiler_trace(seconds: float, folder: str) -> str:
     """Traces this process, and writes what TensorBoard's profile page shows; called beside the thread that trains.

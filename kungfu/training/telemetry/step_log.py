@@ -17,8 +17,6 @@ from kungfu.training.graph.variable_io import read_variable
 from kungfu.training.telemetry.event_log_writer import EventLogWriter, metrics_line
 from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY, TraceRecorder
 
-__all__ = ["StepLog"]
-
 
 @final
 class StepLog:

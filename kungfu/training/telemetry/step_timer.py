@@ -12,9 +12,6 @@ from typing import Any, final
 
 from kungfu.runtime.api import KNOWN_STEPS, WINDOW_STEPS, Deadlines, plausible_wait_s
 
-__all__ = ["Downtime", "Durations", "StepTimer"]
-
-
 # The width of a bin, as a factor: its middle is within 1 % of everything in it.
 _GROWTH = math.log(1.02)
 _SHORTEST_S = 1e-6

@@ -19,8 +19,6 @@ from kungfu.record.lines import CONVERSIONS, header_line, json_literal, snapshot
 from kungfu.runtime.api import DeferredEntry
 from kungfu.training.graph.step_record import Column, StepRecord
 
-__all__ = ["SNAPSHOT_EVERY", "TraceRecorder"]
-
 SNAPSHOT_EVERY = 100  # steps: a snapshot reads every variable of every fold
 
 _OF_THE_PLACE, _UNKNOWN = ("step", "view", "rank"), float("-inf")

@@ -25,8 +25,6 @@ from kungfu.framework_internals import (
     replace_python_functions,
 )
 
-__all__ = ["EffectGate", "Effects", "answered_by_zeros", "effects_of"]
-
 _CALLS = frozenset({"EagerPyFunc", "PyFunc", "PyFuncStateless"})
 # Ops with a state that touch variables or random numbers, check values, or only call what is in the graph.
 _HARMLESS = re.compile(

@@ -13,8 +13,6 @@ import tensorflow as tf
 
 from kungfu.framework_internals import handle_shape_and_type
 
-__all__ = ["call_on_host", "dtype_of", "is_variable", "read_handles", "shape_of", "write_handles"]
-
 
 def is_variable(tensor: Any) -> bool:
     """Whether a tensor that a graph captures is the handle of a variable, and not of a table or a summary writer.

@@ -19,8 +19,6 @@ import tensorflow as tf
 from kungfu.framework_internals import make_resource_variable, replace_capture
 from kungfu.training.tracing.handles import dtype_of, is_variable, read_handles, shape_of
 
-__all__ = ["RandomStreams", "joiner_seed"]
-
 _LARGEST_SEED = 2**31 - 2
 
 

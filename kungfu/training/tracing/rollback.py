@@ -14,8 +14,6 @@ import tensorflow as tf
 
 from kungfu.training.tracing.handles import call_on_host, read_handles, write_handles
 
-__all__ = ["BatchRollback"]
-
 
 class BatchRollback:
     """The variables that a step touches, found by tracing it, without ``kept``, which go on from what the step did."""

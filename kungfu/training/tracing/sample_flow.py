@@ -16,8 +16,6 @@ import tensorflow as tf
 
 from kungfu.framework_internals import function_graph, resources_written
 
-__all__ = ["SampleFlow"]
-
 _DRAWN = re.compile(r"\w*(Random|Rng|Multinomial|TruncatedNormal|StatefulUniform|StatefulStandardNormal)\w*")
 _SUMMED = re.compile(r"KungfuAllReduce|Horovod\w*")
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})

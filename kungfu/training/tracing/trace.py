@@ -14,8 +14,6 @@ from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.handles import is_variable
 from kungfu.training.tracing.random_streams import RandomStreams
 
-__all__ = ["StepTrace", "order_after_average", "refuse_xla"]
-
 
 class StepTrace:
     """The last trace of a function that was made by ``traced``.

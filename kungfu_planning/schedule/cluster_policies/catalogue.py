@@ -14,8 +14,6 @@ from kungfu_planning.schedule.engine import Pauses
 from kungfu_planning.schedule.job import ClusterJob, with_limits
 from kungfu_planning.schedule.state import ClusterPolicy
 
-__all__ = ["CATALOGUE", "CatalogueEntry", "Tuning", "with_shares"]
-
 
 @dataclass(frozen=True)
 class Tuning:

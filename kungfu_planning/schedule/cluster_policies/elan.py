@@ -28,8 +28,6 @@ from kungfu_planning.schedule.cluster_policies.elan_forecast import (
 )
 from kungfu_planning.schedule.state import ClusterPolicy, SchedulePlan, State
 
-__all__ = ["admissible", "does_not_delay", "elastic_backfill", "elastic_fifo", "spare_gpus"]
-
 
 @dataclass(frozen=True)
 class _ForecastLimits:

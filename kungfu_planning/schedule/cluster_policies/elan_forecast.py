@@ -19,22 +19,6 @@ import numpy.typing as npt
 from kungfu_planning.schedule.cluster_policies.greedy import Climbers, Ladders, build_ladders, fill_gpus, saved_time
 from kungfu_planning.schedule.state import Floats, Ints, State, Workload, remaining_s
 
-__all__ = [
-    "ForecastContext",
-    "Opening",
-    "RunningJobs",
-    "after",
-    "allocated",
-    "estimated_opening",
-    "estimated_sum_of_ends_s",
-    "joined",
-    "left_s",
-    "opening",
-    "prepared",
-    "running_now",
-    "sum_of_ends_s",
-]
-
 NumpyScalar = TypeVar("NumpyScalar", np.int64, np.float64)
 _NO_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
 

@@ -16,8 +16,6 @@ import numpy as np
 
 from kungfu_planning.schedule.state import Floats, Ints
 
-__all__ = ["Climbers", "Ladders", "build_ladders", "fill_gpus", "relative_gain", "saved_time"]
-
 Gain = Callable[[Floats], Floats]
 
 

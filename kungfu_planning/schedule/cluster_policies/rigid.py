@@ -18,21 +18,6 @@ import numpy.typing as npt
 
 from kungfu_planning.schedule.state import ClusterPolicy, Floats, Ints, SchedulePlan, State, Workload, stateless
 
-__all__ = [
-    "Gaps",
-    "Shadow",
-    "conservative_backfill",
-    "earliest_gap",
-    "easy_backfill",
-    "fifo",
-    "first_fit",
-    "first_fit_mask",
-    "free_gpus",
-    "prefix_that_fits",
-    "shadow_time",
-    "with_reservation",
-]
-
 
 def free_gpus(state: State) -> int:
     """GPUs that no running job holds."""

@@ -32,8 +32,6 @@ from kungfu_planning.schedule.cluster_policies.tiresias_queues import (
 )
 from kungfu_planning.schedule.state import ClusterPolicy, Ints, SchedulePlan, State, Workload
 
-__all__ = ["QueuedMemory", "elastic_tiresias", "halved", "placed_first_fit", "queued", "tiresias"]
-
 Preparation = TypeVar("Preparation")
 
 

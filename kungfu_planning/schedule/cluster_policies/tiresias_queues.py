@@ -16,8 +16,6 @@ import numpy.typing as npt
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.state import Floats, Ints, State
 
-__all__ = ["PAPER_QUANTA", "Levels", "Queues", "advanced_queues", "empty_queues", "next_crossing_s", "running_first"]
-
 PAPER_QUANTA = (10_000.0, 200_000.0)
 """GPU seconds after which a job leaves queue 0 and queue 1: the quanta of both papers."""
 

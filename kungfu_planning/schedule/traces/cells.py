@@ -13,8 +13,6 @@ from pathlib import Path
 
 from kungfu.errors import UsageError
 
-__all__ = ["TraceRow", "instant_s", "positive_s", "read_rows", "whole_number", "word"]
-
 
 @dataclass(frozen=True)
 class TraceRow:

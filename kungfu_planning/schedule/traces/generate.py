@@ -16,8 +16,6 @@ from kungfu_planning.schedule.curve import Curve, ring_curve
 from kungfu_planning.schedule.job import ClusterJob
 from kungfu_planning.schedule.state import Floats, Ints
 
-__all__ = ["SHAPES", "TraceShape", "generated"]
-
 _DAY_S = 86_400.0
 _MOST_JOBS = 10_000_000
 _MODELS = (0.0, 0.01, 0.03, 0.06, 0.12)

@@ -19,8 +19,6 @@ from kungfu_planning.schedule.job import ClusterJob
 from kungfu_planning.schedule.measured_curves import MeasuredCurves, hybrid_curve
 from kungfu_planning.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole_number, word
 
-__all__ = ["FORMATS", "BatchScaling", "Columns", "detected", "own_columns", "read_job_trace"]
-
 
 @dataclass(frozen=True)
 class Columns:

@@ -30,8 +30,6 @@ from kungfu_planning.tune.experiment import Experiment, hyperband, successive_ha
 from kungfu_planning.tune.latency import Latency, ScalingCurve, scaling
 from kungfu_planning.tune.spec import units
 
-__all__ = ["LAW", "Document", "LatencyLaw", "Section", "shown"]
-
 LAW = "law"
 """The tag that pydantic puts into the location of a latency that is given as a law."""
 

@@ -25,8 +25,6 @@ from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.sections import LAW, Document, LatencyLaw, Section, shown
 from kungfu_planning.tune.spec.yaml_document import YamlDocument, load_yaml, parse_yaml
 
-__all__ = ["TuningSpec", "parse_spec", "read_spec", "tuning_schema"]
-
 
 @dataclass(frozen=True)
 class TuningSpec:

@@ -8,8 +8,6 @@ from typing import Final
 
 from kungfu.errors import UsageError
 
-__all__ = ["DURATION", "PER_GB", "RATE", "SIZE", "as_clock", "duration_s", "per_gb", "rate_per_s", "size_gb"]
-
 _NUMBER: Final = r"[0-9]+(?:\.[0-9]+)?"
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _GIGABYTES: Final = {"kB": 1e-6, "MB": 1e-3, "GB": 1.0, "TB": 1e3}

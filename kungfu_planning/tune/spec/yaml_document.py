@@ -15,8 +15,6 @@ import yaml
 
 from kungfu.errors import UsageError
 
-__all__ = ["YamlDocument", "load_yaml", "parse_yaml"]
-
 _IN_PROGRESS = object()
 
 

@@ -18,8 +18,6 @@ from kungfu.runtime.ipc.enums import HOST_EVENT_KINDS
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
-__all__ = ["AdmissionRequested", "HostService", "LeaderLost", "ReplicateReceived", "may_be_up"]
-
 _REPLY_S = 4.0
 
 

@@ -24,8 +24,6 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.settings import Settings
 
-__all__ = ["Elected", "NoQuorum", "elect", "has_quorum"]
-
 _VOTE_DEADLINE_S = 1.0
 _BETWEEN_ROUNDS_S = 0.2
 

@@ -21,8 +21,6 @@ from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.settings import Settings, settings_of
 
-__all__ = ["Admitted", "admission_reply", "command_line_of", "mismatch", "request_admission"]
-
 _REQUEST_DEADLINE_S = 5.0
 _RETRY_EVERY_S = 0.3
 

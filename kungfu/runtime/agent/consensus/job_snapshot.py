@@ -18,14 +18,6 @@ from kungfu.runtime.core.request import Request, SetValue
 from kungfu.runtime.core.requests import LoggedRequest, RequestLog
 from kungfu.runtime.core.view import Peer
 
-__all__ = [
-    "JobSnapshot",
-    "RequestLogEncoder",
-    "parse_request_log",
-    "parse_snapshot",
-    "serialize_snapshot",
-]
-
 
 @dataclass(frozen=True)
 class JobSnapshot:

@@ -16,8 +16,6 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.settings import Settings
 
-__all__ = ["LeaderClient", "LeaderProxy"]
-
 _RETRY_EVERY_S = 0.1
 _LOOK_S = 0.1
 _REPORT_DEADLINE_S = 5.0

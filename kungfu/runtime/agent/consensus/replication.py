@@ -21,16 +21,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.ipc.persistent import Persistent
 from kungfu.runtime.settings import Deadlines, Settings
 
-__all__ = [
-    "HEARTBEAT_EVERY_S",
-    "FollowerLink",
-    "HostReported",
-    "Replicator",
-    "lost_after_s",
-    "retry_after_s",
-    "split_off",
-]
-
 # Between two messages when there is nothing to say.
 HEARTBEAT_EVERY_S = 0.5
 # A reply that takes longer is asked for once more, over another connection.

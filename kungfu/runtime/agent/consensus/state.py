@@ -16,8 +16,6 @@ from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_snaps
 from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = ["ConsensusState", "FollowerLog"]
-
 
 @dataclass(frozen=True)
 class FollowerLog:

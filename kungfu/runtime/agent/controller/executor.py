@@ -27,8 +27,6 @@ from kungfu.runtime.core.request import Asked
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_spawn
 
-__all__ = ["Executor"]
-
 
 class Executor:
     """Performs commands, and keeps what it takes: where peers listen, their process ids, their last output.

@@ -28,8 +28,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
 
-__all__ = ["JobController"]
-
 
 class JobController:
     """The leader's knowledge of its job, and what it does about each event.

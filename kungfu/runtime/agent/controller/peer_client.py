@@ -37,8 +37,6 @@ from kungfu.runtime.ipc.convert import from_asked, from_offer, from_terms, from_
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
-__all__ = ["FormationFailed", "NotifyFailed", "PeerClient"]
-
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0  # between two attempts
 _TERM_BITS = 32  # of a number are left to count the messages of one leader
 

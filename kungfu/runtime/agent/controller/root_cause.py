@@ -11,8 +11,6 @@ from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure, find_root_cause, named
 from kungfu.runtime.ipc import messages_pb2 as pb
 
-__all__ = ["root_cause"]
-
 # How long the leader waits for further ends after the first failure: the peer that the others lost is the root.
 _ROOT_CAUSE_S = 3.0
 

@@ -23,8 +23,6 @@ from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, GapEvent, LoggedEvent, RecordEvent, UnrecordedEvent
 from kungfu.runtime.agent.record.log_file import LogFile, LogGap, merged
 
-__all__ = ["TRACE_LIMIT_BYTES", "Journal", "Output"]
-
 STREAMS = ("events", "metrics")
 
 # Some hundred thousand steps of a few peers.

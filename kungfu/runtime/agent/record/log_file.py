@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-__all__ = ["LogFile", "LogGap", "merged"]
-
 # A disk that fails may take long for each answer.
 _RETRY_EVERY_S = 1.0
 

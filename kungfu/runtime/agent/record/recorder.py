@@ -18,8 +18,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.job_api.request_handler import ReportedRecords
 
-__all__ = ["Console", "HostRecorder", "RecordListener", "replicate_nowhere"]
-
 _LEADER = -1
 
 

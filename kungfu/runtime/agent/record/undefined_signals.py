@@ -14,8 +14,6 @@ from typing import Any
 from kungfu.event_log.events import UndefinedEvent
 from kungfu.event_log.numbers import as_float
 
-__all__ = ["UndefinedSignals"]
-
 _FIRST_STEPS = 100
 # The share of the steps since it was last told, from which on it is told.
 _SHARE = 0.1

@@ -20,17 +20,6 @@ from kungfu.runtime.agent.supervisor import subreaper
 from kungfu.runtime.agent.supervisor.script_runner import guarded
 from kungfu.runtime.agent.supervisor.slots import device_for_slot, devices_of
 
-__all__ = [
-    "OutputLog",
-    "PeerProcess",
-    "kill_and_reap",
-    "peer_environment",
-    "spawn",
-    "start",
-    "terminate_all",
-    "threads_per_peer",
-]
-
 TAIL_LINES = 60
 
 # To a peer that trains the first SIGTERM is a notice, and the second ends it. The third one is for a machine so busy

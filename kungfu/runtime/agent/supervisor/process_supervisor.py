@@ -26,8 +26,6 @@ from kungfu.runtime.core.cluster import Spawn
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 
-__all__ = ["CALM_S", "ProcessListener", "ProcessSupervisor"]
-
 _GRACE_S = 2.0
 CALM_S = 20.0
 _STANDBY = -1  # in the page of joiners: one that loads takes processor time from the peers, as a joiner does

@@ -19,8 +19,6 @@ from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
-__all__ = ["LOADED", "STANDBY_KEY", "guarded"]
-
 STANDBY_KEY = "KUNGFU_STANDBY"  # in the environment of a process on standby
 LOADED = b"\n"  # what it says when it has loaded
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["AVOIDED_S", "choose_slot", "device_for_slot", "devices_of"]
-
 # For so long a slot that was left comes last: a straggler or a failed peer may have suffered from its device.
 AVOIDED_S = 600.0
 

@@ -20,8 +20,6 @@ from kungfu.runtime.agent.supervisor.launch import OutputLog, PeerProcess, spawn
 from kungfu.runtime.agent.supervisor.script_runner import LOADED, STANDBY_KEY, guarded
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 
-__all__ = ["StandbyPool", "can_stand_by"]
-
 _READ_LATER = {STANDBY_KEY, ENVIRONMENT_KEY, "CUDA_VISIBLE_DEVICES"}
 
 

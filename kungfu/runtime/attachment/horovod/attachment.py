@@ -18,8 +18,6 @@ from kungfu.runtime.attachment.horovod.stall_detector import StallDetector
 from kungfu.runtime.attachment.horovod.topology import topology_of
 from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRanks, check_rank, no_abandon_reason
 
-__all__ = ["HorovodAttachment"]
-
 
 @dataclass
 class _StallState:

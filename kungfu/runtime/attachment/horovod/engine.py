@@ -23,8 +23,6 @@ from kungfu.runtime.attachment.horovod.key_value_store import listens_at
 from kungfu.runtime.attachment.horovod.topology import Topology
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-__all__ = ["check_reach", "interface_of", "load", "start", "stop"]
-
 _LOOK_S = 0.1  # between two looks at whether the peers are still to be waited for
 _stopping = threading.Lock()
 

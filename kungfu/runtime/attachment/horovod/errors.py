@@ -10,8 +10,6 @@ import re
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure
 
-__all__ = ["read_failure", "read_start_failure"]
-
 _HOROVOD = re.compile(r"horovod has been shut down|horovod has not been initialized|mismatched", re.IGNORECASE)
 _MACHINE = re.compile(r"Unable to find (?:address|interface)[^\n]*")  # of the interface that the engine is to use
 _GLOO = re.compile(r"(?:\[[^]\n]*/gloo/[^]\n]*\] )+([^\n]*)")  # whoever is in a message when its connection fails

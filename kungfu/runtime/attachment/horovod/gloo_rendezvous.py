@@ -19,8 +19,6 @@ from kungfu.errors import DeadlineExceeded, PeerFailure
 from kungfu.runtime.attachment.horovod.key_value_store import NoAnswerError, get, get_now, listens_at, put
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-__all__ = ["Roster", "wait_for_all"]
-
 _AGAIN_S = 0.1  # before a call that was not answered is repeated
 
 Answer = TypeVar("Answer")

@@ -24,8 +24,6 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any, final
 
-__all__ = ["KeyValueStore", "KeyValues", "NoAnswerError", "get", "get_now", "listens_at", "put"]
-
 _HOLD_S = 1.0  # how long a GET waits for its key
 _NOW = "now"
 _LONGEST_BYTES = 1 << 16

@@ -19,8 +19,6 @@ import tensorflow as tf
 from kungfu.runtime.attachment.horovod import engine
 from kungfu.runtime.attachment.protocol import check_tensors
 
-__all__ = ["EngineState", "all_reduce"]
-
 _WIRE = {tf.bfloat16: tf.float32}  # Horovod has no bfloat16; as float32 the sum is only better
 
 

@@ -20,8 +20,6 @@ from kungfu.runtime.attachment.horovod.key_value_store import get_now, put
 from kungfu.runtime.attachment.protocol import LateRanks
 from kungfu.runtime.core.adaptive_deadline import noted_after_s
 
-__all__ = ["MessageProgress", "StallDetector", "updated"]
-
 _LOOKS = 16  # in one deadline
 _MOST_BETWEEN_LOOKS_S = 1.0  # the deadline may be shortened meanwhile
 _WAITING, _GOING = b"waiting", b"going"

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from kungfu.errors import UsageError
 
-__all__ = ["Topology", "topology_of"]
-
 
 @dataclass(frozen=True)
 class Topology:

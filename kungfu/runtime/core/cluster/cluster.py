@@ -11,22 +11,6 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-__all__ = [
-    "Cluster",
-    "Departure",
-    "Hosts",
-    "JobLimits",
-    "Losses",
-    "Phases",
-    "Processes",
-    "Regrouping",
-    "ReplacementLimits",
-    "Starting",
-    "Transition",
-    "exit_in_words",
-    "mark_to_kill",
-]
-
 
 @dataclass(frozen=True)
 class ReplacementLimits:

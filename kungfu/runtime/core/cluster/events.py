@@ -15,38 +15,6 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import Peer, View
 
-__all__ = [
-    "AdmitFirstView",
-    "AdmitPhase",
-    "AdmitSurvivors",
-    "AnnounceFailure",
-    "Command",
-    "ComparePrograms",
-    "CoordinatorUnreachable",
-    "Done",
-    "Event",
-    "Fail",
-    "HostJoined",
-    "HostLost",
-    "HostNoticed",
-    "Kill",
-    "LeaderTookOver",
-    "LossReport",
-    "PeerNoticed",
-    "PeerProgressed",
-    "PeersLost",
-    "ProcessEnded",
-    "ProgramDiffers",
-    "ProgramExiting",
-    "ReleaseHost",
-    "ReportMachines",
-    "ReportedEvent",
-    "Spawn",
-    "Tick",
-    "TrainingFinished",
-    "ViewStarted",
-]
-
 
 @dataclass(frozen=True)
 class PeerProgressed:

@@ -24,19 +24,6 @@ from kungfu.runtime.core.cluster.program_check import (
 )
 from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
 
-__all__ = [
-    "dismiss",
-    "give_up_joiner",
-    "late_joiner",
-    "offer_if_ready",
-    "on_joiner_lost",
-    "on_peer_progressed",
-    "on_program_differs",
-    "on_size_wanted",
-    "spawn",
-    "spawn_queued",
-]
-
 # Replacements in a row that never came to train: what ends them is not chance.
 CRASH_LOOP = 3
 

@@ -41,19 +41,6 @@ from kungfu.runtime.core.cluster.program_exits import PREEMPTED
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 
-__all__ = [
-    "form_phase",
-    "kill_late_for_phase",
-    "on_lost_between_phases",
-    "on_lost_while_forming",
-    "on_peer_ready_for_phase",
-    "on_phase_began",
-    "on_phase_differs",
-    "on_phase_over",
-    "on_reported_while_forming",
-    "repeat_admission",
-]
-
 # How many times --wait a view may take to begin: its peers open their attachments, and take the state.
 _FORMING_WAITS = 3
 

@@ -10,22 +10,6 @@ from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition
 from kungfu.runtime.core.cluster.events import ReleaseHost
 from kungfu.runtime.core.view import View
 
-__all__ = [
-    "AVOIDED_S",
-    "NO_SLOT",
-    "about_to_be_free",
-    "avoided_slots",
-    "close_host",
-    "forget_places",
-    "free_slots",
-    "has_majority",
-    "open_host",
-    "peers_on",
-    "place_for",
-    "release_empty_hosts",
-    "with_departures",
-]
-
 NO_SLOT = "no host has a free slot"
 # For so long a slot from which a peer was let go is the last one to be given out again.
 AVOIDED_S = 600.0

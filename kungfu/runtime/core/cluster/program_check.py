@@ -13,8 +13,6 @@ from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, m
 from kungfu.runtime.core.cluster.events import AdmitFirstView, Command, ComparePrograms, Fail, Kill, ReportMachines
 from kungfu.runtime.core.view import View
 
-__all__ = ["compare_waiting", "dismiss_as_different", "fail_as_different", "form_first_view", "runs_same_program"]
-
 UNLIKE_CODE = 2
 _ANOTHER = "its program is not that of the job"
 

@@ -23,18 +23,6 @@ from kungfu.runtime.core.cluster.joiners import give_up_joiner
 from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
 from kungfu.runtime.core.exit import Exit, described
 
-__all__ = [
-    "PREEMPTED",
-    "chosen_failure",
-    "count_as_preempted",
-    "describe_departure",
-    "early_departure",
-    "forget_exits",
-    "kill_late_exits",
-    "on_program_exiting",
-    "with_exit_code",
-]
-
 PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _USAGE = 2
 

@@ -27,18 +27,6 @@ from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_i
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
 
-__all__ = [
-    "QUIT",
-    "kill_late_members",
-    "on_coordinator_unreachable",
-    "on_member_lost",
-    "on_peers_lost",
-    "on_view_started",
-    "resume",
-    "retry",
-    "with_failures",
-]
-
 # How a peer was lost that ended while the others needed it.
 QUIT = "its script ended (exit code 0) while the others trained"
 # A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.

@@ -114,8 +114,6 @@ from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
 
-__all__ = ["react", "start_job"]
-
 _KILLED = -9
 _NOBODY_ENDED = (
     "training ended without a peer that came to the end of its program: all had been let go, and nobody was left to "

@@ -23,8 +23,6 @@ from kungfu.runtime.core.request import (
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 
-__all__ = ["AdmissionContext", "Scaling", "refusal_of"]
-
 Scaling = Literal["elastic", "inelastic"]
 MOST_STEPS = 1_000_000
 

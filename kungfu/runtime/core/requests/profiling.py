@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 
 from kungfu.runtime.core.request import Profile
 
-__all__ = ["WARM_UP_STEPS", "Point", "Survey", "TimedStep", "start_survey", "with_measured"]
-
 # Of a new view: its caches are cold, and those who left may still hold the processors.
 WARM_UP_STEPS = 3
 

@@ -11,24 +11,6 @@ from typing import Literal
 from kungfu.runtime.core.request import Asked, StopTraining, in_words
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
-__all__ = [
-    "Answer",
-    "CoordinatorReplied",
-    "Event",
-    "LoggedRequest",
-    "RequestLog",
-    "RequestState",
-    "RequestSubmitted",
-    "StepsMeasured",
-    "TimePassed",
-    "TrainingEnded",
-    "ViewChanged",
-    "current",
-    "first_answer",
-    "refusal_of_id",
-    "with_entry",
-]
-
 RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
 # So many ended requests are remembered with their answers; of those before them only that their ids were given.

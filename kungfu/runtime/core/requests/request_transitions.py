@@ -53,8 +53,6 @@ from kungfu.runtime.core.requests.request_log import (
 )
 from kungfu.runtime.core.view import View
 
-__all__ = ["LogTransition", "react"]
-
 LogTransition = tuple[RequestLog, list[Asked]]
 
 

@@ -29,8 +29,6 @@ from kungfu.runtime.peer.rendezvous.meeting import Meeting
 from kungfu.runtime.peer.rendezvous.state_comparison import rounding_event
 from kungfu.runtime.state import ReplicatedState, sync_state
 
-__all__ = ["BarrierProtocol", "MakeTerms"]
-
 # Makes the terms of a view of which its rank 0 has to make them: one of survivors, or the first one of a phase.
 MakeTerms = Callable[[], Terms]
 

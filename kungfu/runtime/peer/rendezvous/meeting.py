@@ -23,8 +23,6 @@ from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, variables
 from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables
 
-__all__ = ["Conclude", "Meeting"]
-
 # Makes the result of a rendezvous of the arrivals by rank: on rank 0, once all are there and hold the same state.
 Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.BarrierReply]
 

@@ -14,8 +14,6 @@ from typing import Generic, TypeVar
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 
-__all__ = ["Rendezvous", "RendezvousTable"]
-
 _LOOK_S = 0.2
 _KEPT, _FORGOTTEN_S = 16, 600.0
 

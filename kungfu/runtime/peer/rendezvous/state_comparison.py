@@ -11,8 +11,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters
 from kungfu.runtime.state import ROUNDING, VariableGap, differing_variables, first_difference
 
-__all__ = ["from_gaps", "rounding_event", "turn_of", "variables_to_reconcile"]
-
 _MOST_NAMED = 3
 
 _from_gap, _ = converters(VariableGap, pb.VariableGap)
