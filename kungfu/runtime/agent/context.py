@@ -165,7 +165,7 @@ def name_of(peer: int, cluster: Cluster) -> str:
         cluster: The job as it is known.
 
     >>> from kungfu.runtime.settings import Deadlines
-    >>> name_of(3, Cluster(Rules(Deadlines())))
+    >>> name_of(3, Cluster(JobLimits(Deadlines())))
     'peer 3'
     """
     rank = cluster.view.rank_of(peer) if cluster.view else None

@@ -72,6 +72,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
 
     >>> from kungfu.runtime.core.request import Resize
     >>> from kungfu.runtime.core.view import Peer
+    >>> from kungfu.runtime.settings import Limits
     >>> two = View(1, (Peer(0, "a:1"), Peer(1, "a:2")))
     >>> grow = Asked(Resize(4, "local_batch_size"), "gns_batch", 50)
     >>> decide(BarrierInput(two, Terms(64, 32.0), Limits(1, 4), requests=[grow])).prepare

@@ -48,9 +48,9 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     Args:
         snapshot: The state.
 
-    >>> from kungfu.runtime.core.cluster import Rules
+    >>> from kungfu.runtime.core.cluster import JobLimits
     >>> from kungfu.runtime.settings import Deadlines
-    >>> snapshot = JobSnapshot(Cluster(Rules(Deadlines())), pids={3: 4711})
+    >>> snapshot = JobSnapshot(Cluster(JobLimits(Deadlines())), pids={3: 4711})
     >>> parse_snapshot(serialize_snapshot(snapshot)) == snapshot
     True
     """
