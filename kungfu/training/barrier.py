@@ -247,10 +247,19 @@ class Barrier:
         if self.between_steps.is_in_job and self.rank == 0:
             self.graph_state.posts.others.ask()
 
-    def read_for_joiners(self) -> None:
-        """Between two steps: reads the registered values, which joiners that the next barrier may admit take along."""
-        if self.between_steps.registry.has_agreed_values and (self.terms.target_size or self.terms.leaving):
-            self.between_steps.registry.collect()
+    def read_registered(self, *, compared: bool) -> None:
+        """Reads the registered values once, where joiners that the next barrier may admit take them, or for a checksum.
+
+        Only between two steps from Python: a loop in the graph may be writing them.
+
+        Args:
+            compared: Whether a checksum is to be put on the message of the next step.
+        """
+        registry = self.between_steps.registry
+        joins = registry.has_agreed_values and bool(self.terms.target_size or self.terms.leaving)
+        if joins or compared:
+            registry.collect()
+        if joins:
             self.state.registered_read(step=self.steps() + 1)
 
     def _take_registered(self, step: int) -> None:

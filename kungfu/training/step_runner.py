@@ -312,10 +312,7 @@ class StepRunner:
         self._position = None  # until the step has come to its end
         try:
             self.barrier.complete_pending()
-            self.barrier.read_for_joiners()
-            # What is registered is read between two steps from Python only: a loop in the graph may be writing it.
-            if self._is_compared(here):
-                self.barrier.between_steps.registry.collect()
+            self.barrier.read_registered(compared=self._is_compared(here))
             self._offer_checksum(here)
             self._note_joiners()
             returned, report = self._compiled((stamp.micro, stamp.micros, int(stamp.empty)), tensors)
@@ -347,17 +344,19 @@ class StepRunner:
 
     def _offer_checksum(self, here: StepPosition) -> None:
         """Every so many steps a checksum of what all peers must hold alike rides on the message."""
-        compares = self._is_compared(here)
         # Of a share in micro-batches only the last one sends the message: what the first one offered is still there.
-        if compares and not here.micro:
+        if here.micro:
+            return
+        if compares := self._is_compared(here):
             self.barrier.offer_checksum()
-        elif self._compares and not compares:
+        elif self._compares:
             self.graph_state.posts.checksum.offer(None)
         self._compares = compares
 
     def _is_compared(self, here: StepPosition) -> bool:
-        """True if the message of the step at hand tells whether all peers hold the same."""
-        return self._compare_every > 0 and here.size > 1 and here.step % self._compare_every == 0
+        """True if a checksum is to be put on the message of the step that begins here."""
+        every = self._compare_every
+        return every > 0 and here.size > 1 and not here.micro and here.step % every == 0
 
     def meet(self, together: Callable[[PeerGroup], None]) -> bool:
         """Does between two steps what all peers of the view do at the same position.
