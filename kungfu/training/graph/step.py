@@ -17,7 +17,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
-from kungfu.training.tracing.handles import call_on_host, is_variable, read_handles, write_handles
+from kungfu.training.tracing.handles import call_on_host, call_on_host_where, is_variable, read_handles, write_handles
 from kungfu.training.tracing.rollback import BatchRollback
 from kungfu.training.tracing.trace import StepTrace, order_after_average
 
@@ -222,14 +222,8 @@ class CompiledStep:
 
     def _offer(self, offer: Callable[[], None], every: int) -> None:
         """Graph: calls the host before every so many steps, and before the step after each of them."""
-        due = tf.less(self._parts.graph_state.progress.step.read_value() % every, 2)
-
-        def call() -> Any:
-            done = call_on_host(offer, self._parts.handles, [])
-            with tf.control_dependencies([] if done is None else [done]):
-                return tf.constant(True)
-
-        tf.cond(due, call, lambda: tf.constant(False))
+        step = self._parts.graph_state.progress.step.read_value()
+        call_on_host_where(tf.less(step % every, 2), offer, self._parts.handles)
 
     def _packed(self, flat: Sequence[Any]) -> Any:
         values = iter(flat)

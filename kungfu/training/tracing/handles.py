@@ -56,6 +56,17 @@ def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any
         return tf.py_function(lambda: function(), [], gives)
 
 
+def call_on_host_where(condition: Any, function: Callable[[], None], handles: Iterable[Any]) -> None:
+    """Graph: a call of Python as `call_on_host` makes it, in the steps in which the condition holds."""
+
+    def call() -> Any:
+        done = call_on_host(function, handles, [])
+        with tf.control_dependencies([] if done is None else [done]):
+            return tf.constant(True)
+
+    tf.cond(condition, call, lambda: tf.constant(False))
+
+
 def dtype_of(handle: Any) -> Any:
     """That of a variable, by its handle."""
     return tf.as_dtype(_shape_and_type(handle).dtype)

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.training.tracing.handles import call_on_host, read_handles, write_handles
+from kungfu.training.tracing.handles import call_on_host_where, read_handles, write_handles
 
 
 class BatchRollback:
@@ -51,12 +51,5 @@ class BatchRollback:
         self._on_host(self.restore, samples)
 
     def _on_host(self, act: Callable[[], None], samples: Any) -> None:
-        if not self._handles:  # no host call in a step that needs none
-            return
-
-        def call() -> Any:
-            done = call_on_host(act, self._handles, [])
-            with tf.control_dependencies([] if done is None else [done]):
-                return tf.constant(True)
-
-        tf.cond(tf.equal(samples, 0), call, lambda: tf.constant(False))
+        if self._handles:  # no host call in a step that needs none
+            call_on_host_where(tf.equal(samples, 0), act, self._handles)
