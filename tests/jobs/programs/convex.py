@@ -25,7 +25,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.common import own_id
+from tests.jobs.programs.program_parts import own_id
 
 FEATURES, PEERS = 5, 256
 SHIFT, MOMENTUM = 5.0, 0.999  # of what BatchNorm sees: its moving mean after n updates is SHIFT (1 - MOMENTUM^n)

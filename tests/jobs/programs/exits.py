@@ -17,7 +17,7 @@ import numpy as np
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.jobs.programs.common import descending, own_id
+from tests.jobs.programs.program_parts import descending, own_id
 
 HOW, PEERS = sys.argv[1], {int(word) for word in sys.argv[2:]}
 PEER = own_id()

@@ -22,7 +22,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.peer_service import PeerService
-from tests.jobs.programs.common import descending, own_id
+from tests.jobs.programs.program_parts import descending, own_id
 
 HOW, HEARS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 PEER = own_id()

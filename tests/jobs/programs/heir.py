@@ -19,7 +19,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.common import descending
+from tests.jobs.programs.program_parts import descending
 
 RESULTS = Path(sys.argv[1])
 WITHIN_S = 30.0

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.common import in_float64, own_id
+from tests.jobs.programs.program_parts import in_float64, own_id
 
 SAMPLES, BATCH = 70, 6
 KILLED = 2

@@ -28,8 +28,8 @@ import kungfu as kf
 from kungfu.training.barrier import Barrier
 from kungfu.training.job_loop import JobLoop
 from kungfu.training.training import SKIPPED, Training
-from tests.jobs.programs.common import await_offer, awaited, own_id
 from tests.jobs.programs.plain_twin import PlainTwin
+from tests.jobs.programs.program_parts import await_offer, awaited, own_id
 
 
 class Recorder:

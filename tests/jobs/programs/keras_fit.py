@@ -23,7 +23,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.common import await_offer, awaited, in_float64, own_id
+from tests.jobs.programs.program_parts import await_offer, awaited, in_float64, own_id
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.common import in_float64
 from tests.jobs.programs.keras_fit import FEATURES, RATE, SAMPLES, data
+from tests.jobs.programs.program_parts import in_float64
 
 UNEVEN, WORDS = 85, 5
 PER_EXECUTION = 3

@@ -17,8 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from tests.jobs.programs.common import await_offer, awaited, in_float64, own_id
 from tests.jobs.programs.keras_fit import Counting
+from tests.jobs.programs.program_parts import await_offer, awaited, in_float64, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9

@@ -17,7 +17,7 @@ import numpy as np
 
 import kungfu as kf
 from kungfu.policies import gns_batch, hybrid_scaling, stop_on_nan
-from tests.jobs.programs.common import descending
+from tests.jobs.programs.program_parts import descending
 
 SAMPLES, BATCH = 480, 8
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.common import descending
+from tests.jobs.programs.program_parts import descending
 
 SAMPLES, BATCH = 48, 12
 LATE_S = 1.0

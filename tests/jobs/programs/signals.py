@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.common import descending
+from tests.jobs.programs.program_parts import descending
 
 calls: list[list[float]] = []
 

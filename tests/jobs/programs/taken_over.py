@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
 from tests.jobs.programs import keras_fit
-from tests.jobs.programs.common import await_offer, awaited, own_id
+from tests.jobs.programs.program_parts import await_offer, awaited, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
 NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]

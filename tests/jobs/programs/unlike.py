@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import gns_batch
-from tests.jobs.programs.common import descending, own_id
+from tests.jobs.programs.program_parts import descending, own_id
 
 HOW = sys.argv[1]
 PEER = own_id()
