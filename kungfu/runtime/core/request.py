@@ -156,7 +156,7 @@ class Asked:
 
     Args:
         what: The request.
-        by: The name of the rule, or the command from outside; empty for the words of the request.
+        by: The name of the rule, or the command from outside, which the leading agent gives.
         step: The step after which it was asked; of a request from outside the one before the barrier.
         inputs: The values that the rule read, by name.
         won: The candidates whose target the rule took, where it was merged from several rules.

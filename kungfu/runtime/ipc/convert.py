@@ -61,7 +61,7 @@ _FAILURES: Mapping[pb.FailureKind, type[KungfuError]] = {
 
 
 def from_failure(error: KungfuError) -> pb.Failure:
-    # Any error that has no kind of its own ends the wait of a leader: to its followers it is the loss of a peer.
+    # Any error that has no kind of its own ends the wait of a coordinator: to the other peers it is the loss of a peer.
     kind = next((kind for kind, one in _FAILURES.items() if isinstance(error, one)), pb.FAILURE_KIND_PEER)
     message = pb.Failure(kind=kind, text=str(error))
     match error:

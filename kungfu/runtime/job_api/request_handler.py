@@ -120,11 +120,9 @@ class RequestHandler:
         # What waits for the joiners is refused with their reason; a request that comes only now did not wait for them.
         entry = current(self._request_log)
         external = entry.external if entry else None
-        waits = external is not None and (
-            isinstance(external.what, Resize) or (isinstance(external.what, Leave) and external.what.when == "replaced")
-        )
-        if external is not None and waits:
-            self._unreached = requests.CoordinatorReplied(external.id, refusal=event.reason)
+        match external:
+            case Asked(what=Resize() | Leave(when="replaced"), id=id):
+                self._unreached = requests.CoordinatorReplied(id, refusal=event.reason)
 
     def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
         """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
