@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from kungfu.event_log.events import AnyEvent, CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
+from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core import requests
 from kungfu.runtime.core.cluster import Cluster, Tick, TrainingFinished, ViewStarted, free_slots
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
@@ -35,16 +35,6 @@ from kungfu.runtime.job_api.status import (
 )
 from kungfu.runtime.settings import Settings
 from kungfu.slowness import STRAGGLER
-
-Fields = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class ReportedRecords:
-    """Events that rank 0 has reported, and the fields of its steps."""
-
-    events: tuple[AnyEvent, ...] = ()
-    metrics: tuple[Fields, ...] = ()
 
 
 class RequestHandler:
@@ -92,7 +82,7 @@ class RequestHandler:
         if isinstance(event, Query):
             externals += self._answer(event, cluster, now)
         # Rank 0 has reported steps, or the outcome of a request.
-        elif isinstance(event, ReportedRecords):
+        elif isinstance(event, NewRecords):
             self._add_records(event, cluster)
         # The first peer has come to the end of the training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving and not event.phase:
@@ -124,9 +114,9 @@ class RequestHandler:
             case Asked(what=Resize() | Leave(when="replaced"), id=id):
                 self._unreached = requests.CoordinatorReplied(id, refusal=event.reason)
 
-    def _add_records(self, reported: ReportedRecords, cluster: Cluster) -> None:
+    def _add_records(self, reported: NewRecords, cluster: Cluster) -> None:
         """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
-        steps = [self._recent.add_step(line) for line in reported.metrics]
+        steps = [self._recent.add_step(line) for line in reported.rows]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
         for event in reported.events:
             self._recent.add_event(event)
@@ -137,7 +127,7 @@ class RequestHandler:
         external = entry.external if entry else None
         match event:
             # A profile counts the steps; a checkpoint was written, or could not be.
-            case ReportedRecords(events, _):
+            case NewRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
                 if external is not None:
                     checkpoints = (one for one in events if isinstance(one, CheckpointEvent))

@@ -15,12 +15,12 @@ import pytest
 from kungfu.cli.job.submit import submit_and_wait
 from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.cluster import Starting
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.recorded import written
 from tests.event_log.made import made
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
@@ -69,7 +69,7 @@ def test_every_command_says_its_own_to_the_leader(tmp_path: Path, capsys: pytest
 def test_a_command_waits_until_it_is_carried_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path) as place:
         saved = CheckpointEvent(step=4, rule="kungfu checkpoint", path="ckpt-4", seconds=0.5, stop_s=0.1)
-        leader = served(place, ReportedRecords(events=(saved,)))
+        leader = served(place, NewRecords(events=(saved,)))
         assert main(["checkpoint", str(tmp_path), "--id", "c"]) == 0
         leader.join(5.0)
     out = capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_the_status_tells_how_far_the_job_is(tmp_path: Path, capsys: pytest.Capt
         {**ROW, "step": step, "time": 1.0 * step, "progress": {"samples": 64 * step, **told}} for step in range(1, 8)
     ]
     with serve_job(tmp_path) as place:
-        place.put(ReportedRecords(metrics=tuple(rows)))
+        place.put(NewRecords(rows=tuple(rows)))
         assert main(["status", str(tmp_path)]) == 0
         out = capsys.readouterr().out
         assert "step 7 of 107, epoch 2 of 10 of fit 2, batch 64 samples, loss 0.500\n" in out
@@ -153,9 +153,7 @@ def test_the_status_says_for_whom_the_job_waits(tmp_path: Path, capsys: pytest.C
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path) as place:
         place.put(
-            ReportedRecords(
-                metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)
-            )
+            NewRecords(rows=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
         )
         assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
         assert main(["status", str(tmp_path)]) == 0
@@ -177,7 +175,7 @@ def test_the_status_tells_which_peers_straggle(tmp_path: Path, capsys: pytest.Ca
     with serve_job(tmp_path) as place:
         assert main(["status", str(tmp_path)]) == 0
         assert "speed" not in capsys.readouterr().out
-        place.put(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 1.04, "1": 0.5134}},)))
+        place.put(NewRecords(rows=({**ROW, "straggler_fractions": {"0": 1.04, "1": 0.5134}},)))
         assert main(["status", str(tmp_path)]) == 0
         shown = " ".join(capsys.readouterr().out.split())
         assert "1.04" in shown
@@ -217,8 +215,8 @@ def test_the_newest_job_in_runs_is_taken_where_none_is_named(
 
 
 def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def lines(size: int, speed: float) -> ReportedRecords:
-        return ReportedRecords(metrics=({**ROW, "size": size, "samples_per_s": speed},) * 20)
+    def lines(size: int, speed: float) -> NewRecords:
+        return NewRecords(rows=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
     with serve_job(tmp_path) as place:
         leader = served(place, lines(2, 30.0), ViewStarted(view(4, 0)), lines(1, 20.0), ViewStarted(view(5, 0, 2)))

@@ -14,10 +14,10 @@ from kungfu.cli.job.plan import SpeedsBySize, read_measured
 from kungfu.cli.main import main
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.policies import hybrid_scaling, linear_scaling
 from kungfu.record.lines import header_line
 from kungfu.runtime.core.cluster import Hosts
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.runtime.job_api.served_job import serve_job
@@ -35,7 +35,7 @@ def told(capsys: pytest.CaptureFixture[str], folder: Path, *words: object, row: 
     with serve_job(folder) as place:
         hosts, alive = Hosts({0: 4}, of={0: 0, 1: 0}), replace(place.cluster.processes, next_id=2)
         place.cluster = replace(place.cluster, hosts=hosts, processes=alive)
-        place.put(ReportedRecords(metrics=(row,)))
+        place.put(NewRecords(rows=(row,)))
         code = main([*map(str, words), "--plan", "--logdir", str(folder)])
         assert place.told == [], "nothing was asked of the job"
     return code, capsys.readouterr().out

@@ -15,10 +15,10 @@ import pytest
 from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.page.app import PageLimits
 from kungfu.event_log.codec import event_to_line
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster import Hosts
 from kungfu.runtime.core.request import Resize, StopTraining
 from kungfu.runtime.job_api.job_file import end_job_file
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.page.served_page import Page, serve_page
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
@@ -229,7 +229,7 @@ def test_a_resize_is_planned_in_words_and_then_carried_out_as_it_was_shown(job: 
     with serve_job(job) as place, serve_page(job) as page:
         hosts, alive = Hosts({0: 4}, of={0: 0, 1: 0}), replace(place.cluster.processes, next_id=2)
         place.cluster = replace(place.cluster, hosts=hosts, processes=alive)
-        place.put(ReportedRecords(metrics=(ROW,)))
+        place.put(NewRecords(rows=(ROW,)))
         status, plan = page.post(
             "/plan", {"action": "resize", "size": 3}, origin=f"http://127.0.0.1:{page.port}", **origin
         )
@@ -272,7 +272,7 @@ def test_a_checkpoint_and_a_stop_are_told_before_they_are_asked_for(job: Path) -
 
 def test_while_browsers_look_the_job_itself_says_who_is_where(job: Path) -> None:
     with serve_job(job) as place, serve_page(job) as page, page.browser() as browser:
-        place.put(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 1.0, "1": 0.5}},)))
+        place.put(NewRecords(rows=({**ROW, "straggler_fractions": {"0": 1.0, "1": 0.5}},)))
         told = browser.until(lambda data: any(row["is_slow"] for row in data.get("peers", ())))
         assert [(row["id"], row["rank"], row["state"], row["speed"], row["is_slow"]) for row in told["peers"][:2]] == [
             (0, 0, "training", 1.0, False), (1, 1, "training", 0.5, True)

@@ -12,9 +12,9 @@ import pytest
 
 from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.cli.top.row import UsageMeter, last_decision, row_of
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.cli.recorded import GROWN, written
 from tests.runtime.job_api.served_job import serve_job
 
@@ -25,7 +25,7 @@ def test_a_job_that_answers_is_shown_with_its_figures_and_its_last_decision(tmp_
     written(tmp_path, GROWN)
     found = FoundJob(os.getpid(), "me", tmp_path)
     with serve_job(tmp_path) as place:
-        place.put(ReportedRecords(metrics=(ROW,)))
+        place.put(NewRecords(rows=(ROW,)))
         row = row_of(found, UsageMeter())
         assert (row.job, row.state, row.size, row.target) == ("job", "training", 2, 2)
         assert (row.step, row.loss, row.epoch, row.samples_per_s) == (7, 0.5, 1, 128.0)

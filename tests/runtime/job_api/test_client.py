@@ -12,22 +12,20 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import PeerFailure, UsageError
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.request import Asked, Leave, Resize, Retry, SetBatch, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
 from kungfu.runtime.job_api.client import JobOver, connected
 from kungfu.runtime.job_api.job_file import end_job_file, read_job_file, write_job_file
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 from tests.runtime.job_api.served_job import SECRET, serve_job, view
 
 
 def test_the_status_tells_of_view_peers_and_the_newest_steps(tmp_path: Path) -> None:
     with serve_job(tmp_path) as place, connected(tmp_path) as job:
         place.put(
-            ReportedRecords(
-                metrics=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},)
-            )
+            NewRecords(rows=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
         )
         status = job.status()
     assert (status.job, status.scaling) == ("job", "elastic")

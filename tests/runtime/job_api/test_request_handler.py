@@ -8,12 +8,13 @@ from typing import Any
 from msgspec import structs
 
 from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting, Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.cluster import Processes
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery
-from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
+from kungfu.runtime.job_api.request_handler import RequestHandler
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
@@ -121,9 +122,9 @@ def test_a_checkpoint_that_could_not_be_written_is_refused_with_where_and_why() 
     failed = CheckpointEvent(
         step=7, rule="kungfu checkpoint", path="ckpt", error="No space left on device", seconds=0.1, stop_s=0.0
     )
-    agent.handle(ReportedRecords(events=(structs.replace(failed, rule="a policy"),)))
+    agent.handle(NewRecords(events=(structs.replace(failed, rule="a policy"),)))
     assert agent.look().state == "accepted"
-    agent.handle(ReportedRecords(events=(failed,)))
+    agent.handle(NewRecords(events=(failed,)))
     assert (agent.look().state, agent.look().reason) == ("refused", "ckpt: No space left on device")
 
 
@@ -131,10 +132,10 @@ def test_steps_beside_which_somebody_gets_ready_do_not_count_in_a_profile() -> N
     agent = Agent()
     agent.asked(Profile(2, 2, 5))
     agent.moves(view(3, 0, 1), 2)
-    agent.handle(ReportedRecords(metrics=(ROW,) * 20))
+    agent.handle(NewRecords(rows=(ROW,) * 20))
     assert agent.look().state == "accepted"
     agent.moves(view(3, 0, 1))
-    agent.handle(ReportedRecords(metrics=(ROW,) * 20))
+    agent.handle(NewRecords(rows=(ROW,) * 20))
     (point,) = agent.look().points
     assert (agent.look().state, point.size, point.steps, point.samples_per_s) == ("carried out", 2, 5, 128.0)
 
@@ -152,7 +153,7 @@ def test_once_training_is_over_nothing_is_taken_any_more() -> None:
 def test_the_speed_of_each_peer_is_told_where_a_policy_measures_it() -> None:
     agent = Agent()
     assert [(one.speed, one.is_straggler) for one in agent.status().peers] == [(None, None)] * 2
-    agent.handle(ReportedRecords(metrics=({**ROW, "straggler_fractions": {"0": 0.8, "1": 0.79, "9": 0.1}},)))
+    agent.handle(NewRecords(rows=({**ROW, "straggler_fractions": {"0": 0.8, "1": 0.79, "9": 0.1}},)))
     assert [(one.id, one.speed, one.is_straggler) for one in agent.status().peers] == [(0, 0.8, False), (1, 0.79, True)]
     # One takes the place of another: of the newcomer nothing is known yet.
     agent.moves(view(4, 0, 2))

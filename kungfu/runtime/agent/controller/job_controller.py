@@ -15,6 +15,7 @@ from kungfu.event_log.events import (
     ProgramEndedEvent,
     ViewEvent,
 )
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, RequestLogEncoder, serialize_snapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
@@ -26,7 +27,7 @@ from kungfu.runtime.core.cluster import Cluster
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
-from kungfu.runtime.job_api.request_handler import ReportedRecords, RequestHandler
+from kungfu.runtime.job_api.request_handler import RequestHandler
 
 
 class JobController:
@@ -74,7 +75,7 @@ class JobController:
     def handle(self, event: Any) -> Ending | None:
         """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
         # Questions, and lines of the record, change nothing in the job.
-        if not isinstance(event, Query | ReportedRecords):
+        if not isinstance(event, Query | NewRecords):
             self._record_event(event)
             if (ending := self.decide(event)) is not None:
                 return ending

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from kungfu.event_log.codec import event_of, event_to_line, fields_of
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent
+from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.fields import from_fields, to_fields
-from kungfu.runtime.job_api.request_handler import ReportedRecords
 
 _LEADER = -1
 
@@ -93,7 +93,7 @@ class HostRecorder:
         if is_new:
             self.event(event, shown=True)
 
-    def take(self, records: pb.Records) -> ReportedRecords:
+    def take(self, records: pb.Records) -> NewRecords:
         """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}
@@ -103,7 +103,7 @@ class HostRecorder:
             if records.peer != _LEADER:
                 # A repetition: the peer has not heard that the first one was taken.
                 if 0 < records.number <= self._numbers.get(records.peer, 0):
-                    return ReportedRecords()
+                    return NewRecords()
                 self._numbers[records.peer] = records.number
             for record in records.records:
                 match record.WhichOneof("content"):
@@ -131,7 +131,7 @@ class HostRecorder:
         noticed = [] if records.peer == _LEADER else [one for row in metrics for one in self._undefined.after_step(row)]
         for news in noticed:
             self.event(news, shown=True)
-        return ReportedRecords((*events, *noticed), tuple(metrics))
+        return NewRecords((*events, *noticed), tuple(metrics))
 
     def _note(self, event: LoggedEvent) -> None:
         # It may be of the leader before, which the peer may not have heard confirm it.
