@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
+from msgspec import structs
 
 from kungfu.compiler import Plan
 from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
@@ -452,7 +453,7 @@ class Barrier:
         rate = self.rate
         if not isinstance(asked.what, SetRate) or rate is None:
             return asked
-        return replace(asked, what=replace(asked.what, rate=rate.on_scale(asked.what.rate)))
+        return replace(asked, what=structs.replace(asked.what, rate=rate.on_scale(asked.what.rate)))
 
 
 def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:

@@ -20,6 +20,8 @@ the end of training. ``merge`` chooses among several requests.
 | the end of training, and anything that | the end; peers that leave now leave, and all that joiners would have to |
 | joiners would have to come for         | come for is superseded                                                  |
 
+The requests are tagged for `msgspec`: agents keep them, and one is told from the others by its name.
+
 A rule between policies (``at_most``, ``at_least``, ``first``) chooses one size, batch or rate before it comes here, and
 two rules that set one thing without such a rule are refused at attach: the second one is a hook's, or somebody's
 outside.
@@ -31,6 +33,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 Keep = Literal["local_batch_size", "global_batch_size"]
 RampUnit = Literal["steps", "samples"]
 When = Literal["now", "noticed", "replaced"]
@@ -39,8 +43,7 @@ When = Literal["now", "noticed", "replaced"]
 AGENT = "(agent)"
 
 
-@dataclass(frozen=True)
-class Resize:
+class Resize(Struct, frozen=True, tag=True):
     """A number of peers that the job should have.
 
     Args:
@@ -56,8 +59,7 @@ class Resize:
     max_global_batch: int | None = None
 
 
-@dataclass(frozen=True)
-class Leave:
+class Leave(Struct, frozen=True, tag=True):
     """Peers, by id, that should leave.
 
     Args:
@@ -76,24 +78,21 @@ class Leave:
     host: int | None = None
 
 
-@dataclass(frozen=True)
-class ScaleOut:
+class ScaleOut(Struct, frozen=True, tag=True):
     """A number of peers that the job should have more than now; the leading agent makes a `Resize` of it."""
 
     count: int
     keep: Keep = "global_batch_size"
 
 
-@dataclass(frozen=True)
-class Migrate:
+class Migrate(Struct, frozen=True, tag=True):
     """A new peer on the host of a name in place of ``peer``; the leading agent makes a `Leave` of it."""
 
     peer: int
     host: str
 
 
-@dataclass(frozen=True)
-class Profile:
+class Profile(Struct, frozen=True, tag=True):
     """The throughput of every size from ``minimum`` to ``maximum``, measured over ``steps`` steps each.
 
     The leading agent makes a `Resize` of it for each size, and one back to the size before.
@@ -105,15 +104,13 @@ class Profile:
     keep: Keep = "global_batch_size"
 
 
-@dataclass(frozen=True)
-class SetBatch:
+class SetBatch(Struct, frozen=True, tag=True):
     """Another global batch size, in samples."""
 
     samples: float
 
 
-@dataclass(frozen=True)
-class SetRate:
+class SetRate(Struct, frozen=True, tag=True):
     """Another learning rate, at once or at the end of a straight line of ``over`` steps or samples."""
 
     rate: float
@@ -121,26 +118,22 @@ class SetRate:
     unit: RampUnit = "steps"
 
 
-@dataclass(frozen=True)
-class SetValue:
+class SetValue(Struct, frozen=True, tag=True):
     """Another content of a registered value of the program; it is set on every peer, and travels in no message."""
 
     name: str
     value: Any
 
 
-@dataclass(frozen=True)
-class SaveCheckpoint:
+class SaveCheckpoint(Struct, frozen=True, tag=True):
     """A checkpoint of the state."""
 
 
-@dataclass(frozen=True)
-class StopTraining:
+class StopTraining(Struct, frozen=True, tag=True):
     """The end of training, on all peers."""
 
 
-@dataclass(frozen=True)
-class Retry:
+class Retry(Struct, frozen=True, tag=True):
     """Another try at requests that were refused for want of a slot: a host with free slots has come."""
 
 

@@ -1,14 +1,15 @@
-"""Converts dataclasses to the messages whose fields have the same names, and back: by the types of the fields.
+"""Converts records to the messages whose fields have the same names, and back: by the types of the fields.
 
-A word of a ``Literal`` travels as the enum of its field, a tuple as a repeated field, a dataclass as a message of its
-own, one of several dataclasses as a ``oneof``, and ``None`` as a field that is not set.
+A record is a dataclass or a struct of `msgspec`. A word of a ``Literal`` travels as the enum of its field, a tuple as a
+repeated field, a record as a message of its own, one of several records as a ``oneof``, and ``None`` as a field that is
+not set.
 """
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from kungfu.errors import UsageError
@@ -32,13 +33,13 @@ def converters(
     """The function that gives the message of a value, and the one that gives the value of a message.
 
     Args:
-        kind: The dataclass.
-        message: Its message; it has all fields of the dataclass, and may have others.
+        kind: The class of the records.
+        message: Its message; it has all fields of the class, and may have others.
         unspecified: The words for which the zero value of an enum stands, by field, within the parts too; in other
             fields it is refused with a ``UsageError``, as is a value that a newer version has sent.
     """
     hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
-    names: list[str] = [one.name for one in fields(kind)]  # type: ignore[arg-type]  # of a class, too
+    names = list(inspect.signature(kind).parameters)
     parts = [_field(hints[name], wire, name, unspecified) for name in names]
 
     def to_message(value: Value) -> Message:
@@ -54,7 +55,7 @@ def converters(
 
 
 def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
-    """As `converters`, of a union of dataclasses, of which the message is a ``oneof``."""
+    """As `converters`, of a union of records, of which the message is a ``oneof``."""
     wire: Any = message
     encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
     return lambda value: message(**encode(value)), decode
@@ -79,7 +80,7 @@ def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> t
 
 
 def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """As `_field`, of a value of one of several dataclasses, each of which has a field of the message."""
+    """As `_field`, of a record of one of several classes, each of which has a field of the message."""
     kinds = {one.__name__: one for one in get_args(hint)}
     rows = {field.name: (kinds[field.message_type.name], field) for field in wire.fields}
     parts = {name: (kind, *_part(kind, field, unspecified)) for name, (kind, field) in rows.items()}
@@ -103,15 +104,17 @@ def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Conv
 
 def _part(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
     """The functions that encode and decode a value of this type."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        return converters(hint, getattr(pb, wire.message_type.name), unspecified=unspecified)
     if get_origin(hint) is Literal:
         table: EnumTable[Any, Any] = EnumTable(getattr(pb, wire.enum_type.name), get_args(hint))
         return table.to_value, lambda value: table.to_word(value, unspecified=unspecified.get(wire.name))
     if get_origin(hint) is tuple:
         encode, decode = _part(get_args(hint)[0], wire, unspecified)
         return lambda values: [encode(one) for one in values], lambda values: tuple(decode(one) for one in values)
-    return (dict, dict) if get_origin(hint) is Mapping else (_same, _same)
+    if get_origin(hint) is Mapping:
+        return dict, dict
+    if wire.message_type is not None:
+        return converters(hint, getattr(pb, wire.message_type.name), unspecified=unspecified)
+    return _same, _same
 
 
 def _same(value: Any) -> Any:

@@ -10,11 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
-from cattrs.preconf.json import make_converter
-from cattrs.strategies import configure_tagged_union
 
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.request import Request, SetValue
 from kungfu.runtime.core.requests import LoggedRequest, RequestLog
 from kungfu.runtime.core.view import Peer
 
@@ -38,10 +35,6 @@ class JobSnapshot:
     incarnations: Mapping[int, str] = field(default_factory=dict)
 
 
-_converter = make_converter()
-configure_tagged_union(Request | SetValue, _converter)
-
-
 def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     """The state as MessagePack: opaque to the wire, as a snapshot of Raft is.
 
@@ -54,12 +47,12 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     >>> parse_snapshot(serialize_snapshot(snapshot)) == snapshot
     True
     """
-    return msgspec.msgpack.encode(_converter.unstructure(snapshot))
+    return msgspec.msgpack.encode(snapshot)
 
 
 def parse_snapshot(encoded: bytes) -> JobSnapshot:
     """The state that ``serialize_snapshot`` wrote."""
-    return _converter.structure(msgspec.msgpack.decode(encoded), JobSnapshot)
+    return msgspec.msgpack.decode(encoded, type=JobSnapshot)
 
 
 class RequestLogEncoder:
@@ -92,9 +85,9 @@ class RequestLogEncoder:
         # It has not changed since it was encoded.
         if known is not None and known[0] is entry:
             return known
-        return entry, msgspec.Raw(msgspec.msgpack.encode(_converter.unstructure(entry)))
+        return entry, msgspec.Raw(msgspec.msgpack.encode(entry))
 
 
 def parse_request_log(encoded: bytes) -> RequestLog:
     """The log that was encoded; an empty one before any was sent."""
-    return _converter.structure(msgspec.msgpack.decode(encoded), RequestLog) if encoded else RequestLog()
+    return msgspec.msgpack.decode(encoded, type=RequestLog) if encoded else RequestLog()

@@ -20,6 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from msgspec import structs
+
 from kungfu.runtime.core.request import (
     Asked,
     Leave,
@@ -213,7 +215,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     entry = replace(entry, newest=newest, until=now + context.patience_s)
     if survey.goal != external.what.size:
         # This size is measured: the coordinator is told the next one, or the size that the job had before.
-        name, what = f"{entry.request.id}/{len(survey.measured)}", replace(external.what, size=survey.goal)
+        name, what = f"{entry.request.id}/{len(survey.measured)}", structs.replace(external.what, size=survey.goal)
         external = replace(external, id=name, what=what)
         entry = replace(entry, external=external)
         if not _is_met(external, context.view):
@@ -231,5 +233,5 @@ def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
         # Only a profile changes the size for a while.
         return []
     why = "back to the size before a profile that did not come to its end"
-    what = replace(entry.external.what, size=entry.survey.initial_size)
+    what = structs.replace(entry.external.what, size=entry.survey.initial_size)
     return [replace(entry.external, what=what, by=why, id=f"{entry.request.id}/home")]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
+from typing import get_args
 
 from kungfu.runtime.agent.consensus.job_snapshot import (
     JobSnapshot,
@@ -13,8 +15,22 @@ from kungfu.runtime.agent.consensus.job_snapshot import (
     serialize_snapshot,
 )
 from kungfu.runtime.core.cluster import Cluster, JobLimits
-from kungfu.runtime.core.request import Asked, Resize
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Migrate,
+    Profile,
+    Request,
+    Resize,
+    Retry,
+    SaveCheckpoint,
+    ScaleOut,
+    SetBatch,
+    SetRate,
+    StopTraining,
+)
 from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
+from kungfu.runtime.core.requests.profiling import Point, Survey
 from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id, with_entry
 from kungfu.runtime.settings import Deadlines
 
@@ -43,6 +59,22 @@ def test_ids_of_requests_that_ended_long_ago_take_less_than_remembered_ones() ->
     assert refusal_of_id(log, Asked(Resize(9), id="new")) is None
     remembered_s = min(sent_s(log) for _ in range(3))
     assert min(sent_s(full) for _ in range(3)) < 2 * remembered_s
+
+
+def test_every_kind_of_request_comes_back_as_it_was() -> None:
+    point = Point(2, 5, 320, 1.5)
+    survey = Survey((2, 1), 4, 5, current=point, measured=(point,))
+    kinds = [
+        Resize(3, keep="local_batch_size", max_global_batch=96), Leave((3, 4), when="replaced", size=2, host=1),
+        ScaleOut(2), Migrate(1, "b"), Profile(1, 4, 5), SetBatch(96.5),
+        SetRate(0.1, over=4.0, unit="samples"), SaveCheckpoint(), StopTraining(), Retry(),
+    ]  # fmt: skip
+    assert {type(one) for one in kinds} == set(get_args(Request))
+    log, answer = RequestLog(under_way="3"), Answer("accepted", points=(point,))
+    for number, what in enumerate(kinds):
+        request = Asked(what, "scale", 7, {"gns": math.inf}, won=("a",), id=str(number), if_view=number)
+        log = with_entry(log, LoggedRequest(request, answer, answer, 0.5, 1.5, external=request, survey=survey))
+    assert parse_request_log(RequestLogEncoder().encode(log)) == log
 
 
 def test_only_the_new_part_of_a_grown_log_takes_time_to_encode() -> None:
