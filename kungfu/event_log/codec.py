@@ -1,4 +1,4 @@
-"""How an event becomes a line of ``events.jsonl`` and an object between processes, and is read back.
+"""Events as lines of ``events.jsonl``, as bytes between processes, and read back from either.
 
 One codec, `msgspec`: it checks what it reads against the types, and gives their JSON schema.
 """
@@ -29,7 +29,7 @@ def event_to_line(event: LoggedEvent) -> str:
 
 def event_to_json(event: LoggedEvent) -> dict[str, Any]:
     """An event as the object of its line: numbers that are not finite stand by name, as in ``NOT_FINITE``."""
-    return cast(dict[str, Any], as_json(fields_of(event)))
+    return cast(dict[str, Any], as_json(msgspec.to_builtins(event)))
 
 
 def event_in(line: str | bytes) -> AnyEvent | None:
@@ -54,16 +54,22 @@ def row_in(line: bytes) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def fields_of(event: LoggedEvent) -> dict[str, Any]:
-    """An event as an object of plain values, its kind under ``event``; numbers that are not finite stay numbers."""
-    return cast(dict[str, Any], msgspec.to_builtins(event))
-
-
-def event_of(fields: Any) -> AnyEvent:
-    """The event of an object that ``fields_of`` made. Raises ``ValueError`` for anything else."""
+def pack_event(event: LoggedEvent) -> bytes:
+    """An event as MessagePack, in which numbers that are not finite stay numbers."""
     try:
-        return cast(AnyEvent, msgspec.convert(fields, _ANY))
-    except msgspec.ValidationError as error:
+        return msgspec.msgpack.encode(event)
+    # It has an integer beyond 64 bits, which MessagePack lacks: a program may ask for any number of peers.
+    except OverflowError:
+        return event_to_line(event).encode()
+
+
+def unpack_event(packed: bytes) -> AnyEvent:
+    """The event that ``pack_event`` was given. Raises ``ValueError`` for anything else."""
+    # No object of MessagePack begins with the brace of a line.
+    decoder = _decoder if packed.startswith(b"{") else _unpacker
+    try:
+        return cast(AnyEvent, decoder.decode(packed))
+    except msgspec.DecodeError as error:
         raise ValueError(f"not an event of this version: {error}") from error
 
 
@@ -88,4 +94,5 @@ def events_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A line of events.jsonl", **schema}
 
 
-_decoder, _row_decoder = msgspec.json.Decoder(_ANY), msgspec.json.Decoder(dict[str, Any])
+_decoder, _unpacker = msgspec.json.Decoder(_ANY), msgspec.msgpack.Decoder(_ANY)
+_row_decoder = msgspec.json.Decoder(dict[str, Any])

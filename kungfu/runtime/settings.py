@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
+
+import msgspec
 
 from kungfu.errors import UsageError
 
@@ -111,18 +112,26 @@ class Settings:
         """The name of this host in the job: where its agent listens, and where its peers are to listen too."""
         return self.agent.partition(":")[0]
 
+    def to_json(self) -> bytes:
+        """The settings as ``parse_settings`` takes them."""
+        return msgspec.json.encode(self)
+
     def to_environment(self) -> dict[str, str]:
         """The variables that carry these settings to a child process."""
-        return {ENVIRONMENT_KEY: json.dumps(asdict(self))}
+        return {ENVIRONMENT_KEY: self.to_json().decode()}
 
 
-def settings_of(fields: Mapping[str, Any]) -> Settings:
-    """The settings whose fields ``dataclasses.asdict`` gave; raises ``TypeError`` or ``KeyError`` for other fields."""
-    limits, deadlines = Limits(**fields["limits"]), Deadlines(**fields["deadlines"])
-    checkpoints = CheckpointSettings(**fields["checkpoints"])
-    policies = tuple(fields["policies"])
-    made = {"limits": limits, "deadlines": deadlines, "checkpoints": checkpoints, "policies": policies}
-    return Settings(**{**fields, **made})
+def parse_settings(text: str | bytes) -> Settings:
+    """The settings that ``to_json`` gave; raises ``ValueError`` for anything else, and for a field that is unknown."""
+    settings = msgspec.json.decode(text, type=Settings)
+    if unknown := _keys(msgspec.json.decode(text)) - _keys(msgspec.to_builtins(settings)):
+        raise ValueError(f"{', '.join(sorted(unknown))} is not known")
+    return settings
+
+
+def _keys(fields: Mapping[str, Any]) -> set[str]:
+    """The names of the fields, and of those within a field."""
+    return {*fields, *(f"{name}.{key}" for name, one in fields.items() if isinstance(one, dict) for key in one)}
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings | None:
@@ -134,8 +143,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings | No
     if text is None:
         return None
     try:
-        return settings_of(json.loads(text))
-    except (ValueError, TypeError, KeyError) as error:
+        return parse_settings(text)
+    except ValueError as error:
         raise UsageError(
             f"{ENVIRONMENT_KEY} does not hold what this version of kungfu-run writes ({error}): "
             "start peers with the kungfu-run of the same installation, or unset it to run alone"

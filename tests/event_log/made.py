@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from kungfu.event_log.codec import event_of, event_to_line
+from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.event_log.events import RECORD_VERSION, AnyEvent, RecordEvent
 
 _EMPTY: dict[type, Any] = {
@@ -29,7 +29,7 @@ def made(**fields: Any) -> AnyEvent:
     info = msgspec.inspect.type_info(KINDS[fields["event"]])
     assert isinstance(info, msgspec.inspect.StructType)
     empty = {one.encode_name: _empty(one.type) for one in info.fields if one.required}
-    return event_of({**empty, **fields})
+    return unpack_event(msgspec.msgpack.encode({**empty, **fields}))
 
 
 def write_record(folder: Path, *lines: dict[str, Any]) -> None:

@@ -7,10 +7,13 @@ import math
 import runpy
 from pathlib import Path
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import check_version, event_in, event_of, event_to_line, fields_of
+from kungfu.event_log.codec import check_version, event_in, event_to_line, pack_event, unpack_event
 from kungfu.event_log.events import (
     RECORD_VERSION,
     DecisionEvent,
@@ -30,7 +33,7 @@ ROOT = Path(__file__).parents[2]
 def test_every_kind_is_the_same_after_a_file_and_after_the_wire(kind: str) -> None:
     event = made(event=kind)
     assert event_in(event_to_line(event)) == event
-    assert event_of(fields_of(event)) == event
+    assert unpack_event(pack_event(event)) == event
     assert json.loads(event_to_line(event))["event"] == kind
 
 
@@ -48,7 +51,16 @@ def test_what_is_not_there_has_no_key_and_what_is_not_known_is_null() -> None:
 def test_numbers_that_are_not_finite_are_words_in_a_file_and_numbers_on_the_wire() -> None:
     event = NotFiniteEvent(what="loss", step=3, value=-math.inf)
     assert json.loads(event_to_line(event))["value"] == "-Infinity"
-    assert event_of(fields_of(event)) == event
+    assert unpack_event(pack_event(event)) == event
+
+
+@given(st.integers() | st.integers(-(2**64), 2**64) | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1]))
+def test_an_integer_of_any_size_stays_one_on_the_wire(asked: int) -> None:
+    saw = {"loss": -math.inf, "speed": None, "gns": 3.0}
+    event = DecisionEvent(step=3, rule="grow", saw=saw, size=1, asked=asked, done="", slow={})
+    again = unpack_event(pack_event(event))
+    assert isinstance(again, DecisionEvent)
+    assert (again.asked, list(again.saw)) == (asked, list(saw))
 
 
 def test_parts_lie_within_parts() -> None:
@@ -77,7 +89,7 @@ def test_a_line_that_is_no_event_holds_none(line: str | bytes) -> None:
 
 def test_an_object_that_is_no_event_is_refused() -> None:
     with pytest.raises(ValueError, match="Object missing required field"):
-        event_of({"event": "view", "version": 1})
+        unpack_event(msgspec.msgpack.encode({"event": "view", "version": 1}))
 
 
 def test_a_record_of_another_version_or_of_none_is_refused_with_both_numbers() -> None:

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from msgspec import to_builtins
 
 from kungfu import control, policy
-from kungfu.event_log.codec import fields_of
 from kungfu.policy_definition import shadow
 from tests.training.linear import linear_run, points
 
@@ -24,7 +24,7 @@ def run_with(rule: Any, **given: Any) -> Any:
     barrier = run.training._runner.barrier
 
     def record(stream: str, fields: Any) -> None:
-        told = fields() if callable(fields) else fields_of(fields)
+        told = fields() if callable(fields) else to_builtins(fields)
         lines = told if stream == "step" else {stream: told}
         events.extend(dict(line, stream=name) for name, line in lines.items())
 

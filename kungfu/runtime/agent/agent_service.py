@@ -9,14 +9,13 @@ from typing import Any
 
 import grpc
 
-from kungfu.event_log.codec import event_of
+from kungfu.event_log.codec import unpack_event
 from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.core import cluster as decided
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_report
-from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer
 
 _ANSWER_S = 5.0
@@ -52,12 +51,10 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return pb.Ack()
 
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        summary = to_fields(request.summary)
-        phase = {"phase": request.phase} if request.phase else {}
-        finished = event_of({"event": "finished", "peer": request.peer, "leaving": request.leaving, **phase, **summary})
+        finished = unpack_event(request.event)
         assert isinstance(finished, FinishedEvent)
         self._recorder.finished(finished)
-        return self._confirm(decided.TrainingFinished(request.peer, request.leaving, request.phase), context)
+        return self._confirm(decided.TrainingFinished(finished.peer, finished.leaving, finished.phase), context)
 
     def GetPhaseProgress(self, request: pb.Empty, context: Any) -> pb.PhaseProgress:  # noqa: N802 - gRPC's name
         asked: Future[pb.PhaseProgress] = Future()

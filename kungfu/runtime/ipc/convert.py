@@ -15,7 +15,9 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
-from kungfu.runtime.ipc.fields import INT64
+
+# The integers that have room in a field of a message.
+_INT64 = range(-(1 << 63), 1 << 63)
 
 # ---- views and their terms ---------------------------------------------------------------------------------------
 
@@ -27,7 +29,7 @@ _from_terms, to_terms = converters(Terms, pb.Terms, unspecified={"keep": "local_
 def from_terms(terms: Terms) -> pb.Terms:
     """The message of terms; raises ``UsageError`` for a batch that no message can carry."""
     # A rule asks for any number of samples, where nobody knows how many an epoch has.
-    if terms.global_batch_size not in INT64:
+    if terms.global_batch_size not in _INT64:
         raise UsageError(
             f"a rule asks for steps of {float(terms.global_batch_size):g} samples; hold what it asks for within what "
             "the job can do, as kf.ops.clip does"

@@ -117,44 +117,6 @@ class Ack(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class Fields(_message.Message):
-    __slots__ = ("fields",)
-    FIELDS_FIELD_NUMBER: _ClassVar[int]
-    fields: _containers.RepeatedCompositeFieldContainer[Field]
-    def __init__(self, fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ...) -> None: ...
-
-class Field(_message.Message):
-    __slots__ = ("name", "value")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    VALUE_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    value: Value
-    def __init__(self, name: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
-
-class Value(_message.Message):
-    __slots__ = ("truth", "whole", "number", "text", "items", "fields", "large")
-    TRUTH_FIELD_NUMBER: _ClassVar[int]
-    WHOLE_FIELD_NUMBER: _ClassVar[int]
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    ITEMS_FIELD_NUMBER: _ClassVar[int]
-    FIELDS_FIELD_NUMBER: _ClassVar[int]
-    LARGE_FIELD_NUMBER: _ClassVar[int]
-    truth: bool
-    whole: int
-    number: float
-    text: str
-    items: Values
-    fields: Fields
-    large: str
-    def __init__(self, truth: bool = ..., whole: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., items: _Optional[_Union[Values, _Mapping]] = ..., fields: _Optional[_Union[Fields, _Mapping]] = ..., large: _Optional[str] = ...) -> None: ...
-
-class Values(_message.Message):
-    __slots__ = ("values",)
-    VALUES_FIELD_NUMBER: _ClassVar[int]
-    values: _containers.RepeatedCompositeFieldContainer[Value]
-    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
-
 class Failure(_message.Message):
     __slots__ = ("kind", "text", "ranks", "peers", "view", "waited_s")
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -496,10 +458,10 @@ class Record(_message.Message):
     EVENT_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     TRACE_FIELD_NUMBER: _ClassVar[int]
-    event: Fields
+    event: bytes
     metrics: str
     trace: str
-    def __init__(self, event: _Optional[_Union[Fields, _Mapping]] = ..., metrics: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
+    def __init__(self, event: _Optional[bytes] = ..., metrics: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Records(_message.Message):
     __slots__ = ("peer", "records", "number")
@@ -512,16 +474,10 @@ class Records(_message.Message):
     def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class TrainingFinished(_message.Message):
-    __slots__ = ("peer", "leaving", "summary", "phase")
-    PEER_FIELD_NUMBER: _ClassVar[int]
-    LEAVING_FIELD_NUMBER: _ClassVar[int]
-    SUMMARY_FIELD_NUMBER: _ClassVar[int]
-    PHASE_FIELD_NUMBER: _ClassVar[int]
-    peer: int
-    leaving: bool
-    summary: Fields
-    phase: int
-    def __init__(self, peer: _Optional[int] = ..., leaving: bool = ..., summary: _Optional[_Union[Fields, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
+    __slots__ = ("event",)
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    event: bytes
+    def __init__(self, event: _Optional[bytes] = ...) -> None: ...
 
 class PeersLost(_message.Message):
     __slots__ = ("peer", "report")
@@ -612,11 +568,11 @@ class HostAdmissionReply(_message.Message):
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
-    settings: Fields
+    settings: bytes
     refusal: str
     retry: bool
     term: int
-    def __init__(self, settings: _Optional[_Union[Fields, _Mapping]] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
+    def __init__(self, settings: _Optional[bytes] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
     __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves", "requests")

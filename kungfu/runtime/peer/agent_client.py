@@ -14,7 +14,8 @@ from typing import Any
 import msgspec.json
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
-from kungfu.event_log.codec import fields_of
+from kungfu.event_log.codec import pack_event
+from kungfu.event_log.events import FinishedEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import PeerProgressed, ReportedEvent
 from kungfu.runtime.core.program_identity import Identity
@@ -22,7 +23,6 @@ from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_report
-from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
 from kungfu.runtime.settings import Settings
@@ -101,7 +101,7 @@ class AgentClient:
             entry: An event; or a function that gives the fields of a line, or its text, and is called in the reporting
                 thread.
         """
-        self._records.put((stream, entry) if callable(entry) else pb.Record(event=from_fields(fields_of(entry))))
+        self._records.put((stream, entry) if callable(entry) else pb.Record(event=pack_event(entry)))
         # People wait for events.
         if stream == "events":
             self._news.set()
@@ -115,8 +115,8 @@ class AgentClient:
             phase: The phase that is over, after which another one may follow; 0 where none can.
         """
         self._flush()
-        message = pb.TrainingFinished(peer=self._peer.id, summary=from_fields(summary), leaving=leaving, phase=phase)
-        self._call(self._stub.ReportFinished, message)
+        event = FinishedEvent(peer=self._peer.id, leaving=leaving, phase=phase, **summary)
+        self._call(self._stub.ReportFinished, pb.TrainingFinished(event=pack_event(event)))
 
     def close(self) -> None:
         """Sends what is left and hangs up."""

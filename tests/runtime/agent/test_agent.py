@@ -15,7 +15,6 @@ from typing import Any
 import psutil
 import pytest
 
-from kungfu.event_log.codec import fields_of
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
 from kungfu.runtime.agent.record.journal import Journal
@@ -42,7 +41,7 @@ class Console:
         self.on_line(text)
 
     def event(self, event: LoggedEvent) -> None:
-        self.events.append(fields_of(event)["event"])
+        self.events.append(event.kind)
 
     def status(self, fields: Mapping[str, Any]) -> None:
         raise AssertionError(f"these peers measure nothing: {fields}")

@@ -48,7 +48,6 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_description, to_description
-from kungfu.runtime.ipc.fields import from_fields, to_fields
 
 counts = st.integers(0, 2**40)
 ids = st.lists(counts, max_size=3).map(tuple)
@@ -237,23 +236,3 @@ def test_a_description_comes_over_the_wire_as_it_was() -> None:
     given = Description((ProgramPart.of("model", "dense/kernel", "(2, 2)"), ProgramPart.of("plan", "c = a + b, an ä")))
     sent = pb.ProgramDescription.FromString(from_description(given).SerializeToString())
     assert to_description(sent) == given
-
-
-def test_an_object_of_plain_values_comes_over_the_wire_as_it_was_in_its_order() -> None:
-    saw = {"z": 1.5, "a": -math.inf, "size": 2, "none": None, "is_late": True}
-    fields = {"event": "decision", "saw": saw, "peers": [0, 2**40], "parts": [{"name": "a", "parts": []}], "empty": {}}
-    received = to_fields(pb.Fields.FromString(from_fields(fields).SerializeToString()))
-    assert received == fields
-    assert list(received["saw"]) == list(saw)
-    assert [type(value) for value in received["saw"].values()] == [float, float, int, type(None), bool]
-
-
-@given(st.integers() | st.integers(-(2**64), 2**64) | st.sampled_from([2**63 - 1, 2**63, -(2**63), -(2**63) - 1]))
-def test_an_integer_of_any_size_stays_one(value: int) -> None:
-    received = to_fields(pb.Fields.FromString(from_fields({"asked": value, "peers": [value]}).SerializeToString()))
-    assert received == {"asked": value, "peers": [value]}
-
-
-def test_what_is_no_plain_value_is_refused_with_the_value() -> None:
-    with pytest.raises(TypeError, match="is no plain value"):
-        from_fields({"loss": {1, 2}})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import queue
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.cluster import PeerProgressed, PeersLost, ViewStarted
 from kungfu.runtime.core.next_membership import SizeWanted
@@ -22,7 +22,6 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_peer, from_terms, from_view, to_report
-from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
@@ -106,7 +105,8 @@ class Agent(AgentServiceServicer):
         return pb.PhaseProgress(holders=map(from_peer, peers))
 
     def ReportRecords(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.reports += [json.dumps(to_fields(record.event)) for record in request.records if record.HasField("event")]
+        packed = (record.event for record in request.records if record.HasField("event"))
+        self.reports += map(event_to_line, map(unpack_event, packed))
         return pb.Ack()
 
     def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name

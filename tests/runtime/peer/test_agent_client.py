@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from kungfu.errors import PeerFailure
-from kungfu.event_log.codec import fields_of
-from kungfu.event_log.events import LoggedEvent, UnheardEvent
+from kungfu.event_log.codec import event_to_json, unpack_event
+from kungfu.event_log.events import FinishedEvent, LoggedEvent, UnheardEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import PeerProgressed, ViewStarted
 from kungfu.runtime.core.next_membership import SizeWanted
@@ -25,7 +25,6 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_report
-from kungfu.runtime.ipc.fields import to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient, _metrics_line
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -34,7 +33,18 @@ ME = Peer(3, "127.0.0.1:9")
 ATTACHED = ("event", PeerProgressed(ME, ready=False))
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = {"event": to_fields, "metrics": json.loads, "trace": str}
+TRAINED = {"steps": 12, "traces": 1}
+
+
+def finished(*, leaving: bool) -> FinishedEvent:
+    return FinishedEvent(peer=3, leaving=leaving, steps=12, traces=1)
+
+
+def _event(packed: bytes) -> dict[str, Any]:
+    return event_to_json(unpack_event(packed))
+
+
+_READ: Mapping[str, Callable[[Any], Any]] = {"event": _event, "metrics": json.loads, "trace": str}
 
 
 @dataclass
@@ -61,7 +71,7 @@ class Agent(AgentServiceServicer):
         return pb.Ack()
 
     def ReportFinished(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._hear("leaving" if request.leaving else "finished", to_fields(request.summary))
+        return self._hear("finished", unpack_event(request.event))
 
     def _hear(self, what: str, value: Any) -> pb.Ack:
         self.heard.put((what, value))
@@ -101,11 +111,11 @@ def test_the_agent_hears_what_a_peer_goes_through() -> None:
         agent_client.report_ready(Identity("digest", "2 threads"))
         agent_client.report(SizeWanted(5))
         agent_client.report(ViewStarted(view))
-        agent_client.finish({"steps": 12}, leaving=True)
+        agent_client.finish(TRAINED, leaving=True)
         heard = [agent.next() for _ in range(4)]
     ready = PeerProgressed(ME, True, Identity("digest", "2 threads"))
     reported = [("event", one) for one in (ready, SizeWanted(5), ViewStarted(view))]
-    assert heard == [*reported, ("leaving", {"steps": 12})]
+    assert heard == [*reported, ("finished", finished(leaving=True))]
 
 
 def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
@@ -134,7 +144,7 @@ def numbered(number: int, text: str = "") -> UnheardEvent:
 
 
 def line_of(event: LoggedEvent) -> tuple[str, Any]:
-    return "event", fields_of(event)
+    return "event", event_to_json(event)
 
 
 def test_records_arrive_in_order_whatever_their_stream() -> None:
@@ -155,8 +165,6 @@ def test_a_number_that_is_not_finite_is_named_at_any_depth() -> None:
     with attached() as (agent_client, agent):
         agent.gate.set()
         agent_client.record("metrics", lambda: fields)
-        assert as_json(agent.next()[1]) == names
-        agent_client.finish(fields, leaving=False)
         assert as_json(agent.next()[1]) == names
 
 
@@ -205,14 +213,18 @@ def test_the_end_comes_after_everything_that_was_recorded_even_if_reports_are_sl
         agent_client.record("events", numbered(1))
         assert agent.reporting.wait(180.0)  # the first record is on its way, and held up
         agent_client.record("events", numbered(2))
-        finishing = threading.Thread(target=agent_client.finish, args=({},), kwargs={"leaving": False})
+        finishing = threading.Thread(target=agent_client.finish, args=(TRAINED,), kwargs={"leaving": False})
         finishing.start()
         with pytest.raises(queue.Empty):
             agent.heard.get(timeout=0.1)
         agent.gate.set()
         finishing.join(180.0)
         heard = [agent.next() for _ in range(3)]
-    assert heard == [line_of(numbered(1)), line_of(numbered(2)), ("finished", {})]
+    assert heard == [
+        line_of(numbered(1)),
+        line_of(numbered(2)),
+        ("finished", finished(leaving=False)),
+    ]
 
 
 def test_the_record_goes_on_when_the_agent_has_missed_a_deadline() -> None:

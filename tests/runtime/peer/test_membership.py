@@ -153,7 +153,7 @@ def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
             member.state, TERMS, requests=requests[running.members.index(member)]
         ))  # fmt: skip
         assert [result.after.rank for result in results] == [0, None]
-        running.members[0].membership.finish({}, leaving=False)
+        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
 
 
@@ -171,7 +171,7 @@ def test_what_only_some_peers_would_have_asked_for_in_the_shadow_is_recorded() -
             member.state, TERMS, shadows=() if running.members.index(member) else (two,)
         )
         running.all_do(part)
-        running.members[0].membership.finish({}, leaving=False)
+        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         found = [json.loads(report) for report in running.agent.reports]
         assert [one["event"] for one in found] == ["shadow dissent"] * 2
         assert found[0]["shadows"] == {
@@ -187,7 +187,7 @@ def test_the_end_that_the_program_of_rank_0_asks_for_is_no_dissent_about_a_size(
             member.state, TERMS, requests=(grow, end) if member is running.members[0] else (grow,)
         ))  # fmt: skip
         assert [one.request for one in results[0].superseded] == [grow]
-        running.members[0].membership.finish({}, leaving=False)
+        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == []
 
 
@@ -205,7 +205,7 @@ def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> No
         assert [result.requests for result in results] == [(told,), (told,)], (
             "who follows may lead soon, and tell of it"
         )
-        running.members[0].membership.finish({}, leaving=False)
+        running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == []
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import to_builtins
 
 from kungfu.cli.report.decisions import superseded
 from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call
 from kungfu.control.hook import HookRequest
-from kungfu.event_log.codec import fields_of
 from kungfu.rule_requests import HookAnswer
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import (
@@ -50,7 +50,7 @@ def event_log(*, rank=0, deciding=()):
 
 
 def events(recorded):
-    return [fields_of(event) for stream, event in recorded if stream == "events"]
+    return [to_builtins(event) for stream, event in recorded if stream == "events"]
 
 
 def grown():

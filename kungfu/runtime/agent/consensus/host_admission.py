@@ -17,9 +17,8 @@ from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.fields import from_fields, to_fields
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
-from kungfu.runtime.settings import Settings, settings_of
+from kungfu.runtime.settings import Settings, parse_settings
 
 _REQUEST_DEADLINE_S = 5.0
 _RETRY_EVERY_S = 0.3
@@ -57,7 +56,7 @@ def mismatch(command_line: Mapping[str, str], job: JobSpec) -> str:
 
 def admission_reply(settings: Settings, *, term: int) -> pb.HostAdmissionReply:
     """The reply that admits an agent: the peers' settings, and the term of the leader that sends it."""
-    return pb.HostAdmissionReply(settings=from_fields(asdict(settings)), term=term)
+    return pb.HostAdmissionReply(settings=settings.to_json(), term=term)
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,8 @@ def request_admission(
             if reply.refusal:
                 raise UsageError(f"the job does not take this host: {reply.refusal}")
             # The leader admits this host.
-            if reply.HasField("settings"):
-                settings = settings_of(to_fields(reply.settings))
+            if reply.settings:
+                settings = parse_settings(reply.settings)
                 return Admitted(replace(settings, agent=own.agent), number, reply.term)
             # The host follows a leader, or has just lost one: the leader is still to be asked.
             job_exists = job_exists or reply.retry

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from kungfu.event_log.codec import event_of, event_to_line, fields_of
+from kungfu.event_log.codec import event_to_line, pack_event, unpack_event
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.undefined_signals import UndefinedSignals
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.fields import from_fields, to_fields
 
 _LEADER = -1
 
@@ -77,7 +76,7 @@ class HostRecorder:
         with self._lock:
             stamped = self.journal.write(event)
             self._note(stamped)
-            records = pb.Records(peer=_LEADER, records=[pb.Record(event=from_fields(fields_of(stamped)))])
+            records = pb.Records(peer=_LEADER, records=[pb.Record(event=pack_event(stamped))])
             self.replicate(records)
         for listener in self._listeners:
             listener.event(stamped)
@@ -141,9 +140,9 @@ class HostRecorder:
             self.ended.add(event.peer)
 
 
-def _event_or_gap(fields: pb.Fields, now: float) -> AnyEvent:
-    """The event of these fields; the gap that it leaves, if it is none of this version. The others count."""
+def _event_or_gap(packed: bytes, now: float) -> AnyEvent:
+    """The event that was packed; the gap that it leaves, if it is none of this version. The others count."""
     try:
-        return event_of(to_fields(fields))
+        return unpack_event(packed)
     except ValueError as error:
         return GapEvent(file="events.jsonl", since=now, until=now, lines=1, error=str(error))

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from kungfu.event_log.codec import pack_event
+from kungfu.event_log.events import FinishedEvent
 from kungfu.runtime.agent.agent_service import AgentService
 from kungfu.runtime.agent.consensus.consensus_service import HostService, LeaderLost
 from kungfu.runtime.agent.consensus.state import ConsensusState
@@ -17,7 +19,6 @@ from kungfu.runtime.core.cluster import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_report
-from kungfu.runtime.ipc.fields import from_fields
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.agent.test_leader import Quiet
 from tests.runtime.peer.test_peer_service import Call, RefusedError
@@ -52,13 +53,11 @@ def test_events_not_handled_before_the_end_are_reported_to_the_next_agent(tmp_pa
     assert consensus.become_leader("job", 2)
     with pytest.raises(RefusedError, match="UNAVAILABLE"):
         service.ReportHostEvent(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_ENDED, peer=5), Call())
-    journal = Journal(tmp_path)
+    journal, finished = Journal(tmp_path), FinishedEvent(peer=5, leaving=False, steps=0, traces=0)
     peers = AgentService(put.append, HostRecorder(journal, Quiet()), flushed=lambda: False)
     for call in (
         lambda: peers.ReportEvent(from_report(PeerNoticed(5)), Call()),
-        lambda: peers.ReportFinished(
-            pb.TrainingFinished(peer=5, summary=from_fields({"steps": 0, "traces": 0})), Call()
-        ),
+        lambda: peers.ReportFinished(pb.TrainingFinished(event=pack_event(finished)), Call()),
     ):
         with pytest.raises(RefusedError, match="UNAVAILABLE"):
             call()

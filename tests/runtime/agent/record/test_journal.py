@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from kungfu.errors import UsageError
-from kungfu.event_log.codec import fields_of
+from kungfu.event_log.codec import event_to_json
 from kungfu.event_log.events import RECORD_VERSION, EndedEvent, FailedEvent, ProgramEndedEvent, UnheardEvent, ViewEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.job_api.job_file import JobFile, read_job_file, write_job_file
@@ -116,7 +116,7 @@ def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str,
     """A journal, its clock, and what it tells a person."""
     clock, told = Clock(), list[dict[str, Any]]()
     journal = Journal(folder, clock=clock, **options)
-    journal.tell = lambda event: told.append(fields_of(event))
+    journal.tell = lambda event: told.append(event_to_json(event))
     return journal, clock, told
 
 

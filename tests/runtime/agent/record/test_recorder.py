@@ -8,12 +8,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from kungfu.event_log.codec import fields_of
+from msgspec import msgpack, to_builtins
+
+from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import CalledEvent, FinishedEvent, LoggedEvent, UndefinedEvent
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.fields import from_fields
 
 
 class Shown:
@@ -58,7 +59,7 @@ def lines_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def record(event: LoggedEvent, **changed: Any) -> pb.Record:
-    return pb.Record(event=from_fields({**fields_of(event), **changed}))
+    return pb.Record(event=msgpack.encode({**to_builtins(event), **changed}) if changed else pack_event(event))
 
 
 def called(step: int, asked: int = 2) -> CalledEvent:
