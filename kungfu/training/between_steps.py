@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
+from msgspec import structs
 
 from kungfu.compiler import Plan
 from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
@@ -127,7 +128,7 @@ class BetweenSteps:
 
     def take_checkpoints(self, manifest: Manifest, *, rank: int) -> None:
         """Takes the checkpoints that were asked for: all that goes along is there, and the same on all peers."""
-        self.checkpoints.start_wanted(replace(manifest, data=self.data), rank=rank)
+        self.checkpoints.start_wanted(structs.replace(manifest, data=self.data), rank=rank)
 
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.terms import Ramp, Terms
+from kungfu.runtime.core.terms import Terms
 
 MANIFEST = "kungfu.json"
 _FORMAT = 1
@@ -30,8 +30,7 @@ class VariableEntry(NamedTuple):
     checksum: int = 0
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=_FORMAT):
     """Where training stood when the checkpoint was written.
 
     Args:
@@ -50,16 +49,16 @@ class Manifest:
     batch: int
     terms: Terms
     variables: tuple[VariableEntry, ...] = ()
-    data: Mapping[str, int] = field(default_factory=dict)
-    files: Mapping[str, int] = field(default_factory=dict)
+    data: Mapping[str, int] = msgspec.field(default_factory=dict)
+    files: Mapping[str, int] = msgspec.field(default_factory=dict)
     phase: int = 1
 
 
 def write_manifest(manifest: Manifest, path: Path) -> None:
-    """Writes the manifest of the checkpoint in the folder ``path``, as JSON."""
-    fields = {one.name: getattr(manifest, one.name) for one in dataclasses.fields(manifest)}
-    fields["terms"] = {name: value for name, value in asdict(manifest.terms).items() if name in _LASTING}
-    (path / MANIFEST).write_text(json.dumps({"format": _FORMAT, **fields}) + "\n")
+    """Writes the manifest of the checkpoint in the folder ``path``, as JSON; a rate may be infinite."""
+    fields = msgspec.to_builtins(manifest)
+    fields["terms"] = {name: fields["terms"][name] for name in _LASTING}
+    (path / MANIFEST).write_text(json.dumps(fields) + "\n")
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -69,28 +68,21 @@ def read_manifest(path: Path) -> Manifest:
     """
     try:
         fields = json.loads((path / MANIFEST).read_text())
-        if fields.pop("format") != _FORMAT:
-            raise UsageError(f"{path} was written by another version of kungfu; resume with the version that wrote it")
-        manifest = _parsed(fields)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if fields["format"] != _FORMAT:
+            raise UsageError(
+                f"{path} was written by another version of kungfu, in format {fields['format']!r}, and this one reads "
+                f"format {_FORMAT}: resume with the version that wrote it"
+            )
+        if unknown := set(fields["terms"]).difference(_LASTING):
+            raise ValueError(f"{', '.join(sorted(unknown))} is no term of format {_FORMAT}")
+        manifest = msgspec.convert(fields, Manifest)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is no whole checkpoint of kungfu: {MANIFEST} cannot be read ({error})") from error
     for name, size in manifest.files.items():
         there = (path / name).stat().st_size if (path / name).is_file() else 0
         if there != size:
             raise UsageError(f"the checkpoint {path} is damaged: {name} has {there} of {size} bytes")
     return manifest
-
-
-def _parsed(fields: dict[str, Any]) -> Manifest:
-    terms, variables = fields.pop("terms"), fields.pop("variables")
-    ramp = terms.pop("ramp")
-    return Manifest(
-        terms=Terms(**terms, ramp=None if ramp is None else Ramp(**ramp)),
-        variables=tuple(
-            VariableEntry(name, tuple(shape), dtype, checksum) for name, shape, dtype, checksum in variables
-        ),
-        **fields,
-    )
 
 
 def mismatches(written: Sequence[VariableEntry], here: Sequence[VariableEntry]) -> Iterator[str]:

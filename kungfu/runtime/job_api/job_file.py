@@ -5,13 +5,12 @@ Only its owner can read it. When the job is over the secret is taken out and the
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from kungfu.errors import UsageError
 from kungfu.event_log.growing_file import open_regular
@@ -19,14 +18,10 @@ from kungfu.event_log.growing_file import open_regular
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16
-_TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "job": str, "agent": str, "secret": str, "process": str, "pid": int, "started": (int, float),
-}  # fmt: skip
 _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5)
 
 
-@dataclass(frozen=True)
-class JobFile:
+class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the file says of a job.
 
     Args:
@@ -54,8 +49,8 @@ def write_job_file(folder: Path, content: JobFile) -> None:
     """Writes the file and moves it into its place, so that readers see a whole one; raises ``OSError`` if it cannot."""
     handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
     try:
-        with os.fdopen(handle, "w") as file:
-            file.write(json.dumps(asdict(content), indent=1) + "\n")
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
         os.replace(name, folder / NAME)
     except OSError:
         with suppress(OSError):
@@ -68,18 +63,14 @@ def read_job_file(folder: Path) -> JobFile:
     path = folder / NAME
     try:
         with open_regular(path) as file:
-            content = JobFile(**json.loads(file.read(_MOST_BYTES)))
-        # A path is made of its process id: another user may have written it.
-        wrong = [name for name, kind in _TYPES.items() if not isinstance(getattr(content, name), kind)]
-        if wrong:
-            raise TypeError(f"{wrong[0]} is {getattr(content, wrong[0])!r}")
-        return content
+            # A path is made of its process id, and another user may have written it: the types are checked.
+            return msgspec.json.decode(file.read(_MOST_BYTES), type=JobFile)
     except (FileNotFoundError, NotADirectoryError):
         what = f"the folder holds no {NAME}" if folder.is_dir() else "there is no such folder"
         raise UsageError(f"{folder}: {what}; give the folder of a job that runs (kungfu-run's --logdir)") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; only the user who started a job may steer it") from error
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise UsageError(f"{path} does not hold what this version of kungfu-run writes ({error})") from error
 
 
@@ -134,4 +125,4 @@ def identify_process(pid: int) -> str:
 def end_job_file(folder: Path, *, code: int, now: float) -> None:
     """Marks the job as over and removes its secret; does nothing if the folder is gone."""
     with suppress(UsageError, OSError):
-        write_job_file(folder, replace(read_job_file(folder), secret="", ended=now, code=code))
+        write_job_file(folder, msgspec.structs.replace(read_job_file(folder), secret="", ended=now, code=code))

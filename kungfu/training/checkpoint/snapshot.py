@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import keras
 import tensorflow as tf
+from msgspec import structs
 
 from kungfu.runtime.api import Manifest, VariableEntry, stable_names, write_manifest
 from kungfu.training.graph.training_state import StateClasses
@@ -122,7 +123,7 @@ class StateSnapshot:
         for name, content in self.files.items():
             (path / name).write_bytes(content())
         files = {file.name: file.stat().st_size for file in path.iterdir()}
-        write_manifest(replace(manifest, variables=tuple(self._entries()), files=files), path)
+        write_manifest(structs.replace(manifest, variables=tuple(self._entries()), files=files), path)
 
     def _entries(self) -> Iterator[VariableEntry]:
         tree = self.checkpointed.tree

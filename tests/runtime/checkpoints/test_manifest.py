@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 
 import pytest
 
@@ -33,9 +35,33 @@ def test_a_file_that_is_no_manifest_is_refused(tmp_path, text):
         read_manifest(tmp_path)
 
 
-def test_another_format_is_refused_by_its_name(tmp_path):
-    (tmp_path / "kungfu.json").write_text(json.dumps({"format": 2}))
-    with pytest.raises(UsageError, match="another version of kungfu"):
+def test_a_manifest_from_before_it_had_types_is_read(tmp_path):
+    """The file was written while its fields were put together by hand (commit 76989fd); a rate in it is infinite."""
+    (tmp_path / "state.index").write_text("abc")
+    (tmp_path / "kungfu.json").write_bytes((Path(__file__).parent / "format_1.json").read_bytes())
+    read = read_manifest(tmp_path)
+    assert read.terms == Terms(
+        64, keep="global_batch_size", max_global_batch=96, ramp=Ramp(0.1, math.inf, since=40, over=4.0, unit="samples"),
+        policy_share=16.0, base_batch=32, base_size=1,
+    )  # fmt: skip
+    assert read.variables == (VariableEntry("model/dense/kernel", (2, 3), "float32", 17),)
+    assert (read.step, read.size, read.batch, read.phase) == (12, 2, 48, 2)
+    assert (read.data, read.files) == ({"samples": 100, "seed": 3}, {"state.index": 3})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"format": 2}, "another version of kungfu, in format 2, and this one reads format 1"),
+        ({"step": "12"}, r"no whole checkpoint.*Expected `int`, got `str` - at `\$\.step`"),
+        ({"colour": 1}, "no whole checkpoint.*unknown field `colour`"),
+        ({"terms": {"colour": 1}}, "no whole checkpoint.*colour is no term of format 1"),
+    ],
+)
+def test_a_manifest_of_another_format_or_with_other_fields_is_refused(tmp_path, changed, message):
+    fields = json.loads((Path(__file__).parent / "format_1.json").read_text())
+    (tmp_path / "kungfu.json").write_text(json.dumps({**fields, **changed}))
+    with pytest.raises(UsageError, match=message):
         read_manifest(tmp_path)
 
 

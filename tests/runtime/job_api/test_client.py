@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.event_log.record_follower import NewRecords

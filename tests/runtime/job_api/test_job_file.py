@@ -7,10 +7,11 @@ import os
 import stat
 import subprocess
 import time
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from kungfu.errors import UsageError
 from kungfu.runtime.job_api.job_file import (
@@ -97,12 +98,12 @@ def test_a_pipe_in_the_place_of_another_users_job_file_holds_nobody_up(tmp_path:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        ({"pid": "../../tmp/pipe"}, r"pid is '\.\./\.\./tmp/pipe'"),
-        ({"started": [1]}, r"started is \[1\]"),
+        ({"pid": "../../tmp/pipe"}, r"Expected `int`, got `str` - at `\$\.pid`"),
+        ({"started": [1]}, r"Expected `float`, got `array` - at `\$\.started`"),
         ({"job": "x" * (1 << 17)}, "does not hold what"),
     ],
 )
 def test_a_file_of_another_user_is_not_believed_to_be_what_it_should_be(tmp_path, content, what) -> None:
-    (tmp_path / NAME).write_text(json.dumps({**asdict(job(5.0)), **content}))
+    (tmp_path / NAME).write_text(json.dumps({**to_builtins(job(5.0)), **content}))
     with pytest.raises(UsageError, match=what):
         read_job_file(tmp_path)
