@@ -1,27 +1,30 @@
 """Plain values, which one peer can give another: numbers, texts, arrays, and containers of these.
 
-They travel as a text in JSON and the arrays that it refers to: nothing that could be code. Of an object those
-attributes are plain that hold such a value; a variable counts as what it holds.
+They travel as MessagePack and the arrays that it refers to: nothing that could be code. Of an object those attributes
+are plain that hold such a value; a variable counts as what it holds.
 """
 
 from __future__ import annotations
 
-import io
-import json
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import keras
+import msgspec
 import numpy as np
 import tensorflow as tf
 
+from kungfu.errors import UsageError
+
 _CONTAINERS = (list, tuple, set, frozenset)
 _OF_TENSORFLOW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # types that NumPy does not know by itself
+_SCALARS: dict[type, Callable[[Any], Any]] = {bool: bool, int: int, float: float, bytes: bytes}  # of a subclass, too
+_LENGTH_BYTES = 8
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `pack` takes it.
+    """True if `pack` takes it.
 
     >>> is_plain({"best": 0.5, 3: [np.zeros(2), None]}), is_plain(open), is_plain([object()])
     (True, False, False)
@@ -36,75 +39,89 @@ def is_plain(value: Any) -> bool:
 
 
 def pack(value: Any) -> bytes:
-    """Plain values as bytes.
+    """Plain values as bytes: the length of a head, the head in MessagePack, and the arrays that it refers to.
 
     >>> unpack(pack({"best": float("inf"), 2: [np.zeros(2)], "pair": (1, None), "seen": {3}}))
     {'best': inf, 2: [array([0., 0.])], 'pair': (1, None), 'seen': {3}}
     """
-    arrays: list[Any] = []
-
-    def array(kind: str, one: Any) -> dict[str, Any]:
-        whole = np.asarray(one)
-        # NumPy would write the others as nothing but bytes.
-        bits = f"u{whole.dtype.itemsize}"
-        arrays.append(whole.view(bits) if whole.dtype.name in _OF_TENSORFLOW else whole)
-        return {kind: len(arrays) - 1, "dtype": whole.dtype.name}
+    arrays: list[np.ndarray[Any, Any]] = []
 
     def laid(one: Any) -> Any:
-        if isinstance(one, np.generic):
-            return array("scalar", one)
-        if isinstance(one, np.ndarray):
-            return array("array", one)
-        if _is_tensor(one):
-            return array("tensor", one.numpy())
-        if isinstance(one, bytes):
-            return array("bytes", np.frombuffer(one, np.uint8))
+        if isinstance(one, np.generic | np.ndarray) or _is_tensor(one):
+            kind = "scalar" if isinstance(one, np.generic) else "array" if isinstance(one, np.ndarray) else "tensor"
+            array, offset = np.asarray(one), sum(before.nbytes for before in arrays)
+            arrays.append(array)
+            # The name of TensorFlow's types, else the code, which has the order of the bytes too.
+            name = array.dtype.name if array.dtype.name in _OF_TENSORFLOW else array.dtype.str
+            return _extension(kind, (name, array.shape, offset))
         if isinstance(one, complex):
-            return {"complex": [one.real, one.imag]}
+            return _extension("complex", (one.real, one.imag))
         if isinstance(one, dict):
-            return {"dict": [[laid(key), laid(entry)] for key, entry in one.items()]}
+            return _extension("dict", [(laid(key), laid(entry)) for key, entry in one.items()])
         if isinstance(one, _CONTAINERS):
-            return {type(one).__name__: [laid(entry) for entry in one]}
-        return one
+            entries = [laid(entry) for entry in one]
+            return entries if isinstance(one, list) else _extension(type(one).__name__, entries)
+        if isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
+            return _extension("int", str(int(one)))
+        if isinstance(one, str):
+            text = one.encode(errors="surrogatepass")  # a path may hold bytes that are no text
+            return str.__str__(one) if text.decode(errors="ignore") == one else _extension("text", text)
+        return next((make(one) for kind, make in _SCALARS.items() if isinstance(one, kind)), one)
 
-    text = json.dumps(laid(value)).encode()
-    # An archive of NumPy's takes half a millisecond to write and to read, and it begins with b"PK".
-    if not arrays:
-        return text
-    room = io.BytesIO()
-    np.savez(room, text=np.frombuffer(text, np.uint8), **{f"array_{place}": one for place, one in enumerate(arrays)})
-    return room.getvalue()
+    head = msgspec.msgpack.encode(laid(value))
+    return b"".join((len(head).to_bytes(_LENGTH_BYTES, "little"), head, *(one.tobytes() for one in arrays)))
 
 
 def unpack(content: bytes) -> Any:
-    """What `pack` was given."""
-    if not content.startswith(b"PK"):
-        return _value(json.loads(content), {})
-    with np.load(io.BytesIO(content), allow_pickle=False) as found:
-        return _value(json.loads(found["text"].tobytes()), found)
+    """The values that ``pack`` was given.
+
+    Raises:
+        UsageError: ``pack`` did not make it, or that of another version of kungfu, which a checkpoint may hold.
+    """
+    start = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+
+    def made(code: int, data: Any) -> Any:
+        kind, parts = _KINDS[code], decoded(data)
+        if kind in _ARRAYS:
+            name, shape, offset = parts
+            dtype = tf.as_dtype(name).as_numpy_dtype if name in _OF_TENSORFLOW else name
+            return _ARRAYS[kind](np.ndarray(shape, dtype, content, start + offset).copy())
+        return _MAKE[kind](parts)
+
+    def decoded(data: Any) -> Any:
+        return msgspec.msgpack.decode(data, ext_hook=made)
+
+    try:
+        if not _LENGTH_BYTES < start <= len(content):
+            raise ValueError("it has no head")
+        return decoded(content[_LENGTH_BYTES:start])
+    except (ValueError, IndexError, TypeError) as error:
+        raise UsageError(
+            f"what is kept of a fit is not as this version of kungfu packs it ({error}): resume a checkpoint with the "
+            "version that wrote it, which packed this as JSON or as an archive of NumPy before"
+        ) from error
 
 
-def _value(laid: Any, arrays: Mapping[str, Any]) -> Any:
-    if not isinstance(laid, dict):
-        return laid
-    kind, content = next(iter(laid.items()))
-    if kind in _ARRAYS:
-        whole, dtype = arrays[f"array_{content}"], laid["dtype"]
-        return _ARRAYS[kind](whole if whole.dtype.name == dtype else whole.view(tf.as_dtype(dtype).as_numpy_dtype))
-    if kind == "complex":
-        return complex(*content)
-    if kind == "dict":
-        return {_value(key, arrays): _value(entry, arrays) for key, entry in content}
-    return _MAKE[kind](_value(entry, arrays) for entry in content)
+def _extension(kind: str, parts: Any) -> msgspec.msgpack.Ext:
+    """A value of a kind that MessagePack lacks."""
+    return msgspec.msgpack.Ext(_KINDS.index(kind), msgspec.msgpack.encode(parts))
 
 
 _ARRAYS: dict[str, Callable[[Any], Any]] = {
     "array": lambda one: one,
     "scalar": lambda one: one[()],
     "tensor": tf.convert_to_tensor,
-    "bytes": lambda one: one.tobytes(),
 }
-_MAKE: dict[str, Callable[[Any], Any]] = {one.__name__: one for one in _CONTAINERS}
+_MAKE: dict[str, Callable[[Any], Any]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+    "complex": lambda parts: complex(*parts),
+    "int": int,
+    "text": lambda text: text.decode(errors="surrogatepass"),
+}
+_KINDS = (*_ARRAYS, *_MAKE)  # a kind is written as its place here
 
 
 # ---- attributes ------------------------------------------------------------------------------------------------------

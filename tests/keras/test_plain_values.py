@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter, OrderedDict, defaultdict, deque
+from enum import StrEnum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from kungfu.errors import UsageError
 from kungfu.keras.plain_values import is_plain, pack, plain_attributes, put_attributes, unpack
+
+
+class Word(StrEnum):
+    ONE = "one"
 
 
 def test_plain_values_arrive_as_they_were():
@@ -20,14 +27,31 @@ def test_plain_values_arrive_as_they_were():
         "nothing": None, "flag": True, "number": 1.5, "text": "é", "none": float("nan"), "list": [1, (2, [3])],
         "array": np.arange(6, dtype=np.float32).reshape(2, 3), "scalar": np.float64(2.0),
         "dict": {"dict": [], "array": {}}, 3: {1, 2}, (1, "two"): frozenset({"a"}), "bytes": b"\0\xff",
-        "complex": 1 - 2j,
+        "complex": 1 - 2j, "large": [2**63, -(2**80)], "path": "\udcff", "nested": ((), {}),
+        "big": np.arange(3, dtype=">i2"), "empty": np.zeros((2, 0)), "smallest": -(2**63), "word": Word.ONE,
     }  # fmt: skip
     found = unpack(pack(value))
     assert np.isnan(found.pop("none"))
     value.pop("none")
-    np.testing.assert_array_equal(found.pop("array"), value.pop("array"))
+    for name in ("array", "big", "empty"):
+        assert found[name].dtype == value[name].dtype
+        np.testing.assert_array_equal(found.pop(name), value.pop(name))
     assert found == value
     assert isinstance(found["scalar"], np.float64)
+    assert type(found["word"]) is str
+
+
+@pytest.mark.parametrize("content", [b"", b"7", pack([1])[:-1], (1 << 60).to_bytes(8, "little") + b"\x01"])
+def test_what_was_not_packed_is_refused(content):
+    with pytest.raises(UsageError, match="not as this version of kungfu packs it"):
+        unpack(content)
+
+
+@pytest.mark.parametrize("file", ["kept_as_json", "kept_as_archive.npz"])
+def test_what_an_earlier_version_kept_of_a_fit_is_refused_and_never_misread(file):
+    """The files were written at commit 76989fd, without arrays and with one."""
+    with pytest.raises(UsageError, match="resume a checkpoint with the version that wrote it"):
+        unpack((Path(__file__).parent / file).read_bytes())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int64", "bool"])
