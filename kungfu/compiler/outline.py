@@ -6,11 +6,12 @@ the same. Where the lines of the program stand, and what its variables are calle
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
+
+import msgspec
 
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
 from kungfu.compiler.plan import Plan
@@ -36,8 +37,8 @@ def outline(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _text(fields: Any, texts: Mapping[int, str]) -> str:
-    content = json.dumps(_resolved(fields, texts), sort_keys=True)
-    return blake2b(content.encode(), digest_size=16).hexdigest()
+    content = msgspec.json.encode(_resolved(fields, texts), order="sorted")
+    return blake2b(content, digest_size=16).hexdigest()
 
 
 def _resolved(value: Any, texts: Mapping[int, str]) -> Any:

@@ -21,16 +21,8 @@ from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import Fold, Signal, topological
 from kungfu.signal.operation import Operation
 
-PLAN_SCHEMA = 1
-# What classes, operations and fields are called in this schema, where they have another name by now.
-_CLASSES = {"MessageLayout": "RiderLayout"}
-_OPERATIONS = {"fill": "spread", "scatter": "place"}
-_KEYS = {
-    "Plan": {"piggybacked": "riders"},
-    "Rule": {"inputs": "saw", "mode": "standing", "candidates": "contenders"},
-    "SetLearningRate": {"ramp_length": "over"},
-    "Trigger": {"event": "occasion"},
-}
+# Another one where a class, a field or an operation gets another name.
+PLAN_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -71,8 +63,12 @@ def plan_from_json(content: Mapping[str, Any]) -> Plan:
     >>> explain(plan_from_json(plan_to_json(plan))) == explain(plan)
     True
     """
-    if not isinstance(content, Mapping) or content.get("schema") != PLAN_SCHEMA:
-        raise UsageError(f"this is no plan of schema {PLAN_SCHEMA}: was the run recorded by another version of kungfu?")
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if schema != PLAN_SCHEMA:
+        raise UsageError(
+            f"this is a plan of schema {schema!r}, and this kungfu reads schema {PLAN_SCHEMA}: use the version of "
+            "kungfu that recorded the run, or record it again"
+        )
     nodes: list[Any] = []
     try:
         for one in content["nodes"]:
@@ -116,13 +112,12 @@ def record_to_json(value: Any, numbers: Mapping[Signal, int]) -> dict[str, Any]:
     name = type(value).__name__
     if name not in _classes_with(name):
         raise InternalError(f"a plan holds a {name}, and nothing says how it is written")
-    keys = _KEYS.get(name, {})
     fields = {
-        keys.get(field.name, field.name): _encoded(getattr(value, field.name), numbers)
+        field.name: _encoded(getattr(value, field.name), numbers)
         for field in dataclasses.fields(value)
         if field.init and field.metadata.get("in_plan", True)
     }
-    return {"is": _CLASSES.get(name, name), **fields}
+    return {"is": name, **fields}
 
 
 def _encoded(value: Any, numbers: Mapping[Signal, int]) -> Any:
@@ -155,7 +150,7 @@ def _defined(function: Any) -> str:
 def _operation(operation: Operation) -> dict[str, str]:
     if VOCABULARY.get(operation.name) != operation:
         raise InternalError(f"the operation {operation.name!r} is not in the vocabulary, so its name does not say it")
-    return {"operation": _OPERATIONS.get(operation.name, operation.name)}
+    return {"operation": operation.name}
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
@@ -168,17 +163,14 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         return value
     # An object says by its key what it stands for.
     match value:
-        case {"is": name_in_file}:
-            # A record of the calculus, under the names of the schema.
-            kind = _renamed(name_in_file, _CLASSES)
-            names: dict[str, str] = {key: name for name, key in _KEYS.get(kind, {}).items()}
-            fields = {names.get(str(key), str(key)): _decoded(one, nodes) for key, one in value.items() if key != "is"}
-            return _classes_with(kind)[kind](**fields)
+        case {"is": name, **fields}:
+            # A record of the calculus.
+            return _classes_with(name)[name](**{str(key): _decoded(one, nodes) for key, one in fields.items()})
         case {"node": number}:
             # A node that was read before: nodes stand after their inputs.
             return nodes[number]
         case {"operation": name}:
-            return VOCABULARY[_renamed(name, _OPERATIONS)]
+            return VOCABULARY[name]
         case {"float": text}:
             return float(text)
         case {"function": name}:
@@ -186,11 +178,6 @@ def _decoded(value: Any, nodes: Sequence[Any]) -> Any:
         case {"entries": entries}:
             return {key: _decoded(entry, nodes) for key, entry in entries}
     raise ValueError(f"{sorted(value)} is no part of a plan")
-
-
-def _renamed(name: str, names: Mapping[str, str]) -> str:
-    """The present name of a class, field or operation, given its name in a file."""
-    return next((now for now, then in names.items() if then == name), name)
 
 
 def _classes_with(name: str) -> Mapping[str, type]:
