@@ -1,4 +1,4 @@
-"""Counts the house: lines, modules, matched events, large classes, chains of attributes, and the walk of a request.
+"""Counts the house: lines, matched events, large classes, chains of attributes, encodings, and the walk of a request.
 
 ``python tools/house_size.py [--at COMMIT|FOLDER]`` prints tables, and as its last line one JSON object with all of it.
 It reads the sources and imports none of them, so it runs on any commit of this repository.
@@ -31,6 +31,9 @@ WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.
 WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.Asked pb.Resize pb.JoinerOffer
     pb.SizeWanted pb.Spawn pb.PeerProgressed pb.PeerReport"""
 WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/")
+
+# The modules that turn values into bytes or text; of protobuf the generated ones, and of NumPy its archives of arrays.
+ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protobuf", "savez", "struct", "yaml")
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|/vendor/|\.lock$|events\.schema\.json$|\.svg$")
@@ -128,6 +131,21 @@ def large_classes(trees: Iterable[ast.Module]) -> dict[str, int]:
     return {name: count for name in sorted(classes) if (count := len(fields(name))) > 7}
 
 
+def encodings_of(tree: ast.Module) -> set[str]:
+    """The encodings that a module uses, by the names of ``ENCODINGS``: those that it imports, and NumPy's archives."""
+    found = set[str]()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                found.update(one.name.partition(".")[0] for one in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                found.add(module.partition(".")[0])
+                found.update("protobuf" for one in (module, *(each.name for each in names)) if "_pb2" in one)
+            case ast.Attribute(attr="savez"):
+                found.add("savez")
+    return found.intersection(ENCODINGS)
+
+
 class _Chains(ast.NodeVisitor):
     """Collects the chains; a local name stands for what it was assigned last, also in functions inside."""
 
@@ -193,12 +211,14 @@ def measure(sources: Mapping[str, str]) -> dict[str, Any]:
     trees = {path: ast.parse(text) for path, text in own.items() if path.endswith(".py")}
     protos = "".join(text for path, text in own.items() if path.endswith(".proto"))
     events = {name for name in classes_of(trees.values()) if name.endswith("Event") and name != "LoggedEvent"}
+    used = {path: encodings_of(tree) for path, tree in trees.items()}
     matched = Counter(name for tree in trees.values() for name in told_apart(tree) & events)
     return {
         "lines": lines_by_row(sources),
         "matches": dict(matched.most_common()),
         "large_classes": large_classes(trees.values()),
         "chains": {path: found for path, tree in trees.items() if (found := chains(tree))},
+        "encodings": {name: [path for path in used if name in used[path]] for name in ENCODINGS},
         "walk": walk(trees, re.findall(r"^message (\w+)", protos, re.MULTILINE)),
     }
 
@@ -225,7 +245,7 @@ def show(counted: Mapping[str, Any]) -> None:
     rows = [(row, *(lines[kind] for kind in (*KINDS, "files"))) for row, lines in counted["lines"].items()]
     _table(("package", *KINDS, "files"), rows)
     for name, found in counted.items():
-        if name in ("matches", "large_classes", "chains"):
+        if name in ("matches", "large_classes", "chains", "encodings"):
             counts = Counter({one: len(of) if isinstance(of, list) else of for one, of in found.items()})
             total = len(counts) if name == "large_classes" else counts.total()
             _table((f"{name}: {total}", ""), counts.most_common(10))
@@ -241,7 +261,7 @@ def _table(headers: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Counts lines, classes, matches of events and the walk of a request.")
+    parser = argparse.ArgumentParser(description="Counts lines, classes, events, encodings and the walk of a request.")
     parser.add_argument("--at", default=".", metavar="COMMIT|FOLDER", help="without it the checkout in this folder")
     named = parser.parse_args().at
     result = measure(read_sources(named))

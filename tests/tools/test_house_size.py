@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from tools.house_size import chains, large_classes, lines_by_row, measure, other_lines, python_lines, row_of, told_apart
+from tools.house_size import (
+    chains,
+    encodings_of,
+    large_classes,
+    lines_by_row,
+    measure,
+    other_lines,
+    python_lines,
+    row_of,
+    told_apart,
+)
 
 MODULE = '''"""A docstring
 
@@ -115,6 +125,20 @@ def test_classes_of_more_than_seven_fields_count_inherited_and_set_ones() -> Non
 )
 def test_chains_of_four_attributes_from_self_follow_local_names(body: str, found: list[str]) -> None:
     assert chains(ast.parse(f"def f(self):\n  {body}")) == found
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("import json, os\nfrom msgspec.structs import replace", {"json", "msgspec"}),
+        ("from kungfu.runtime.ipc import messages_pb2 as pb", {"protobuf"}),
+        ("from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub", {"protobuf"}),
+        ("def f():\n  np.savez(room)\n  from struct import Struct", {"savez", "struct"}),
+        ("from kungfu.cli import json_output\nmsgspec = pickle = 1", set()),
+    ],
+)
+def test_an_encoding_is_used_by_the_modules_that_import_it(code: str, found: set[str]) -> None:
+    assert encodings_of(ast.parse(code)) == found
 
 
 def test_the_walk_is_the_types_that_exist_and_the_modules_that_name_them() -> None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any
 
 import grpc
@@ -279,7 +278,15 @@ class ChannelPool:
             channel.close()
 
 
-def call(method: Method, request: Any, *, deadline_s: float, what: str, peer: int | None = None) -> Any:
+def call(
+    method: Method,
+    request: Any,
+    *,
+    deadline_s: float,
+    what: str,
+    peer: int | None = None,
+    abandoned: Callable[[], PeerFailure | None] | None = None,
+) -> Any:
     """Calls a remote method, and repeats the call while its connection fails.
 
     A connection that is not established, or breaks, says nothing about the process at the other end; a port that
@@ -291,36 +298,8 @@ def call(method: Method, request: Any, *, deadline_s: float, what: str, peer: in
         deadline_s: Seconds for all attempts together.
         what: Names the wait in errors ("rank 2 at the barrier of step 40").
         peer: The id of the called peer, if it is one: errors carry it.
-
-    Returns:
-        The answer.
-
-    Raises:
-        DeadlineExceeded: No answer came in time.
-        PeerFailure: The other side has ended, or answers with an error.
-    """
-    return _repeated(partial(_answered, method, request), method.address, deadline_s=deadline_s, what=what, peer=peer)
-
-
-def call_unless(
-    abandoned: Callable[[], PeerFailure | None],
-    method: Method,
-    request: Any,
-    *,
-    deadline_s: float,
-    what: str,
-    peer: int | None = None,
-) -> Any:
-    """Calls a remote method, as ``call`` does, unless the wait for its answer is abandoned.
-
-    Args:
         abandoned: Called five times a second; a failure that it returns ends the wait. It names the peers that are
             gone, which need not be the one that is called.
-        method: As for ``call``.
-        request: As for ``call``.
-        deadline_s: As for ``call``.
-        what: As for ``call``.
-        peer: As for ``call``.
 
     Returns:
         The answer.
@@ -329,18 +308,25 @@ def call_unless(
         DeadlineExceeded: No answer came in time.
         PeerFailure: The wait was abandoned, the other side has ended, or it answers with an error.
     """
-    ask = partial(_answered_unless, abandoned, method, request, what)
-    return _repeated(ask, method.address, deadline_s=deadline_s, what=what, peer=peer)
+    until, pause_s = time.monotonic() + deadline_s, _SOON_S
+    while True:
+        timeout_s = max(0.0, until - time.monotonic())
+        try:
+            if abandoned is None:
+                return method(request, timeout=timeout_s)
+            return _answered_unless(abandoned, method.future(request, timeout=timeout_s), what)
+        except grpc.RpcError as error:
+            # The other end has answered with an error, or its process has ended.
+            if not is_passing(error, method.address):
+                raise named(error, what=what, deadline_s=deadline_s, peer=peer) from error
+            # The connection has failed, and there is no time for another attempt.
+            if time.monotonic() + pause_s > until:
+                raise _unanswered(what, deadline_s, peer) from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LOOK_S)
 
 
-def _answered(method: Method, request: Any, timeout_s: float) -> Any:
-    return method(request, timeout=timeout_s)
-
-
-def _answered_unless(
-    abandoned: Callable[[], PeerFailure | None], method: Method, request: Any, what: str, timeout_s: float
-) -> Any:
-    answer = method.future(request, timeout=timeout_s)
+def _answered_unless(abandoned: Callable[[], PeerFailure | None], answer: Any, what: str) -> Any:
     while True:
         # Nobody will come to this wait: the call itself might be answered only after a long time.
         if (failure := abandoned()) is not None:
@@ -348,22 +334,6 @@ def _answered_unless(
             raise failure.prefixed(f"lost {what}: ")
         with suppress(grpc.FutureTimeoutError):
             return answer.result(timeout=LOOK_S)
-
-
-def _repeated(ask: Callable[[float], Any], address: str, *, deadline_s: float, what: str, peer: int | None) -> Any:
-    until, pause_s = time.monotonic() + deadline_s, _SOON_S
-    while True:
-        try:
-            return ask(max(0.0, until - time.monotonic()))
-        except grpc.RpcError as error:
-            # The other end has answered with an error, or its process has ended.
-            if not is_passing(error, address):
-                raise named(error, what=what, deadline_s=deadline_s, peer=peer) from error
-            # The connection has failed, and there is no time for another attempt.
-            if time.monotonic() + pause_s > until:
-                raise _unanswered(what, deadline_s, peer) from error
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LOOK_S)
 
 
 def is_passing(error: Any, address: str) -> bool:

@@ -106,4 +106,4 @@ class RegroupProtocol(Meeting):
         forward_request = PeerServiceStub(self.channels.to(coordinator.address)).ForwardRequest
         stop = from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT))
         deadline_s = self.settings.deadlines.wait_s
-        rpc.call_unless(abandon_reason, forward_request, stop, deadline_s=deadline_s, what=what, peer=coordinator.id)
+        rpc.call(forward_request, stop, deadline_s=deadline_s, what=what, peer=coordinator.id, abandoned=abandon_reason)

@@ -363,7 +363,7 @@ def test_a_call_waits_for_its_connection_until_its_deadline() -> None:
 def test_a_call_whose_connection_breaks_is_made_again() -> None:
     held = _Held()
     with served(held) as (_, address), link(address) as net, rpc.connect(net.address, secret=SECRET) as channel:
-        for call in (rpc.call, partial(rpc.call_unless, lambda: None)):
+        for call in (rpc.call, partial(rpc.call, abandoned=lambda: None)):
             held.inside.clear()
             held.may_end.clear()
             arrive = PeerServiceStub(channel).Arrive
@@ -386,7 +386,7 @@ def test_nobody_waits_for_a_port_that_refuses() -> None:
     with rpc.connect(address, secret=SECRET) as channel:
         arrive = PeerServiceStub(channel).Arrive
         with pytest.raises(PeerFailure, match=r"^lost rank 0: "):
-            rpc.call_unless(lambda: None, arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0")
+            rpc.call(arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", abandoned=lambda: None)
     assert time.monotonic() - began < 60.0, "of the 120 s that they had"
 
 
@@ -396,7 +396,7 @@ def test_nobody_waits_for_a_connection_to_one_that_is_known_to_be_gone() -> None
         arrive = PeerServiceStub(channel).Arrive
         gone = PeerFailure("its process has ended", peers=[5])
         with pytest.raises(PeerFailure, match=r"^lost rank 0: its process has ended$") as lost:
-            rpc.call_unless(lambda: gone, arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", peer=7)
+            rpc.call(arrive, pb.BarrierArrival(), deadline_s=60.0, what="rank 0", peer=7, abandoned=lambda: gone)
     assert lost.value.peers == (5,), "and not the one that was called"
 
 

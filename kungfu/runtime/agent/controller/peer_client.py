@@ -281,7 +281,7 @@ class PeerClient:
 
         with rpc.connect(peer.address, secret=self._settings.secret) as channel:
             call, what = getattr(PeerServiceStub(channel), method), f"peer {peer.id} to take {method}"
-            return rpc.call_unless(abandoned, call, message, deadline_s=within_s, what=what, peer=peer.id)
+            return rpc.call(call, message, deadline_s=within_s, what=what, peer=peer.id, abandoned=abandoned)
 
     def _in_thread(self, perform: Callable[[], None]) -> None:
         threading.Thread(target=perform, daemon=True, name="kungfu-peer-client").start()

@@ -112,13 +112,13 @@ class Meeting:
 
     def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.BarrierReply:
         coordinator = view.peers[0]
-        reply: pb.BarrierReply = rpc.call_unless(
-            partial(self.abandon_reason, view),
+        reply: pb.BarrierReply = rpc.call(
             PeerServiceStub(self.channels.to(coordinator.address)).Arrive,
             arrival,
             deadline_s=2.5 * self.settings.deadlines.wait_s,
             what=f"rank 0 (peer {coordinator.id}), leading {_in_words(arrival)}",
             peer=coordinator.id,
+            abandoned=partial(self.abandon_reason, view),
         )
         return reply
 
