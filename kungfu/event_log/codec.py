@@ -40,15 +40,15 @@ def event_in(line: str | bytes) -> AnyEvent | None:
         return None
 
 
-def row_in(line: bytes) -> dict[str, Any] | None:
-    """The figures of a line of ``metrics.jsonl``; ``None`` where it holds none, or was cut short."""
+def row_in(line: str | bytes) -> dict[str, Any] | None:
+    """The object of a line of ``metrics.jsonl``; ``None`` where it holds none, or was cut short."""
     try:
         return _row_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     # It is damaged, or has what JSON lacks and Python's writes: NaN, or halves of characters.
     try:
-        value = json.loads(line.decode("utf-8", errors="replace"))
+        value = json.loads(line if isinstance(line, str) else line.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

@@ -5,7 +5,7 @@ a full disk while another one is written leaves both as they are. The next write
 a writer that was only late finds nothing to publish.
 
 The newest one is that which was published last: each holds its number in the order of the folder. Times of files say
-nothing, for clocks are set, and folders are copied; only those of a version that gave no numbers are ordered by them.
+nothing, for clocks are set, and folders are copied.
 """
 
 from __future__ import annotations
@@ -109,12 +109,8 @@ class CheckpointFolder:
 
 def published(folder: Path) -> list[Path]:
     """The checkpoints of a folder, the one that was published last first."""
-    latest = _named_latest(folder)
-
-    def order(path: Path) -> tuple[int, bool, int, str]:
-        return _number(path), path == latest, (path / MANIFEST).stat().st_mtime_ns, path.name
-
-    return sorted((path.parent for path in folder.glob(f"step-*/{MANIFEST}")), key=order, reverse=True)
+    found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
+    return sorted(found, key=lambda path: (_number(path), path.name), reverse=True)
 
 
 def _number(path: Path) -> int:

@@ -73,18 +73,6 @@ def test_a_writer_killed_before_it_moved_latest_has_published_the_newest(tmp_pat
     assert find(tmp_path) == second
 
 
-def test_a_folder_of_the_version_before_is_ordered_by_latest_then_by_times(tmp_path):
-    folder = CheckpointFolder(tmp_path, keep=3)
-    for step, time in ((1, 1000), (2, 4000), (3, 3000)):
-        made = timed(folder.publish(step, writing(step)), time)
-        (made / "published").unlink()
-    assert published_steps(folder) == ["step-00000003", "step-00000002", "step-00000001"]
-    assert find(tmp_path) == made
-    fourth = timed(folder.publish(4, writing(4)), 500)
-    assert published_steps(folder) == ["step-00000004", "step-00000002", "step-00000003"]
-    assert find(tmp_path) == fourth
-
-
 def test_a_number_that_cannot_be_read_counts_as_none(tmp_path):
     folder = CheckpointFolder(tmp_path)
     first, second = (folder.publish(step, writing(step)) for step in (1, 2))

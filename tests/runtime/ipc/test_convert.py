@@ -47,7 +47,6 @@ from kungfu.runtime.core.terms import Ramp, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.convert import from_description, to_description
 
 counts = st.integers(0, 2**40)
 ids = st.lists(counts, max_size=3).map(tuple)
@@ -113,6 +112,7 @@ reported = st.one_of(
     st.builds(PeerNoticed, counts),
     st.builds(ProgramExiting, counts, exits),
 )
+descriptions = st.builds(Description, st.lists(st.builds(ProgramPart.of, *[st.text(max_size=9)] * 3)).map(tuple))
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
     View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
     Terms: (terms, convert.from_terms, convert.to_terms),
@@ -120,6 +120,7 @@ SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[A
     Asked: (asked, convert.from_asked, convert.to_asked),
     PeersLost: (reported, convert.from_report, convert.to_report),
     Spawn: (st.builds(Spawn, counts, counts, ids, st.booleans(), counts), convert.from_spawn, convert.to_spawn),
+    Description: (descriptions, convert.from_description, convert.to_description),
     ShadowAsk: (st.builds(ShadowAsk, st.text(max_size=9), counts, seconds), convert.from_shadow, convert.to_shadow),
 }
 
@@ -230,9 +231,3 @@ def test_a_failure_of_an_unknown_kind_is_no_loss_of_a_peer_and_keeps_its_text(ki
     assert type(again) is UsageError
     assert "the disk is full" in str(again)
     assert "run the same version on all hosts" in str(again)
-
-
-def test_a_description_comes_over_the_wire_as_it_was() -> None:
-    given = Description((ProgramPart.of("model", "dense/kernel", "(2, 2)"), ProgramPart.of("plan", "c = a + b, an ä")))
-    sent = pb.ProgramDescription.FromString(from_description(given).SerializeToString())
-    assert to_description(sent) == given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from kungfu.event_log.codec import event_to_line, pack_event, unpack_event
+from kungfu.event_log.codec import event_to_line, pack_event, row_in, unpack_event
 from kungfu.event_log.events import AnyEvent, FinishedEvent, GapEvent, LoggedEvent, PeerEndedEvent
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.record.journal import Journal
@@ -114,7 +113,7 @@ class HostRecorder:
                         events.append(event)
                         lines["events"].append(event_to_line(event))
                     case "metrics":
-                        metrics.append(json.loads(record.metrics))
+                        metrics += [row] if (row := row_in(record.metrics)) is not None else []
                         lines["metrics"].append(record.metrics)
                     case "trace":
                         lines["trace"].append(record.trace)
