@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.ipc.enums import EnumTable
 
 Value = TypeVar("Value")
 Message = TypeVar("Message")
@@ -59,6 +58,46 @@ def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any]
     wire: Any = message
     encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
     return lambda value: message(**encode(value)), decode
+
+
+def word_converters(enum: Any, words: Sequence[str], *, unspecified: str | None = None) -> tuple[_Convert, _Convert]:
+    """The function that gives the value of an enum for a word of a ``Literal``, and the one that gives the word.
+
+    The name of a value follows from its word: ``"carried out"`` of ``RequestState`` is ``REQUEST_STATE_CARRIED_OUT``.
+    Both functions raise a ``UsageError`` for what they do not know, as a newer version may send it.
+
+    Args:
+        enum: The generated enum; its zero value ends in ``_UNSPECIFIED``.
+        words: All words, one for each other value.
+        unspecified: The word for which the zero value stands; ``None``: it is refused.
+
+    >>> to_value, to_word = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
+    >>> to_value("ended") == pb.HOST_EVENT_KIND_ENDED, to_word(pb.HOST_EVENT_KIND_ENDED)
+    (True, 'ended')
+    """
+    name, prefix = enum.DESCRIPTOR.name, enum.Name(0).removesuffix("UNSPECIFIED")
+    values = {word: enum.Value(prefix + word.upper().replace(" ", "_").replace("-", "_")) for word in words}
+    known = {value: word for word, value in values.items()}
+    # A value of the enum without a word would be refused as if it were of a newer version.
+    assert {0, *known} == set(enum.values()), f"{name} has other values than {', '.join(words)}"
+    known |= {} if unspecified is None else {0: unspecified}
+
+    def to_value(word: str) -> Any:
+        if word not in values:
+            raise UsageError(f"{name} {word!r} is not known; there are {', '.join(values)}")
+        return values[word]
+
+    def to_word(value: int) -> str:
+        if value in known:
+            return known[value]
+        if value == 0:
+            raise UsageError(f"a message came without its {name}; it is one of {', '.join(values)}")
+        raise UsageError(
+            f"{name} {value} is not known to kungfu {installed_version()}; it knows {', '.join(values)}: run the same "
+            "version on all hosts"
+        )
+
+    return to_value, to_word
 
 
 def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
@@ -105,8 +144,8 @@ def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Conv
 def _part(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
     """The functions that encode and decode a value of this type."""
     if get_origin(hint) is Literal:
-        table: EnumTable[Any, Any] = EnumTable(getattr(pb, wire.enum_type.name), get_args(hint))
-        return table.to_value, lambda value: table.to_word(value, unspecified=unspecified.get(wire.name))
+        enum = getattr(pb, wire.enum_type.name)
+        return word_converters(enum, get_args(hint), unspecified=unspecified.get(wire.name))
     if get_origin(hint) is tuple:
         encode, decode = _part(get_args(hint)[0], wire, unspecified)
         return lambda values: [encode(one) for one in values], lambda values: tuple(decode(one) for one in values)

@@ -47,6 +47,7 @@ from kungfu.runtime.core.terms import Ramp, Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import convert, rpc
 from kungfu.runtime.ipc import messages_pb2 as pb
+from kungfu.runtime.ipc.codec import word_converters
 
 counts = st.integers(0, 2**40)
 ids = st.lists(counts, max_size=3).map(tuple)
@@ -168,6 +169,17 @@ def test_a_kind_of_a_newer_version_is_refused_with_what_to_do(read: Callable[[],
 def test_a_message_without_its_kind_is_refused(message: Any, read: Callable[[Any], Any]) -> None:
     with pytest.raises(UsageError, match="a message came without its"):
         read(message)
+
+
+def test_the_words_of_an_enum_are_its_values_and_no_others() -> None:
+    to_value, to_word = word_converters(pb.Keep, get_args(Keep))
+    assert tuple(to_word(to_value(word)) for word in get_args(Keep)) == get_args(Keep)
+    with pytest.raises(UsageError, match="Keep 'loss' is not known; there are local_batch_size, global_batch_size"):
+        to_value("loss")
+    with pytest.raises(AssertionError, match="Keep has other values"):
+        word_converters(pb.Keep, ["local_batch_size"])
+    with pytest.raises(ValueError, match="KEEP_SOMETHING"):
+        word_converters(pb.Keep, ["local_batch_size", "global_batch_size", "something"])
 
 
 def test_a_request_of_a_newer_version_is_refused_with_what_to_do() -> None:

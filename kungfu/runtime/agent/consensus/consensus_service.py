@@ -14,11 +14,13 @@ from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.enums import HOST_EVENT_KINDS
+from kungfu.runtime.ipc.codec import word_converters
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceServicer
 from kungfu.runtime.settings import Settings
 
 _REPLY_S = 4.0
+# The events of hosts stay messages in the queue of an agent; the words are for its errors.
+_, _kind_of = word_converters(pb.HostEventKind, ("spawned", "ended", "signalled"))
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this host does not lead the job")
         # An agent of a newer version reports what this one cannot handle; as another kind it must not be taken.
         with rpc.refusing(context):
-            HOST_EVENT_KINDS.to_word(request.kind)
+            _kind_of(request.kind)
         self._put(request)
         # This agent ends, or leads no more: the event is reported again, to the next leader.
         if not self._flushed():
