@@ -1,6 +1,6 @@
 """Checkpoints on disk: the manifest of each, and a folder in which one replaces the other without a gap."""
 
-from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step, published
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step
 from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
 from kungfu.runtime.checkpoints.manifest import (
     Manifest,
@@ -20,7 +20,6 @@ __all__ = [
     "find",
     "has_step",
     "mismatches",
-    "published",
     "read_manifest",
     "release",
     "stable_names",

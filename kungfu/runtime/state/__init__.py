@@ -10,9 +10,8 @@ from kungfu.runtime.state.compare import (
     gap_of,
     sampled,
 )
-from kungfu.runtime.state.fetch import fetch
 from kungfu.runtime.state.replicated_state import ReplicatedState
-from kungfu.runtime.state.serve import StateServer, serving
+from kungfu.runtime.state.serve import StateServer
 from kungfu.runtime.state.state_sync import reconcile_variables, sync_state
 from kungfu.runtime.state.transfer_context import TransferContext
 
@@ -26,11 +25,9 @@ __all__ = [
     "VariableGap",
     "differing_variables",
     "digests",
-    "fetch",
     "first_difference",
     "gap_of",
     "reconcile_variables",
     "sampled",
-    "serving",
     "sync_state",
 ]

@@ -14,10 +14,10 @@ from kungfu.runtime.checkpoints import (
     Manifest,
     find,
     has_step,
-    published,
     read_manifest,
     write_manifest,
 )
+from kungfu.runtime.checkpoints.folder import published
 from kungfu.runtime.core.terms import Terms
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.checkpoints import CheckpointFolder, FolderInUse, claim, published, release
+from kungfu.runtime.checkpoints import CheckpointFolder, FolderInUse, claim, release
+from kungfu.runtime.checkpoints.folder import published
 from tests.runtime.checkpoints.test_folder import visible, writing
 
 _HOLD = """

@@ -13,7 +13,8 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, published, read_manifest, stable_names
+from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, read_manifest, stable_names
+from kungfu.runtime.checkpoints.folder import published
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
