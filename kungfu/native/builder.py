@@ -3,7 +3,8 @@
 ``python -m kungfu.native`` builds it and prints where it is; without that, the first use builds it in a minute or so.
 The library lies in a cache of the user's, not in the package: its name holds TensorFlow's version and a hash of the
 compiler's flags and of the sources, so that a library that fits is found and one that does not is never loaded. What
-moves and compares states needs no TensorFlow and is a small library of its own, which loads without it.
+moves and compares states, and what replays policies, needs no TensorFlow and is a small library of its own, which
+loads without it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from typing import Any
 from kungfu.errors import InternalError, KungfuError, UsageError
 
 _HERE = Path(__file__).parent
-_OPS = (_HERE / "policy", _HERE / "all_reduce", _HERE / "step_numbers")
-_STATE = _HERE / "state"
+_POLICY = _HERE / "policy"
+_OPS = (_POLICY, _HERE / "fused", _HERE / "all_reduce", _HERE / "step_numbers")
+# Needs no TensorFlow, as the replay of policies does not.
+_STATE = (_HERE / "state", _POLICY)
 _MARK = re.compile(rb"kungfu-native tensorflow=([0-9A-Za-z.+_-]+)\0")
 # No flag may change a result: no -march=native, no fast-math, no fused multiply-add.
 _FLAGS = ("-O3", "-fPIC", "-shared", "-fno-trapping-math", "-ffp-contract=off", "-Wall", "-Wextra")
@@ -119,7 +122,7 @@ def handle_of(variable: Any) -> Any:
 
 
 def load_state() -> ctypes.CDLL:
-    """The functions that transfer and compare states (``native/state``), built if no cached library fits.
+    """The functions that transfer and compare states and replay policies, built if no cached library fits.
 
     Raises:
         UsageError: There is no compiler.
@@ -152,8 +155,8 @@ def build(*folders: Path) -> Path:
 
 
 def build_state() -> Path:
-    """The cached library that transfers and compares states, compiled if it is not there; as ``build``."""
-    return _built("kungfu-state", [_STATE], list(_FLAGS), link=[])
+    """The cached library that needs no TensorFlow, compiled if it is not there; as ``build``."""
+    return _built("kungfu-state", _STATE, list(_FLAGS), link=[])
 
 
 def _built(name: str, folders: Sequence[Path], flags: list[str], *, link: list[str]) -> Path:
@@ -316,6 +319,12 @@ def _typed_state(functions: ctypes.CDLL) -> ctypes.CDLL:
     functions.kungfu_transfer_ring_bytes.argtypes = []
     for transfer in (functions.kungfu_send_range, functions.kungfu_receive_range):
         transfer.argtypes = [pointer, number, number, number, ctypes.c_int, ctypes.c_int, ctypes.c_double, pointer]
+    functions.kungfu_bytecode_open.restype = pointer
+    functions.kungfu_bytecode_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, number]
+    functions.kungfu_bytecode_close.restype = None
+    functions.kungfu_bytecode_close.argtypes = [pointer]
+    functions.kungfu_bytecode_run.restype = pointer
+    functions.kungfu_bytecode_run.argtypes = [pointer, number, pointer, pointer, pointer, pointer]
     return functions
 
 

@@ -21,7 +21,7 @@ from kungfu.errors import UsageError
 from kungfu.record.reader import RecordedStep, Snapshot, Trace, rows_without_gap
 from kungfu.signal import NEST
 
-# Between TensorFlow and NumPy, over a few hundred steps of averages.
+# Between TensorFlow or the native library and NumPy, over a few hundred steps of averages.
 _CLOSE = 1e-3
 _MOST_DIFFERENCES = 20
 # What a replay knows by itself, or where records of older versions lack it takes from what these hold.

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.fused import fused
 from kungfu.compiler.lower import Program, lower
-from kungfu.compiler.replay import Replay
+from kungfu.compiler.replay import NumpyBackend, Replay
 from tests.compiler.cluster import (
     Cluster,
     as_tensors,
@@ -47,7 +47,7 @@ def examples(number: int) -> settings:
 def assert_equivalent(plan: Plan, *, sizes: list[int], steps: int, seed: int, clusters: Callable[..., Cluster]) -> None:
     """Plays a history of views; after the first, the peers begin with the states that the replay carries over."""
     rng = np.random.default_rng(seed)
-    replay, cluster = Replay(plan, size=sizes[0]), clusters(plan, size=max(sizes))
+    replay, cluster = Replay(plan, size=sizes[0], backend=NumpyBackend), clusters(plan, size=max(sizes))
     number = 0
     for size in sizes:
         replay.rescale(size)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.compiler.fused.assembler import Assembler
+from kungfu.compiler.assembler import Assembler
 from kungfu.compiler.fused.program import run_bytecode
 from kungfu.compiler.lower import TensorFlowBackend
 from kungfu.compiler.replay import NumpyBackend

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu import native
-from kungfu.compiler.fused.assembler import SUMMED, Bytecode, after_sync, before_sync
+from kungfu.compiler.assembler import SUMMED, Bytecode, after_sync, before_sync
 from kungfu.compiler.lower import FoldVariable, Program, offered
 from kungfu.compiler.plan import Outcome
 from kungfu.control.action import mask_of

@@ -1,4 +1,4 @@
-"""The plan in NumPy, for a whole cluster at once: the oracle of the TensorFlow program, and what models run on."""
+"""A plan without TensorFlow, for a whole cluster at once: what replays and models run on, and the oracle in NumPy."""
 
 from kungfu.compiler.replay.numpy_backend import NumpyBackend
 from kungfu.compiler.replay.replay import Replay

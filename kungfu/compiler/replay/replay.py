@@ -1,8 +1,8 @@
-"""Replay: the plan in NumPy, for a whole cluster at once; the oracle of the TensorFlow program.
+"""Replay: a plan run for a whole cluster at once, without TensorFlow.
 
-The plan is written down once as a program of NumPy calls (`program_writer`), which computes what all peers have in
-common once. With a backend given it is evaluated afresh in every step, peer by peer: the tests hold the program to
-that, to the last bit.
+The plan is assembled once into the bytecode of the fused op, which the native library runs for all peers. Where that
+cannot be had for want of a compiler, or with a backend given, it is evaluated afresh in every step by NumPy, peer by
+peer: slower, and the oracle of the others.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare
+from kungfu.compiler.evaluate import Backend, Evaluation, conclude, prepare, reduce_gradients
 from kungfu.compiler.plan import Outcome, Plan
-from kungfu.compiler.replay.numpy_backend import Absent, PerPeer
-from kungfu.compiler.replay.numpy_program import Cell, NumpyProgram
-from kungfu.compiler.replay.program_writer import ProgramWriter
+from kungfu.compiler.replay.native_program import NativeProgram
+from kungfu.compiler.replay.numpy_backend import Absent, NumpyBackend, PerPeer
 from kungfu.errors import UsageError
 from kungfu.signal import Fold
 from kungfu.signal.sources import SourceKind
@@ -33,7 +32,7 @@ class Replay:
     Args:
         plan: The plan.
         size: Peers in the cluster at first.
-        backend: Makes what computes a step from its sources and the size; without it the program computes.
+        backend: Makes what computes a step from its sources and the size; without it the native library computes.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import schedule
@@ -44,29 +43,28 @@ class Replay:
     """
 
     def __init__(self, plan: Plan, *, size: int, backend: BackendFactory | None = None):
-        self._backend = backend
+        self._program = None if backend else _native_program(plan)
+        self._backend = backend or NumpyBackend
         self.plan = plan
         self.size, self.view = size, 1
         # Asked for in every step, and each a walk over the plan.
         self._folds, self._names, self._kinds = plan.folds, sorted(plan.sources), plan.source_kinds
         self._reductions = plan.gradient_reductions
-        self._programs: dict[frozenset[str], NumpyProgram] = {}
-        # The states are held as tuples with each peer's value, as a program's cells, or, until one changes, as both.
+        # The states are held as tuples with each peer's value, as the native program's words, or as both.
         self._states: States | None = {fold: _starts(fold, peers=size) for fold in self._folds}
-        self._cells: tuple[Sequence[Cell], list[Any]] | None = None
+        self._words: Any | None = None
 
     @property
     def states(self) -> States:
         """What the folds hold: for each field of each fold's state a tuple with one array per peer."""
-        if self._states is None:
-            cells, values = self._cells or ((), [])
-            shown = iter([cell.shown(value, self.size) for cell, value in zip(cells, values, strict=True)])
-            self._states = {fold: tuple(next(shown) for _ in fold.recurrence.init) for fold in self._folds}
-        return self._states
+        if self._states is None and self._program is not None:
+            fields = self._program.fields(self._words)
+            self._states = {fold: tuple(next(fields) for _ in fold.recurrence.init) for fold in self._folds}
+        return self._states or {}
 
     @states.setter
     def states(self, states: States) -> None:
-        self._states, self._cells = states, None
+        self._states, self._words = states, None
 
     def step(self, local: Local, agreed: Mapping[str, Any]) -> Outcome:
         """The outcome of one step, as every peer of the cluster would come to it.
@@ -83,11 +81,14 @@ class Replay:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
         sources = {name: self._source(name, local, agreed) for name in self._names}
         given = {name: one for name in self._reductions if (one := self._reduction(name, local, agreed))}
-        if self._backend is not None:
+        if self._program is None:
             return self._evaluated(self._backend({**sources, **given}, self.size))
-        program = self._program(frozenset(given))
-        outcome, states = program.run({**sources, **given}, self._held(program), size=self.size)
-        self._cells, self._states = (program.states, states), None
+        reduced = {name: self._reduced(name, sources) for name in self._reductions if name not in given}
+        if self._words is None:
+            fields = [values for fold in self._folds for values in self.states[fold]]
+            self._words = self._program.words(fields, size=self.size)
+        outcome = self._program.step({**sources, **given, **reduced}, self._words, size=self.size)
+        self._states = None
         return outcome
 
     def _evaluated(self, backend: Backend) -> Outcome:
@@ -98,19 +99,6 @@ class Replay:
             outcome = conclude(self.plan, evaluation, summed=backend.exchanged(piggybacked, "piggybacked"))
         self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
-
-    def _program(self, given: frozenset[str]) -> NumpyProgram:
-        """The program for steps in which these gradient reductions are given in place of the gradients."""
-        if given not in self._programs:
-            self._programs[given] = program_of(self.plan, given)
-        return self._programs[given]
-
-    def _held(self, program: NumpyProgram) -> list[Any]:
-        """What the program's cells of the states begin with."""
-        if self._cells is not None:
-            return self._cells[1]
-        fields = [values for fold in self._folds for values in self.states[fold]]
-        return [cell.loaded(values) for cell, values in zip(program.states, fields, strict=True)]
 
     def rescale(self, size: int) -> None:
         """Changes the size of the cluster: the last peers leave, or new ones join after the others.
@@ -158,32 +146,23 @@ class Replay:
             return (np.float32(agreed[name]),) * self.size if name in agreed else None
         return tuple(np.float32(one[name]) for one in local) if all(name in one for one in local) else None
 
+    def _reduced(self, name: str, sources: Mapping[str, PerPeer]) -> PerPeer:
+        """A gradient reduction that is computed from the gradients, where this step needs it."""
+        one = self._reductions[name]
+        # What all peers have in common is computed once.
+        peers = 1 if one.placement == "agreed" else self.size
+        known = NumpyBackend({source: values[:peers] for source, values in sources.items()}, peers)
+        with np.errstate(all="ignore"):
+            found: PerPeer = reduce_gradients(one, Evaluation(known, {}))
+        return found * (self.size // peers)
 
-def program_of(plan: Plan, given: frozenset[str]) -> NumpyProgram:
-    """The program of a plan.
 
-    Args:
-        plan: The plan.
-        given: The gradient reductions that are offered in place of the gradients.
-    """
-    writer = ProgramWriter({name: plan.gradient_reductions[name].placement == "agreed" for name in given})
-    kinds = [(fold, one.type) for fold in plan.folds for one in fold.recurrence.updates]
-    held = [writer.cell(type, shared=fold.placement == "agreed") for fold, type in kinds]
-    left = iter(held)
-    states = {fold: tuple(next(left) for _ in fold.recurrence.init) for fold in plan.folds}
-    piggybacked = prepare(plan, Evaluation(writer, states))
-    evaluation = Evaluation(writer, states)
-    outcome = conclude(plan, evaluation, summed=writer.exchanged(piggybacked, "piggybacked"))
-    after = [one for fold in plan.folds for one in evaluation.renewed[fold]]
-    # What a peer holds for itself stays so, also where it happens to be the same on all.
-    renewed = [
-        writer.cast(one if cell.shared else writer.for_each_peer(one), cell.type.dtype)
-        for cell, one in zip(held, after, strict=True)
-    ]
-    template: list[Any] = [None] * writer.cells
-    for number, value in writer.constants.items():
-        template[number] = value
-    return NumpyProgram(writer.code, template, writer.inputs, held, renewed, list(outcome))
+def _native_program(plan: Plan) -> NativeProgram | None:
+    """The plan in the native library; ``None`` where there is no compiler."""
+    try:
+        return NativeProgram(plan)
+    except UsageError:
+        return None
 
 
 def _absent(kind: SourceKind, message: str, *, peers: int) -> PerPeer:

@@ -49,6 +49,11 @@ bool Bytecode::parse_line(const std::string& line) {
   if (head == "inputs") return inputs_ = std::move(numbers), true;
   if (head == "results") return results_ = std::move(numbers), true;
   if (head == "kept") return kept_ = std::move(numbers), true;
+  if (head == "exchange") {
+    if (numbers.size() != 2) return false;
+    instructions_.push_back({nullptr, numbers[0], {numbers[1]}, 0});
+    return true;
+  }
   // An operation: the register of its result, then those of its operands.
   const Operation operation = operation_called(head);
   if (operation == nullptr || numbers.empty()) return false;
@@ -58,7 +63,7 @@ bool Bytecode::parse_line(const std::string& line) {
 
 bool Bytecode::parse_constant(const std::string& type, const std::string& text, int number) {
   hold({number});
-  Word& word = registers_[number].words[0];
+  Word& word = value(number).words[0];
   if (type == "float32") {
     word.number = std::strtof(text.c_str(), nullptr);
   } else if (type == "int64") {
@@ -73,22 +78,39 @@ bool Bytecode::parse_constant(const std::string& type, const std::string& text, 
 
 void Bytecode::hold(const std::vector<int>& numbers) {
   for (const int number : numbers) {
-    if (number >= static_cast<int>(registers_.size())) registers_.resize(number + 1);
+    if (number >= static_cast<int>(peers_[0].size())) peers_[0].resize(number + 1);
   }
 }
 
 void Bytecode::run() {
   for (size_t at = 0; at < instructions_.size(); ++at) {
     const Instruction& next = instructions_[at];
-    if (next.operation == nullptr) {
-      // A skip without a condition always goes on further down; one with it where that is false.
-      if (next.operands.empty() || !registers_[next.operands[0]].words[0].flag) at += next.skipped;
+    if (next.operation == nullptr && next.result >= 0) {
+      exchange(next.operands[0], next.result);
       continue;
     }
-    operands_.clear();
-    for (const int number : next.operands) operands_.push_back(&registers_[number]);
-    next.operation(operands_, &registers_[next.result]);
+    if (next.operation == nullptr) {
+      // A skip without a condition always goes on further down; one with it where that is false.
+      if (next.operands.empty() || !value(next.operands[0]).words[0].flag) at += next.skipped;
+      continue;
+    }
+    for (std::vector<Value>& registers : peers_) {
+      operands_.clear();
+      for (const int number : next.operands) operands_.push_back(&registers[number]);
+      next.operation(operands_, &registers[next.result]);
+    }
   }
+}
+
+void Bytecode::exchange(int message, int result) {
+  Value& sum = value(result);
+  sum = value(message);
+  // One after the other, in rank order: another order would round otherwise than the attachments do.
+  for (size_t peer = 1; peer < peers_.size(); ++peer) {
+    const Value& next = value(message, peer);
+    for (size_t i = 0; i < sum.size(); ++i) sum.put(i, sum.at<float>(i) + next.at<float>(i));
+  }
+  for (size_t peer = 1; peer < peers_.size(); ++peer) value(result, peer) = sum;
 }
 
 }  // namespace kungfu

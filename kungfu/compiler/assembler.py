@@ -1,7 +1,7 @@
 """The assembler: a backend that computes nothing, and writes the evaluation of a plan down as bytecode.
 
-Bytecode is what one side of a step computes, one instruction a line, for the native op `KungfuEvaluate`;
-``kungfu/native/policy/bytecode.h`` says what the lines mean.
+Bytecode is one instruction a line, as ``kungfu/native/policy/bytecode.h`` says: one side of a step for the native op
+`KungfuEvaluate`, or a whole step of all peers for a replay.
 """
 
 from __future__ import annotations
@@ -53,10 +53,24 @@ def before_sync(plan: Plan) -> Bytecode:
 
 def after_sync(plan: Plan) -> Bytecode:
     """The bytecode of the half after it; its results are the fields of the outcome, and it moves every state on."""
+    if plan.exchanges:
+        raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
     backend = Assembler(plan.gradient_reductions)
     states = _states(plan, backend)
+    return _concluded(plan, backend, states, summed=backend.input(SUMMED, SignalType("float32", VECTOR)))
+
+
+def whole_step(plan: Plan) -> Bytecode:
+    """The bytecode of a step of all peers of a cluster; its results are the fields of the outcome."""
+    backend = Assembler(plan.gradient_reductions)
+    states = _states(plan, backend)
+    piggybacked = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
+    return _concluded(plan, backend, states, summed=backend.exchanged(piggybacked, "piggybacked"))
+
+
+def _concluded(plan: Plan, backend: Assembler, states: Sequence[Register], *, summed: Register) -> Bytecode:
     evaluation = Evaluation(backend, _by_fold(plan, states))
-    outcome = conclude(plan, evaluation, summed=backend.input(SUMMED, SignalType("float32", VECTOR)))
+    outcome = conclude(plan, evaluation, summed=summed)
     kept = [one for fold in plan.state_names for one in evaluation.renewed[fold]]
     return backend.bytecode(states=states, results=list(outcome), kept=kept)
 
@@ -200,7 +214,7 @@ class Assembler:
         return self.apply(OPERATORS["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
 
     def exchanged(self, message: Register, tag: str) -> Register:
-        raise InternalError(f"the plan sends message {tag!r} of its own, and no bytecode can wait for another peer")
+        return self.write("exchange", [message], message.type)
 
     def stacked(self, values: Sequence[Register], dtype: DType) -> Register:
         return self.write("join", values, SignalType(dtype, VECTOR))

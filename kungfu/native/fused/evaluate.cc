@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "bytecode.h"
+#include "../policy/bytecode.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"

@@ -8,7 +8,7 @@ import pytest
 
 from kungfu import control, ops
 from kungfu.compiler import Plan, compile_policies
-from kungfu.compiler.fused.assembler import after_sync, before_sync
+from kungfu.compiler.assembler import after_sync, before_sync
 from kungfu.errors import InternalError
 from kungfu.policy_definition import Policy
 
@@ -70,5 +70,5 @@ def test_only_the_states_that_the_riders_need_are_read_before_them() -> None:
 
 def test_a_message_of_its_own_is_no_instruction() -> None:
     plan = plan_of(lambda t: control.every(2).call(ignore, ops.all_reduce(t.mean_loss - t.loss, "sum")))
-    with pytest.raises(InternalError, match="sends message 'message_2' of its own, and no bytecode can wait"):
+    with pytest.raises(InternalError, match="sends messages of its own, and one peer's bytecode can't wait"):
         after_sync(plan)

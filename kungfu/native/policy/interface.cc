@@ -1,0 +1,69 @@
+// What Python calls through ctypes to replay a plan without TensorFlow: bytecode, for all peers of a cluster at once.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bytecode.h"
+
+namespace {
+
+struct Cluster {
+  kungfu::Bytecode bytecode;
+  std::vector<kungfu::Word> results;
+};
+
+void read(const kungfu::Word* words, int64_t length, kungfu::Value* value) {
+  length < 0 ? value->become_scalar() : value->become_vector(length);
+  std::copy_n(words, value->size(), value->words.begin());
+}
+
+}  // namespace
+
+extern "C" {
+
+// Null where the text is no bytecode; `wrong` then holds what is wrong, in at most so many bytes.
+Cluster* kungfu_bytecode_open(const char* text, char* wrong, int64_t bytes) {
+  auto cluster = std::make_unique<Cluster>();
+  const std::string found = cluster->bytecode.parse(text);
+  std::strncpy(wrong, found.c_str(), bytes - 1);
+  return found.empty() ? cluster.release() : nullptr;
+}
+
+void kungfu_bytecode_close(Cluster* cluster) { delete cluster; }
+
+// One step of so many peers. Each has a row of `inputs`, which are scalars, and one of `states`, which are moved on in
+// their places; `lengths` are the entries of each state, -1 for a scalar. Gives the results as the first peer has them,
+// one after the other and until the next call, and writes the number of entries of each.
+const kungfu::Word* kungfu_bytecode_run(Cluster* cluster, int64_t peers, const kungfu::Word* inputs,
+                                        const int64_t* lengths, kungfu::Word* states, int64_t* entries) {
+  kungfu::Bytecode& bytecode = cluster->bytecode;
+  bytecode.convene(peers);
+  const kungfu::Word* next = states;
+  for (int64_t peer = 0; peer < peers; ++peer) {
+    for (const int number : bytecode.inputs()) read(inputs++, -1, &bytecode.value(number, peer));
+    for (size_t i = 0; i < bytecode.states().size(); ++i) {
+      kungfu::Value& value = bytecode.value(bytecode.states()[i], peer);
+      read(next, lengths[i], &value);
+      next += value.size();
+    }
+  }
+  bytecode.run();
+  for (int64_t peer = 0; peer < peers; ++peer) {
+    for (const int number : bytecode.kept()) {
+      const kungfu::Value& value = bytecode.value(number, peer);
+      states = std::copy(value.words.begin(), value.words.end(), states);
+    }
+  }
+  cluster->results.clear();
+  for (const int number : bytecode.results()) {
+    const kungfu::Value& value = bytecode.value(number);
+    *entries++ = value.size();
+    cluster->results.insert(cluster->results.end(), value.words.begin(), value.words.end());
+  }
+  return cluster->results.data();
+}
+
+}  // extern "C"
