@@ -17,7 +17,7 @@ from kungfu.compiler.evaluate import Evaluation, conclude, prepare
 from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
 from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
-from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
+from kungfu.signal.operation import VOCABULARY, DType, Operation, SignalType
 
 SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked values
 
@@ -211,7 +211,7 @@ class Assembler:
         return [*singles, *parts]
 
     def averaged(self, value: Register) -> Register:
-        return self.apply(OPERATORS["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
+        return self.apply(VOCABULARY["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
 
     def exchanged(self, message: Register, tag: str) -> Register:
         return self.write("exchange", [message], message.type)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from math import inf, nan
 from typing import Any, Protocol
 
@@ -22,7 +22,7 @@ from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
-from kungfu.signal.operation import OPERATORS, DType, Operation, SignalType
+from kungfu.signal.operation import VOCABULARY, DType, Operation, SignalType
 
 Value = Any  # a tensor, or one array per peer
 Branch = Callable[[], list[Value]]
@@ -205,10 +205,10 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
     floats = [value for one, value in zip(fold.observed, seen, strict=True) if one.type.dtype == "float32"]
     # One NaN in an average would stay in it for ever: an input that is not finite is passed over.
     if floats:
-        usable = reduce(lambda one, other: _apply("and", one, other, backend), map(backend.all_finite, floats))
+        usable = reduce(partial(_apply, backend, "and"), map(backend.all_finite, floats))
         dtypes = [one.type.dtype for one in fold.recurrence.updates]
         new = tuple(
-            backend.apply(OPERATORS["where"], (usable, moved, kept), ("bool", dtype, dtype))
+            _apply(backend, "where", usable, moved, kept, of=dtype)
             for moved, kept, dtype in zip(new, old, dtypes, strict=True)
         )
     evaluation.renewed[fold] = new
@@ -232,11 +232,13 @@ def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], ba
 
 
 def _any(values: Sequence[Value], backend: Backend) -> Value:
-    return reduce(lambda one, other: _apply("or", one, other, backend), values)
+    return reduce(partial(_apply, backend, "or"), values)
 
 
-def _apply(name: str, one: Value, other: Value, backend: Backend) -> Value:
-    return backend.apply(OPERATORS[name], (one, other), ("bool", "bool"))
+def _apply(backend: Backend, name: str, *operands: Value, of: DType = "bool") -> Value:
+    """An operation; a third operand, before the two of the dtype, is the condition of a choice."""
+    dtypes: tuple[DType, ...] = ("bool", of, of)
+    return backend.apply(VOCABULARY[name], operands, dtypes[-len(operands) :])
 
 
 def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
@@ -265,7 +267,7 @@ def _received(collective: Collective, value: Value, *, backend: Backend) -> Valu
         return backend.averaged(value)
     # A truth value of rank 0 travels as 1 or 0, exact in any order of adding; halves are far from rounding.
     if collective.reduction == "carry":
-        return backend.apply(OPERATORS["greater"], (value, backend.constant(0.5, "float32")), ("float32", "float32"))
+        return _apply(backend, "greater", value, backend.constant(0.5, "float32"), of="float32")
     return value
 
 
@@ -281,10 +283,11 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         target, mask = target_of(rule.action), mask_of(rule.action)
         # Off the rule's steps its target and inputs may be blank: they are NaN there, so that nothing false is logged.
         wanted = nothing if target is None else values[target]
-        targets.append(_where(values[rule.fires], wanted, nothing, backend))
-        masks += [] if mask is None else [_apply("and", values[rule.fires], values[mask], backend)]
+        targets.append(_apply(backend, "where", values[rule.fires], wanted, nothing, of="float32"))
+        masks += [] if mask is None else [_apply(backend, "and", values[rule.fires], values[mask])]
         inputs += [
-            _where(values[rule.gate], _as_float(one, evaluation), nothing, backend) for one in rule.inputs.values()
+            _apply(backend, "where", values[rule.gate], _as_float(one, evaluation), nothing, of="float32")
+            for one in rule.inputs.values()
         ]
     watched = [_as_float(one, evaluation) for one in plan.watched_signals.values()]
     seen = [one for rule in plan.rules for one in rule.inputs.values()]
@@ -303,7 +306,3 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         backend.stacked(watched_whole, "int64"),
         backend.rows([] if plan.straggler_fractions is None else [values[plan.straggler_fractions]], "float32"),
     )
-
-
-def _where(condition: Value, then: Value, otherwise: Value, backend: Backend) -> Value:
-    return backend.apply(OPERATORS["where"], (condition, then, otherwise), ("bool", "float32", "float32"))

@@ -253,7 +253,7 @@ def _twin(operation: Operation) -> Callable[..., tf.Tensor]:
     """The TensorFlow function of an operation, by its dotted name."""
     # An operation that TensorFlow lacks has a function beside the vocabulary.
     where, *path = operation.tensorflow.split(".")
-    found: Any = tf if where == "tf" else importlib.import_module("kungfu.ops.tensorflow_kernels")
+    found: Any = tf if where == "tf" else importlib.import_module("kungfu.signal.operation.tensorflow_kernels")
     for part in path:
         found = getattr(found, part)
     return found

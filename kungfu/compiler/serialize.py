@@ -17,9 +17,8 @@ from typing import Any
 
 from kungfu.compiler.plan import Plan
 from kungfu.errors import InternalError, UsageError
-from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import Fold, Signal, topological
-from kungfu.signal.operation import Operation
+from kungfu.signal.operation import VOCABULARY, Operation
 
 # Another one where a class, a field or an operation gets another name.
 PLAN_SCHEMA = 2

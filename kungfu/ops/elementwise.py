@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import get_args
 
 from kungfu.errors import PolicyError
-from kungfu.ops.vocabulary import operate
-from kungfu.signal import DType, Map, Signal, as_signal
+from kungfu.signal import DType, Map, Signal, as_signal, operate
 
 
 def constant(value: bool | int | float) -> Signal:

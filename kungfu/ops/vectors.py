@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from kungfu.ops.vocabulary import operate
-from kungfu.signal import Map, Signal, Source
+from kungfu.signal import Map, Signal, Source, operate
 
 
 def sum(x: Signal) -> Map:

@@ -10,21 +10,21 @@ from kungfu.signal.node import (
     Placeholder,
     Signal,
     Source,
-    apply,
     as_signal,
+    operate,
     topological,
 )
-from kungfu.signal.operation import NEST, OPERATORS, SCALAR, VECTOR, DType, Operation, Shape, SignalType
+from kungfu.signal.operation import NEST, SCALAR, VECTOR, VOCABULARY, DType, Operation, Shape, SignalType
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
 from kungfu.signal.training import TrainingSignals
 
 __all__ = [
     "GATE_SOURCES",
     "NEST",
-    "OPERATORS",
     "SCALAR",
     "SOURCES",
     "VECTOR",
+    "VOCABULARY",
     "Collective",
     "Constant",
     "DType",
@@ -44,12 +44,12 @@ __all__ = [
     "Source",
     "TrainingSignals",
     "Window",
-    "apply",
     "as_signal",
     "every_steps",
     "fold",
     "is_exact",
     "is_gate",
+    "operate",
     "synchronized",
     "topological",
 ]

@@ -20,7 +20,7 @@ import numpy as np
 
 from kungfu.errors import PolicyError
 from kungfu.signal.fold_methods import FOLDS, FoldMethods
-from kungfu.signal.operation import NEST, OPERATORS, Operation, SignalType
+from kungfu.signal.operation import NEST, VOCABULARY, Operation, SignalType
 from kungfu.signal.operators import Operators
 from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement, SourceKind
@@ -117,7 +117,7 @@ class Signal(Operators, FoldMethods):
         return f"<{self.placement} {self.type} signal{called} from {self.origin}>"
 
     def _operate(self, operation: str, *operands: object) -> Signal:
-        return apply(OPERATORS[operation], *operands)
+        return operate(operation, *operands)
 
     def _fold(self, kind: str, **options: Any) -> Fold:
         made: Fold = FOLDS[kind](self, **options)
@@ -267,14 +267,14 @@ def as_signal(value: object) -> Signal:
     raise PolicyError(f"{value!r} is a {type(value).__name__}; a policy computes with signals and Python numbers only")
 
 
-def apply(operation: Operation, *operands: object) -> Map:
-    """The node of an operation on these signals or numbers."""
-    return Map(operation, tuple(as_signal(one) for one in operands))
+def operate(name: str, *operands: object) -> Map:
+    """The node of the operation by this name on these signals or numbers."""
+    return Map(VOCABULARY[name], tuple(as_signal(one) for one in operands))
 
 
 def where(condition: Signal, then: object, otherwise: object) -> Map:
     """One of two signals or numbers, as the condition says: `kungfu.ops.where`."""
-    return apply(OPERATORS["where"], condition, then, otherwise)
+    return operate("where", condition, then, otherwise)
 
 
 def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozenset()) -> tuple[Signal, ...]:

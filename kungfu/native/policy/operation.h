@@ -1,4 +1,5 @@
-// The operations of the bytecode by their names: the third kernel of each of kungfu/ops/vocabulary.py, and a few more.
+// The operations of the bytecode by their names: the second place of each row of
+// kungfu/signal/operation/vocabulary.py, and a few more.
 #ifndef KUNGFU_NATIVE_POLICY_OPERATION_H_
 #define KUNGFU_NATIVE_POLICY_OPERATION_H_
 

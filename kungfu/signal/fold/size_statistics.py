@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Filled, Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
-from kungfu.signal.node import Map, Signal, Source, apply, as_signal, where
-from kungfu.signal.operation import OPERATORS
+from kungfu.signal.node import Signal, Source, as_signal, operate, where
 from kungfu.signal.whole_number import is_whole_number
 
 _NEVER = 1 << 40  # steps
@@ -34,7 +33,7 @@ class SizeStatistics:
     @property
     def standard_error(self) -> Signal:
         """The standard error of the mean, ``sqrt(variance / count)``: float32, NaN with fewer than two samples."""
-        return _op("sqrt", self.variance / self.count)
+        return operate("sqrt", self.variance / self.count)
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def statistics_by_size(
         raise PolicyError(
             f"statistics_by_size(forget_after={forget_after!r}): takes a number of steps of at least 1, or None"
         )
-    finite = _op("is_finite", x)
+    finite = operate("is_finite", x)
     sample = _Sample(where(finite, x * 1.0, 0.0), finite, Source("size"))
     length = largest + 1
     age = Source("step") - 1 - _last_steps(sample, length=length)
@@ -66,7 +65,7 @@ def statistics_by_size(
     means = _means(sample, counts[sample.size], length=length)
     squares = _squares(sample, means[sample.size], counts[sample.size], length=length)
     # The entry of the present size has begun anew by now, if it was old.
-    count = where(is_old & (_op("places", counts) != sample.size), 0, counts)
+    count = where(is_old & (operate("places", counts) != sample.size), 0, counts)
     return SizeStatistics(
         count=count,
         mean=where(count > 0, means, math.nan),
@@ -79,7 +78,7 @@ def _last_steps(sample: _Sample, *, length: int) -> Fold:
     """For each size the step of its last sample, as of the step before."""
 
     def update(steps: Signal, counts: Signal, size: Signal, step: Signal) -> Signal:
-        return where(counts, _op("scatter", steps, size, step), steps)
+        return where(counts, operate("scatter", steps, size, step), steps)
 
     made = fold(update, Filled(length, 0), sample.counts, sample.size, Source("step"))
     return labelled(made.before_step(), label="last step by size")
@@ -95,7 +94,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
         joined = (seen_view >= 0) & (view != seen_view) & (size >= seen_size)
         kept = where(everything, 0, table)
         here = where(joined | old, 0, kept[size]) + where(counts, 1, 0)
-        return _op("scatter", kept, size, here), view, size
+        return operate("scatter", kept, size, here), view, size
 
     start = (Filled(length, 0), -1, 0)
     made = fold(update, start, sample.counts, sample.size, Source("view"), is_old, strike_all)
@@ -108,7 +107,7 @@ def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
     def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
         here = means[size]
         moved = where(n > 1, here + (value - here) / n, value)
-        return _op("scatter", means, size, where(counts, moved, here))
+        return operate("scatter", means, size, where(counts, moved, here))
 
     made = fold(update, Filled(length, 0.0), sample.value, sample.counts, sample.size, number)
     return labelled(made, label="mean by size")
@@ -120,11 +119,7 @@ def _squares(sample: _Sample, mean: Signal, number: Signal, *, length: int) -> F
     def update(squares: Signal, value: Signal, counts: Signal, size: Signal, *present: Signal) -> Signal:
         mean, n = present
         grown = squares[size] + (value - mean) * (value - mean) * n / (n - 1)
-        return _op("scatter", squares, size, where(counts, where(n > 1, grown, 0.0), squares[size]))
+        return operate("scatter", squares, size, where(counts, where(n > 1, grown, 0.0), squares[size]))
 
     made = fold(update, Filled(length, 0.0), sample.value, sample.counts, sample.size, mean, number)
     return labelled(made, label="squares by size")
-
-
-def _op(name: str, *operands: object) -> Map:
-    return apply(OPERATORS[name], *operands)

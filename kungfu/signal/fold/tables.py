@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from kungfu.errors import PolicyError
 from kungfu.signal.fold.fold import Filled, Fold, fold, labelled
 from kungfu.signal.fold_methods import fold_method
-from kungfu.signal.node import Map, OnRescale, Signal, Source, apply, where
-from kungfu.signal.operation import OPERATORS
+from kungfu.signal.node import Map, OnRescale, Signal, Source, operate, where
 
 
 @dataclass(frozen=True)
@@ -20,19 +19,19 @@ class Window:
 
     def mean(self) -> Map:
         """The mean of the values seen: float32, NaN before the first."""
-        return apply(OPERATORS["mean_present"], self.values)
+        return operate("mean_present", self.values)
 
     def median(self) -> Map:
         """The median of the values seen, the mean of the middle two for an even number: float32, NaN before."""
-        return apply(OPERATORS["median_present"], self.values)
+        return operate("median_present", self.values)
 
     def min(self) -> Map:
         """The smallest value seen: float32, NaN before the first."""
-        return apply(OPERATORS["min_present"], self.values)
+        return operate("min_present", self.values)
 
     def max(self) -> Map:
         """The largest value seen: float32, NaN before the first."""
-        return apply(OPERATORS["max_present"], self.values)
+        return operate("max_present", self.values)
 
     def sampled(self, every: int) -> Window:
         """This window, over the values of every so many steps."""
@@ -44,7 +43,7 @@ def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
     """See `FoldMethods.window`."""
 
     def update(values: Signal, value: Signal) -> Signal:
-        return apply(OPERATORS["push"], values, value * 1.0)
+        return operate("push", values, value * 1.0)
 
     made = fold(update, Filled(length, math.nan), x, on_rescale=on_rescale)
     return Window(labelled(made, label=f"window of {length}"))
@@ -60,7 +59,7 @@ def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
         entry = table[size]
         smoothed = entry + decay * (value - entry)
         seen = entry == entry  # NaN is not equal to itself
-        return apply(OPERATORS["scatter"], table, size, where(seen, smoothed, value))
+        return operate("scatter", table, size, where(seen, smoothed, value))
 
     table = Filled(largest + 1, math.nan) if isinstance(largest, int) else Filled(largest, math.nan)
     return labelled(fold(update, table, x, Source("size")), label="table by size")

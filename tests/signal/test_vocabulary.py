@@ -14,9 +14,8 @@ from kungfu.compiler.fused.program import run_bytecode
 from kungfu.compiler.lower import TensorFlowBackend
 from kungfu.compiler.replay import NumpyBackend
 from kungfu.errors import PolicyError
-from kungfu.ops.vocabulary import VOCABULARY
 from kungfu.signal import NEST, VECTOR, Operation, SignalType
-from kungfu.signal.operation import DType
+from kungfu.signal.operation import VOCABULARY, DType
 
 FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, -2.5, 3.25, 1e-30, 1e30, np.inf, -np.inf, np.nan]
 INTS = [0, 1, -1, 2, 3, -7, 50, 2**40]

@@ -83,7 +83,7 @@ def _vector_or_nan(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 def mean_present(x: tf.Tensor) -> tf.Tensor:
     """The mean of the entries that are not NaN; NaN where there is none."""
     absent = tf.math.is_nan(x)
-    return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(count(~absent), x.dtype)
+    return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(tf.math.count_nonzero(~absent), x.dtype)
 
 
 def min_present(x: tf.Tensor) -> tf.Tensor:
@@ -99,7 +99,7 @@ def max_present(x: tf.Tensor) -> tf.Tensor:
 def median_present(x: tf.Tensor) -> tf.Tensor:
     """The median of the entries that are not NaN; NaN where there is none."""
     ordered = tf.sort(_filled(x, float("inf")))
-    last = tf.maximum(count(~tf.math.is_nan(x)) - 1, 0)
+    last = tf.maximum(tf.math.count_nonzero(~tf.math.is_nan(x)) - 1, 0)
     return _of_any((ordered[last // 2] + ordered[(last + 1) // 2]) / 2, x)
 
 
@@ -109,11 +109,6 @@ def _filled(x: tf.Tensor, value: float) -> tf.Tensor:
 
 def _of_any(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     return tf.where(tf.reduce_all(tf.math.is_nan(x)), tf.constant(float("nan"), x.dtype), result)
-
-
-def count(x: tf.Tensor) -> tf.Tensor:
-    """How many entries are true, as int64."""
-    return tf.math.count_nonzero(x)
 
 
 def argmin(x: tf.Tensor) -> tf.Tensor:
@@ -150,11 +145,6 @@ def push(vector: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 def fill(value: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
     """A vector that holds one value `size` times."""
     return tf.fill([size], value)
-
-
-def ranks(size: tf.Tensor) -> tf.Tensor:
-    """0 to size - 1."""
-    return tf.range(size)
 
 
 def places(vector: tf.Tensor) -> tf.Tensor:
