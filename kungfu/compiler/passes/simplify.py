@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Recurrence, Signal, Source, topological
 
 
@@ -30,7 +32,7 @@ def simplify(roots: Iterable[Signal]) -> Mapping[Signal, Signal]:
     known: dict[Hashable, Signal] = {}
     for node in topological(roots):
         # The first node with a key stands for all later ones; inputs come first, so theirs are known.
-        rebuilt = _folded(_without_true(_rebuilt(node, shared=shared)))
+        rebuilt = _folded(_without_neutral(_rebuilt(node, shared=shared)))
         shared[node] = known.setdefault(_key(rebuilt), rebuilt)
     return shared
 
@@ -48,12 +50,43 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
     return node
 
 
-def _without_true(node: Signal) -> Signal:
-    """``True & x`` is ``x``: what a trigger without a condition leaves behind."""
-    if isinstance(node, Map) and node.operation.name == "and":
-        rest = [one for one in node.operands if not (isinstance(one, Constant) and one.value is True)]
-        return rest[0] if len(rest) == 1 and rest[0].type == node.type else node
-    return node
+def _without_neutral(node: Signal) -> Signal:
+    """The operand that a map is equal to, for its constant changes nothing, as in ``True & x``, ``x - 0``, ``x * 1``.
+
+    A trigger without a condition leaves such a map behind. Others stay: ``x + 0.0`` makes 0.0 of -0.0, and ``x * 1.0``
+    a float of a whole number.
+    """
+    if not isinstance(node, Map):
+        return node
+    name, operands = node.operation.name, node.operands
+    constants = [one.value if isinstance(one, Constant) else None for one in operands]
+    stays = node
+    if name == "not" and isinstance(operands[0], Map) and operands[0].operation.name == "not":
+        stays = operands[0].operands[0]
+    elif name == "where" and (operands[1] is operands[2] or constants[0] is not None):
+        stays = operands[2 if constants[0] is False else 1]
+    elif name in _ABSORBING and _ABSORBING[name] in constants:
+        stays = operands[constants.index(_ABSORBING[name])]
+    elif name in _NEUTRAL and _is(constants[1], _NEUTRAL[name], node):
+        stays = operands[0]
+    elif name in _COMMUTATIVE and _is(constants[0], _NEUTRAL[name], node):
+        stays = operands[1]
+    return stays if stays.type == node.type and stays.placement == node.placement else node
+
+
+# A constant that leaves the other operand as it is, to the last bit, where it stands second, and where it stands first.
+_NEUTRAL = {"add": -0.0, "subtract": 0.0, "multiply": 1, "divide": 1, "floor_divide": 1, "and": True, "or": False}
+_COMMUTATIVE = {"add", "multiply", "and", "or"}
+# A constant that is the result, whatever the other operand is.
+_ABSORBING = {"and": False, "or": True}
+
+
+def _is(constant: bool | int | float | None, number: float, node: Signal) -> bool:
+    """True if a constant is this number in the dtype that the map computes in; 0.0 is not -0.0."""
+    if constant is None:
+        return False
+    given, wanted = (np.asarray(one, node.type.dtype).item() for one in (constant, number))
+    return repr(given) == repr(wanted)
 
 
 def _folded(node: Signal) -> Signal:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+import pytest
+
 from kungfu import ops
 from kungfu.compiler.passes import simplify
 from kungfu.monitor import gradient_noise_scale
@@ -93,11 +96,62 @@ def test_an_undefined_constant_is_nan_without_a_warning() -> None:
     assert math.isnan(folded.value)
 
 
-def test_true_and_something_is_that_something() -> None:
-    flag = training.mean_loss > 0
-    both = Constant(True) & flag & True
-    shared = simplify((both, flag))
-    assert shared[both] is shared[flag]
+LOSS, STEP, HIGH = training.mean_loss, training.step, training.mean_loss > 1
+
+
+@pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        (Constant(True) & HIGH & True, HIGH),
+        (Constant(False) | HIGH | False, HIGH),
+        (HIGH & False, Constant(False)),
+        (Constant(True) | HIGH, Constant(True)),
+        (~~HIGH, HIGH),
+        (ops.where(True, LOSS, STEP * 0.5), LOSS),
+        (ops.where(False, STEP, LOSS), LOSS),
+        (ops.where(HIGH, LOSS, LOSS), LOSS),
+        (LOSS - 0, LOSS),
+        (LOSS - 0.0, LOSS),
+        (LOSS + -0.0, LOSS),
+        (LOSS * 1 / 1.0, LOSS),
+        (1 * LOSS, LOSS),
+        (0 + STEP - 0, STEP),
+        (STEP * 1 // 1, STEP),
+    ],
+    ids=str,
+)
+def test_what_a_constant_does_not_change_goes_without_it(made: Signal, left: Signal) -> None:
+    assert same(made, left)
+
+
+@pytest.mark.parametrize(
+    ("made", "left"),
+    [
+        (LOSS + 0, LOSS),  # -0.0 + 0.0 is 0.0
+        (LOSS - -0.0, LOSS),
+        (LOSS * 0, Constant(0.0)),  # NaN for what is not finite
+        (0 - LOSS, LOSS),
+        (1 / LOSS, LOSS),
+        (STEP * 1.0, STEP),  # another type
+        (STEP - 0.0, STEP),
+        (STEP / 1, STEP),
+        (ops.where(True, STEP, LOSS), STEP),
+        (training.samples > 0, (training.samples > 0) & HIGH),
+        ((training.samples > 0) & False, Constant(False)),  # another placement
+        (ops.all_gather(training.loss) * 1, ops.all_gather(training.loss) * 1.5),
+    ],
+    ids=str,
+)
+def test_what_may_be_another_number_type_or_placement_stays(made: Signal, left: Signal) -> None:
+    assert not same(made, left)
+
+
+def test_a_constant_that_goes_would_not_have_changed_a_bit() -> None:
+    numbers = np.array([0.0, -0.0, 1.5, -1e-30, math.inf, -math.inf, math.nan], np.float32)
+    for made in (LOSS - 0, LOSS + -0.0, LOSS * 1, 1 * LOSS, LOSS / 1):
+        operands = [one.value if isinstance(one, Constant) else numbers for one in made.operands]  # type: ignore[attr-defined]
+        found = made.operation.evaluate(operands, tuple(one.type for one in made.operands))  # type: ignore[attr-defined]
+        assert found.tobytes() == numbers.tobytes()
 
 
 def test_one_carried_truth_value_serves_all_who_ask_for_it() -> None:
