@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 
 import numpy as np
@@ -16,12 +15,10 @@ import numpy as np
 from kungfu.compiler.evaluate import Evaluation, conclude, prepare
 from kungfu.compiler.plan import MessageLayout, Plan
 from kungfu.errors import InternalError
-from kungfu.signal import NEST, SCALAR, SOURCES, VECTOR, Fold, Source
-from kungfu.signal.operation import VOCABULARY, DType, Operation, SignalType
+from kungfu.signal import NEST, SOURCES, VECTOR, Fold, Source
+from kungfu.signal.operation import DType, Operation, SignalType
 
 SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked values
-
-_NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": float("nan")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,17 +162,6 @@ class Assembler:
         result = operation.typing(tuple(one.type for one in given)).result
         return self.write(f"{operation.name}.{given[0].type.dtype}", given, result)
 
-    def all_finite(self, value: Register) -> Register:
-        each = self.write("is_finite.float32", [value], SignalType("bool", value.type.shape))
-        return each if value.type.shape == SCALAR else self.write("all", [each], SignalType("bool"))
-
-    def blank(self, type: SignalType) -> Register:
-        nothing = self.constant(_NOTHING[type.dtype], type.dtype)
-        if type.shape == SCALAR:
-            return nothing
-        (length,) = type.shape
-        return self.write("fill", [nothing, self.size if length == "size" else self.whole(int(length))], type)
-
     def branch(
         self, on: Register, then: Callable[[], list[Register]], otherwise: Callable[[], list[Register]]
     ) -> list[Register]:
@@ -191,47 +177,29 @@ class Assembler:
         self.code[middle] = f"skip {len(self.code) - middle - 1}"
         return results
 
-    def scattered(self, value: Register) -> Register:
-        zeros = self.write("fill", [self.constant(0.0, "float32"), self.size], SignalType("float32", VECTOR))
-        rank = self.input("rank", SOURCES["rank"].type)
-        return self.write("scatter", [zeros, rank, value], zeros.type)
-
     def packed(self, scalars: Sequence[Register], vectors: Sequence[Register]) -> Register:
         return self.write("join", [*scalars, *vectors], SignalType("float32", VECTOR))
 
     def unpacked(self, message: Register, layout: MessageLayout) -> list[Register]:
         number = SignalType("float32")
         singles = [
-            self.write("take.float32", [message, self.whole(place)], number) for place in range(len(layout.scalars))
+            self.write("take.float32", [message, self.constant(place, "int64")], number)
+            for place in range(len(layout.scalars))
         ]
-        at, parts = self.whole(len(layout.scalars)), []
+        at, parts = self.constant(len(layout.scalars), "int64"), []
         for _ in layout.vectors:
-            parts.append(self.write("part", [message, at, self.size], message.type))
-            at = self.write("add.int64", [at, self.size], at.type)
+            size = self.input("size", SOURCES["size"].type)
+            parts.append(self.write("part", [message, at, size], message.type))
+            at = self.write("add.int64", [at, size], at.type)
         return [*singles, *parts]
-
-    def averaged(self, value: Register) -> Register:
-        return self.apply(VOCABULARY["divide"], [value, self.cast(self.size, "float32")], ["float32", "float32"])
 
     def exchanged(self, message: Register, tag: str) -> Register:
         return self.write("exchange", [message], message.type)
 
-    def stacked(self, values: Sequence[Register], dtype: DType) -> Register:
-        return self.write("join", values, SignalType(dtype, VECTOR))
-
-    def rows(self, vectors: Sequence[Register], dtype: DType) -> Register:
-        return self.write("join", vectors, SignalType(dtype, VECTOR))
+    def stacked(self, values: Sequence[Register], of: SignalType) -> Register:
+        return self.write("join", values, SignalType(of.dtype, VECTOR))
 
     # ---- what that is made of ------------------------------------------------------------------------------------
-
-    @cached_property
-    def size(self) -> Register:
-        """Peers in the view."""
-        return self.input("size", SOURCES["size"].type)
-
-    def whole(self, value: int) -> Register:
-        """A whole number."""
-        return self.constant(value, "int64")
 
     def _reserve(self) -> int:
         """The place of an instruction that is known later."""

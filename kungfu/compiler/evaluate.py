@@ -22,10 +22,12 @@ from kungfu.compiler.plan import MessageLayout, Outcome, Plan, Segment, is_whole
 from kungfu.control.action import mask_of, target_of
 from kungfu.errors import InternalError
 from kungfu.signal import Collective, Constant, Fold, Map, Placeholder, Signal, Source, topological
-from kungfu.signal.operation import VOCABULARY, DType, Operation, SignalType
+from kungfu.signal.operation import SCALAR, VECTOR, VOCABULARY, DType, Operation, SignalType
 
 Value = Any  # a tensor, or one array per peer
 Branch = Callable[[], list[Value]]
+_SIZE, _RANK = Source("size"), Source("rank")
+_NOTHING: Mapping[DType, bool | int | float] = {"bool": False, "int64": 0, "float32": nan}
 
 
 class Backend(Protocol):
@@ -41,25 +43,15 @@ class Backend(Protocol):
 
     def cast(self, value: Value, dtype: DType) -> Value: ...
 
-    def all_finite(self, value: Value) -> Value: ...
-
-    def blank(self, type: SignalType) -> Value: ...
-
     def branch(self, on: Value, then: Branch, otherwise: Branch) -> list[Value]: ...
-
-    def scattered(self, value: Value) -> Value: ...
 
     def packed(self, scalars: Sequence[Value], vectors: Sequence[Value]) -> Value: ...
 
     def unpacked(self, message: Value, layout: MessageLayout) -> list[Value]: ...
 
-    def averaged(self, value: Value) -> Value: ...
-
     def exchanged(self, message: Value, tag: str) -> Value: ...
 
-    def stacked(self, values: Sequence[Value], dtype: DType) -> Value: ...
-
-    def rows(self, vectors: Sequence[Value], dtype: DType) -> Value: ...
+    def stacked(self, values: Sequence[Value], of: SignalType) -> Value: ...
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,7 @@ def _run_gated(segment: Segment, evaluation: Evaluation, *, tag: str) -> None:
         # Off: folds keep their states, and the rest has no value that anything reads.
         states = [state for fold in segment.folds for state in evaluation.states[fold]]
         at_rest = (
-            _held(one, evaluation) if isinstance(one, Fold) else backend.blank(one.type) for one in segment.outputs
+            _held(one, evaluation) if isinstance(one, Fold) else _blank(one.type, backend) for one in segment.outputs
         )
         return [*at_rest, *states]
 
@@ -202,10 +194,14 @@ def _folded(fold: Fold, evaluation: Evaluation) -> Value:
     seen = tuple(evaluation.values[one] for one in fold.observed)
     old = evaluation.states[fold]
     new = tuple(_inside(one, state=old, seen=seen, backend=backend) for one in fold.recurrence.updates)
-    floats = [value for one, value in zip(fold.observed, seen, strict=True) if one.type.dtype == "float32"]
+    finite = [
+        _all_finite(value, one.type, backend)
+        for one, value in zip(fold.observed, seen, strict=True)
+        if one.type.dtype == "float32"
+    ]
     # One NaN in an average would stay in it for ever: an input that is not finite is passed over.
-    if floats:
-        usable = reduce(partial(_apply, backend, "and"), map(backend.all_finite, floats))
+    if finite:
+        usable = reduce(partial(_apply, backend, "and"), finite)
         dtypes = [one.type.dtype for one in fold.recurrence.updates]
         new = tuple(
             _apply(backend, "where", usable, moved, kept, of=dtype)
@@ -231,6 +227,30 @@ def _inside(result: Signal, *, state: Sequence[Value], seen: Sequence[Value], ba
     return values[result]
 
 
+def _all_finite(value: Value, type: SignalType, backend: Backend) -> Value:
+    each = _apply(backend, "is_finite", value, of="float32")
+    return each if type.shape == SCALAR else _apply(backend, "all", each)
+
+
+def _blank(type: SignalType, backend: Backend) -> Value:
+    """A value that nothing reads: both sides of a branch have to give one of the same type and shape."""
+    nothing = backend.constant(_NOTHING[type.dtype], type.dtype)
+    return _filled(nothing, type, backend) if type.shape else nothing
+
+
+def _filled(value: Value, type: SignalType, backend: Backend) -> Value:
+    (length,) = type.shape
+    entries = backend.source(_SIZE) if length == "size" else backend.constant(int(length), "int64")
+    return backend.apply(VOCABULARY["fill"], (value, entries), (type.dtype, "int64"))
+
+
+def _scattered(value: Value, backend: Backend) -> Value:
+    """A peer's share of a gather: zeros with its own entry, since NaN times the 0 of a one-hot would spoil the sum."""
+    zeros = _filled(backend.constant(0.0, "float32"), SignalType("float32", VECTOR), backend)
+    operands = (zeros, backend.source(_RANK), value)
+    return backend.apply(VOCABULARY["scatter"], operands, ("float32", "int64", "float32"))
+
+
 def _any(values: Sequence[Value], backend: Backend) -> Value:
     return reduce(partial(_apply, backend, "or"), values)
 
@@ -247,7 +267,7 @@ def _packed(layout: MessageLayout, evaluation: Evaluation) -> Value:
     scalars = [_as_float(one.operand, evaluation) for one in layout.scalars]
     # A gather is a sum of vectors in which each peer has filled its own entry.
     vectors = [
-        backend.scattered(_as_float(one.operand, evaluation))
+        _scattered(_as_float(one.operand, evaluation), backend)
         if one.reduction == "gather"
         else _as_float(one.operand, evaluation)
         for one in layout.vectors
@@ -264,7 +284,8 @@ def _unpack(layout: MessageLayout, summed: Value, evaluation: Evaluation) -> Non
 def _received(collective: Collective, value: Value, *, backend: Backend) -> Value:
     """The result of a collective, from the sum over the peers."""
     if collective.reduction == "mean":
-        return backend.averaged(value)
+        peers = backend.cast(backend.source(_SIZE), "float32")
+        return _apply(backend, "divide", value, peers, of="float32")
     # A truth value of rank 0 travels as 1 or 0, exact in any order of adding; halves are far from rounding.
     if collective.reduction == "carry":
         return _apply(backend, "greater", value, backend.constant(0.5, "float32"), of="float32")
@@ -296,13 +317,14 @@ def _outcome(plan: Plan, evaluation: Evaluation) -> Outcome:
         [values[one] for one in signals if is_whole(one)] for signals in (seen, plan.watched_signals.values())
     )
     fired = [values[rule.fires] for rule in plan.rules]
+    fractions = [] if plan.straggler_fractions is None else [values[plan.straggler_fractions]]
     return Outcome(
-        backend.stacked(fired, "bool"),
-        backend.stacked(targets, "float32"),
-        backend.rows(masks, "bool"),
-        backend.stacked(inputs, "float32"),
-        backend.stacked(watched, "float32"),
-        backend.stacked(inputs_whole, "int64"),
-        backend.stacked(watched_whole, "int64"),
-        backend.rows([] if plan.straggler_fractions is None else [values[plan.straggler_fractions]], "float32"),
+        backend.stacked(fired, SignalType("bool")),
+        backend.stacked(targets, SignalType("float32")),
+        backend.stacked(masks, SignalType("bool", VECTOR)),
+        backend.stacked(inputs, SignalType("float32")),
+        backend.stacked(watched, SignalType("float32")),
+        backend.stacked(inputs_whole, SignalType("int64")),
+        backend.stacked(watched_whole, SignalType("int64")),
+        backend.stacked(fractions, SignalType("float32", VECTOR)),
     )

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +23,6 @@ from kungfu.signal.operation import NEST, DType, Operation, SignalType
 from kungfu.signal.sources import Placement
 
 AllReduce = Callable[[list[tf.Tensor], str], Sequence[tf.Tensor]]
-_NOTHING = {"bool": False, "int64": 0, "float32": nan}
 _DTYPES = {"bool": tf.bool, "int64": tf.int64, "float32": tf.float32}
 
 
@@ -207,46 +205,24 @@ class TensorFlowBackend:
         ]
         return _twin(operation)(*given)
 
-    def all_finite(self, value: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_all(tf.math.is_finite(value))
-
-    def blank(self, type: SignalType) -> tf.Tensor:
-        # Both branches of a conditional have to give tensors of one type and shape.
-        shape = [self.size if one == "size" else one for one in type.shape]
-        return tf.fill(shape, tf.constant(_NOTHING[type.dtype], _DTYPES[type.dtype]))
-
     def branch(self, on: tf.Tensor, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]) -> list[Any]:
         return list(tf.cond(on, then, otherwise))
 
-    def scattered(self, value: tf.Tensor) -> tf.Tensor:
-        # Written into zeros and not multiplied by a one-hot: NaN * 0 is NaN, and would spoil every entry.
-        return tf.scatter_nd([[self.cast(self.sources["rank"], "int64")]], [value], [self.size])
-
     def packed(self, scalars: Sequence[tf.Tensor], vectors: Sequence[tf.Tensor]) -> tf.Tensor:
-        return tf.concat([self.stacked(scalars, "float32"), *vectors], axis=0)
+        return tf.concat([self.stacked(scalars, SignalType("float32")), *vectors], axis=0)
 
     def unpacked(self, message: tf.Tensor, layout: MessageLayout) -> list[tf.Tensor]:
         # The scalars come first, then `size` entries for each vector.
-        first = len(layout.scalars)
-        starts = [first + index * self.size for index in range(len(layout.vectors))]
-        return [message[i] for i in range(first)] + [message[at : at + self.size] for at in starts]
-
-    def averaged(self, value: tf.Tensor) -> tf.Tensor:
-        return value / self.cast(self.size, "float32")
+        first, size = len(layout.scalars), self.cast(self.sources["size"], "int64")
+        starts = [first + index * size for index in range(len(layout.vectors))]
+        return [message[i] for i in range(first)] + [message[at : at + size] for at in starts]
 
     def exchanged(self, message: tf.Tensor, tag: str) -> tf.Tensor:
         return self.all_reduce([message], tag)[0]
 
-    def stacked(self, values: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
-        return tf.stack(values) if values else tf.zeros([0], _DTYPES[dtype])
-
-    def rows(self, vectors: Sequence[tf.Tensor], dtype: DType) -> tf.Tensor:
-        return tf.stack(vectors) if vectors else tf.zeros([0, self.size], _DTYPES[dtype])
-
-    @property
-    def size(self) -> tf.Tensor:
-        """Peers in the view, as int64."""
-        return self.cast(self.sources["size"], "int64")
+    def stacked(self, values: Sequence[tf.Tensor], of: SignalType) -> tf.Tensor:
+        shape = [self.cast(self.sources["size"], "int64") for _ in of.shape]
+        return tf.stack(values) if values else tf.zeros([0, *shape], _DTYPES[of.dtype])
 
 
 def _twin(operation: Operation) -> Callable[..., tf.Tensor]:

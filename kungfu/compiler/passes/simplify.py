@@ -60,7 +60,7 @@ def _without_neutral(node: Signal) -> Signal:
         return node
     name, operands = node.operation.name, node.operands
     constants = [one.value if isinstance(one, Constant) else None for one in operands]
-    stays = node
+    stays: Signal = node
     if name == "not" and isinstance(operands[0], Map) and operands[0].operation.name == "not":
         stays = operands[0].operands[0]
     elif name == "where" and (operands[1] is operands[2] or constants[0] is not None):

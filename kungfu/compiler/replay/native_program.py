@@ -51,8 +51,7 @@ class NativeProgram:
             states: The words of the folds' states, a row for each peer; they move on in their places.
             size: Peers.
         """
-        # A message has a place for each peer, whether the plan itself reads its rank or not.
-        inputs = self._loaded({"rank": tuple(range(size)), "size": (size,) * size, **sources}, size)
+        inputs = self._loaded(sources, size)
         addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
         found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
         given = np.frombuffer(ctypes.string_at(found, int(self._entries.sum()) * _WORD_BYTES), np.int64)

@@ -51,19 +51,10 @@ class NumpyBackend:
         given = zip(*operands, strict=True)
         return tuple(operation.numpy(*map(_operand, one, dtypes)) for one in given)
 
-    def all_finite(self, value: PerPeer) -> PerPeer:
-        return tuple(np.all(np.isfinite(one)) for one in value)
-
-    def blank(self, type: SignalType) -> PerPeer:
-        return (np.full(type.extents(self.size), np.nan if type.dtype == "float32" else 0, type.dtype),) * self.size
-
     def branch(
         self, on: PerPeer, then: Callable[[], list[PerPeer]], otherwise: Callable[[], list[PerPeer]]
     ) -> list[PerPeer]:
         return then() if on[0] else otherwise()
-
-    def scattered(self, value: PerPeer) -> PerPeer:
-        return tuple(_entry(one, rank=rank, size=self.size) for rank, one in enumerate(value))
 
     def packed(self, scalars: Sequence[PerPeer], vectors: Sequence[PerPeer]) -> PerPeer:
         return tuple(
@@ -77,27 +68,15 @@ class NumpyBackend:
         singles = [tuple(one[i] for one in message) for i in range(first)]
         return singles + [tuple(one[at : at + self.size] for one in message) for at in starts]
 
-    def averaged(self, value: PerPeer) -> PerPeer:
-        return tuple(one / np.float32(self.size) for one in value)
-
     def exchanged(self, message: PerPeer, tag: str) -> PerPeer:
         return (reduce(np.add, message),) * self.size
 
-    def stacked(self, values: Sequence[PerPeer], dtype: DType) -> Any:
+    def stacked(self, values: Sequence[PerPeer], of: SignalType) -> Any:
         """The values as rank 0 has them."""
-        return np.asarray([one[0] for one in values], dtype)
-
-    def rows(self, vectors: Sequence[PerPeer], dtype: DType) -> Any:
-        return np.stack([one[0] for one in vectors]) if vectors else np.zeros((0, self.size), dtype)
+        return np.asarray([one[0] for one in values], of.dtype).reshape(-1, *of.extents(self.size))
 
 
 def _operand(value: Any, dtype: DType) -> Any:
     if isinstance(value, Absent):
         raise UsageError(value.message)
     return value if isinstance(value, list) else np.asarray(value).astype(dtype)
-
-
-def _entry(value: Any, *, rank: int, size: int) -> Any:
-    vector = np.zeros(size, np.float32)
-    vector[rank] = value
-    return vector

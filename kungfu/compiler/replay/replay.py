@@ -18,7 +18,7 @@ from kungfu.compiler.plan import Outcome, Plan
 from kungfu.compiler.replay.native_program import NativeProgram
 from kungfu.compiler.replay.numpy_backend import Absent, NumpyBackend, PerPeer
 from kungfu.errors import UsageError
-from kungfu.signal import Fold
+from kungfu.signal import SOURCES, Fold
 from kungfu.signal.sources import SourceKind
 
 BackendFactory = Callable[[Mapping[str, PerPeer], int], Backend]
@@ -48,7 +48,9 @@ class Replay:
         self.plan = plan
         self.size, self.view = size, 1
         # Asked for in every step, and each a walk over the plan.
-        self._folds, self._names, self._kinds = plan.folds, sorted(plan.sources), plan.source_kinds
+        self._folds = plan.folds
+        # A message has a place for each peer, whether the plan itself reads its rank or not.
+        self._kinds = {"rank": SOURCES["rank"], "size": SOURCES["size"], **plan.source_kinds}
         self._reductions = plan.gradient_reductions
         # The states are held as tuples with each peer's value, as the native program's words, or as both.
         self._states: States | None = {fold: _starts(fold, peers=size) for fold in self._folds}
@@ -79,7 +81,7 @@ class Replay:
         """
         if len(local) != self.size:
             raise UsageError(f"a cluster of {self.size} peers got local sources of {len(local)}; call rescale first")
-        sources = {name: self._source(name, local, agreed) for name in self._names}
+        sources = {name: self._source(name, local, agreed) for name in self._kinds}
         given = {name: one for name in self._reductions if (one := self._reduction(name, local, agreed))}
         if self._program is None:
             return self._evaluated(self._backend({**sources, **given}, self.size))
