@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kungfu.signal.node import Signal
+
+    Unary = Callable[["Operators"], Signal]
+    Binary = Callable[["Operators", object], Signal]
+
+
+def _unary(operation: str) -> Unary:
+    return lambda self: self._operate(operation, self)
+
+
+def _binary(operation: str) -> Binary:
+    return lambda self, other: self._operate(operation, self, other)
+
+
+def _reflected(operation: str) -> Binary:
+    """With the signal as second operand: the first one is a number, which does not know of signals."""
+    return lambda self, other: self._operate(operation, other, self)
 
 
 class Operators(abc.ABC):
@@ -18,82 +35,30 @@ class Operators(abc.ABC):
     def _operate(self, operation: str, *operands: object) -> Signal:
         """The map of this operation, by its name."""
 
-    def __add__(self, other: object) -> Signal:
-        return self._operate("add", self, other)
-
-    def __radd__(self, other: object) -> Signal:
-        return self._operate("add", other, self)
-
-    def __sub__(self, other: object) -> Signal:
-        return self._operate("subtract", self, other)
-
-    def __rsub__(self, other: object) -> Signal:
-        return self._operate("subtract", other, self)
-
-    def __mul__(self, other: object) -> Signal:
-        return self._operate("multiply", self, other)
-
-    def __rmul__(self, other: object) -> Signal:
-        return self._operate("multiply", other, self)
-
-    def __truediv__(self, other: object) -> Signal:
-        return self._operate("divide", self, other)
-
-    def __rtruediv__(self, other: object) -> Signal:
-        return self._operate("divide", other, self)
-
-    def __floordiv__(self, other: object) -> Signal:
-        return self._operate("floor_divide", self, other)
-
-    def __rfloordiv__(self, other: object) -> Signal:
-        return self._operate("floor_divide", other, self)
-
-    def __mod__(self, other: object) -> Signal:
-        return self._operate("modulo", self, other)
-
-    def __rmod__(self, other: object) -> Signal:
-        return self._operate("modulo", other, self)
-
-    def __neg__(self) -> Signal:
-        return self._operate("negative", self)
-
-    def __abs__(self) -> Signal:
-        return self._operate("abs", self)
-
-    def __lt__(self, other: object) -> Signal:
-        return self._operate("less", self, other)
-
-    def __le__(self, other: object) -> Signal:
-        return self._operate("less_equal", self, other)
-
-    def __gt__(self, other: object) -> Signal:
-        return self._operate("greater", self, other)
-
-    def __ge__(self, other: object) -> Signal:
-        return self._operate("greater_equal", self, other)
-
-    def __eq__(self, other: object) -> Signal:  # type: ignore[override]  # a comparison of signals is a signal
-        return self._operate("equal", self, other)
-
-    def __ne__(self, other: object) -> Signal:  # type: ignore[override]  # a comparison of signals is a signal
-        return self._operate("not_equal", self, other)
-
-    def __and__(self, other: object) -> Signal:
-        return self._operate("and", self, other)
-
-    def __rand__(self, other: object) -> Signal:
-        return self._operate("and", other, self)
-
-    def __or__(self, other: object) -> Signal:
-        return self._operate("or", self, other)
-
-    def __ror__(self, other: object) -> Signal:
-        return self._operate("or", other, self)
-
-    def __getitem__(self, index: object) -> Signal:
-        return self._operate("take", self, index)
-
-    def __invert__(self) -> Signal:
-        return self._operate("not", self)
-
+    __add__ = _binary("add")
+    __radd__ = _reflected("add")
+    __sub__ = _binary("subtract")
+    __rsub__ = _reflected("subtract")
+    __mul__ = _binary("multiply")
+    __rmul__ = _reflected("multiply")
+    __truediv__ = _binary("divide")
+    __rtruediv__ = _reflected("divide")
+    __floordiv__ = _binary("floor_divide")
+    __rfloordiv__ = _reflected("floor_divide")
+    __mod__ = _binary("modulo")
+    __rmod__ = _reflected("modulo")
+    __and__ = _binary("and")
+    __rand__ = _reflected("and")
+    __or__ = _binary("or")
+    __ror__ = _reflected("or")
+    __lt__ = _binary("less")
+    __le__ = _binary("less_equal")
+    __gt__ = _binary("greater")
+    __ge__ = _binary("greater_equal")
+    __getitem__ = _binary("take")
+    __neg__ = _unary("negative")
+    __abs__ = _unary("abs")
+    __invert__ = _unary("not")
+    __eq__ = _binary("equal")  # type: ignore[assignment]  # a comparison of signals is a signal
+    __ne__ = _binary("not_equal")  # type: ignore[assignment]  # a comparison of signals is a signal
     __hash__ = object.__hash__  # a node is itself; equal nodes are shared by the compiler
