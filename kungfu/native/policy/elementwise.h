@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <utility>
@@ -97,38 +98,11 @@ inline int64_t modulo(int64_t a, int64_t b) { return b == 0 ? 0 : subtract(a, mu
 
 // ---- order and logic -----------------------------------------------------------------------------------------------
 
-template <typename T>
-bool less(T a, T b) {
-  return a < b;
+template <typename Function, typename T>
+bool holds(T a, T b) {
+  return Function()(a, b);
 }
 
-template <typename T>
-bool less_equal(T a, T b) {
-  return a <= b;
-}
-
-template <typename T>
-bool greater(T a, T b) {
-  return a > b;
-}
-
-template <typename T>
-bool greater_equal(T a, T b) {
-  return a >= b;
-}
-
-template <typename T>
-bool equal(T a, T b) {
-  return a == b;
-}
-
-template <typename T>
-bool not_equal(T a, T b) {
-  return a != b;
-}
-
-inline bool both(bool a, bool b) { return a && b; }
-inline bool either(bool a, bool b) { return a || b; }
 inline bool opposite(bool a) { return !a; }
 
 // ---- casts ---------------------------------------------------------------------------------------------------------

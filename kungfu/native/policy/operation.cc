@@ -1,12 +1,215 @@
 #include "operation.h"
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
+#include <numeric>
 
 #include "elementwise.h"
-#include "vectors.h"
 
 namespace kungfu {
 namespace {
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+Word missing_number() {
+  Word nothing;
+  nothing.number = kNaN;
+  return nothing;
+}
+
+size_t entries_asked(const Value& number) { return std::max<int64_t>(number.at<int64_t>(0), 0); }
+
+// Counted from the end where negative; may lie outside.
+int64_t place_in(const Value& vector, int64_t index) {
+  return index < 0 ? index + static_cast<int64_t>(vector.size()) : index;
+}
+
+void take(const Operands& operands, const Word& nothing, Value* result) {
+  const Value &vector = *operands[0], &places = *operands[1];
+  places.scalar ? result->become_scalar() : result->become_vector(places.size());
+  for (size_t i = 0; i < result->size(); ++i) {
+    const int64_t at = place_in(vector, places.at<int64_t>(i));
+    // A place outside of the vector gives nothing, and no error: a policy decides what that means.
+    const bool inside = at >= 0 && at < static_cast<int64_t>(vector.size());
+    result->words[i] = inside ? vector.words[at] : nothing;
+  }
+}
+
+// The place of the first entry that no other precedes; a NaN counts as the last of all.
+template <typename Precedes>
+void first_by(const Operands& operands, Value* result, float last, Precedes precedes) {
+  const Value& vector = *operands[0];
+  const auto entry = [&](size_t i) { return std::isnan(vector.at<float>(i)) ? last : vector.at<float>(i); };
+  size_t best = 0;
+  for (size_t i = 1; i < vector.size(); ++i) {
+    if (precedes(entry(i), entry(best))) best = i;
+  }
+  result->become_scalar();
+  result->put(0, static_cast<int64_t>(best));
+}
+
+int64_t flags_set(const Value& vector) {
+  return std::count_if(vector.words.begin(), vector.words.end(), [](const Word& word) { return word.flag; });
+}
+
+// ---- whatever the entries are --------------------------------------------------------------------------------------
+
+// Of a condition, and two to choose from.
+void choose(const Operands& operands, Value* result) {
+  // A scalar if all three are; else a vector, and each scalar stands in every place.
+  result->become_scalar();
+  for (const Value* one : operands) {
+    if (!one->scalar) result->become_vector(one->size());
+  }
+  for (size_t i = 0; i < result->size(); ++i) {
+    result->words[i] = operands[operands[0]->word(i).flag ? 1 : 2]->word(i);
+  }
+}
+
+void copy(const Operands& operands, Value* result) {
+  result->scalar = operands[0]->scalar;
+  result->words = operands[0]->words;
+}
+
+// Scalars and vectors, one after the other.
+void join(const Operands& operands, Value* result) {
+  result->become_vector(0);
+  for (const Value* one : operands) result->words.insert(result->words.end(), one->words.begin(), one->words.end());
+}
+
+// Of a vector, the first place and the number of entries; NaN beyond its end.
+void part(const Operands& operands, Value* result) {
+  const Value& vector = *operands[0];
+  const size_t first = entries_asked(*operands[1]);
+  result->become_vector(entries_asked(*operands[2]));
+  for (size_t i = 0; i < result->size(); ++i) {
+    const bool inside = first + i < vector.size();
+    result->words[i] = inside ? vector.words[first + i] : missing_number();
+  }
+}
+
+// A vector with an entry in a place.
+void scatter(const Operands& operands, Value* result) {
+  copy(operands, result);
+  const int64_t at = place_in(*result, operands[1]->at<int64_t>(0));
+  // Nothing is written outside.
+  if (at >= 0 && at < static_cast<int64_t>(result->size())) result->words[at] = operands[2]->words[0];
+}
+
+// A vector without its first entry, and with a newest one.
+void push(const Operands& operands, Value* result) {
+  result->scalar = false;
+  result->words.assign(operands[0]->words.begin() + 1, operands[0]->words.end());
+  result->words.push_back(operands[1]->words[0]);
+}
+
+// An entry, so many times.
+void fill(const Operands& operands, Value* result) {
+  result->scalar = false;
+  result->words.assign(entries_asked(*operands[1]), operands[0]->words[0]);
+}
+
+void ranks(const Operands& operands, Value* result) {
+  result->become_vector(entries_asked(*operands[0]));
+  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
+}
+
+void places(const Operands& operands, Value* result) {
+  result->become_vector(operands[0]->size());
+  for (size_t i = 0; i < result->size(); ++i) result->put(i, static_cast<int64_t>(i));
+}
+
+// The entries at a place or at places, from the end where negative; nothing (NaN, 0, false) where there is none.
+void take_number(const Operands& operands, Value* result) {
+  take(operands, missing_number(), result);
+}
+
+void take_other(const Operands& operands, Value* result) {
+  Word nothing;
+  nothing.whole = 0;
+  take(operands, nothing, result);
+}
+
+// ---- reductions ----------------------------------------------------------------------------------------------------
+
+void any(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]) > 0);
+}
+
+void all(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]) == static_cast<int64_t>(operands[0]->size()));
+}
+
+void count(const Operands& operands, Value* result) {
+  result->become_scalar();
+  result->put(0, flags_set(*operands[0]));
+}
+
+// NaN is passed over; all NaN gives 0.
+void argmin(const Operands& operands, Value* result) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  first_by(operands, result, infinity, [](float a, float b) { return a < b; });
+}
+
+void argmax(const Operands& operands, Value* result) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  first_by(operands, result, -infinity, [](float a, float b) { return a > b; });
+}
+
+// Of numbers to a number; a sum is rounded once, at its end.
+using Numbers = std::vector<float>;
+
+enum class Missing { kSpreads, kIsPassedOver };  // what a NaN among the entries does
+
+Numbers& entries(const Value& vector, Missing missing) {
+  static thread_local Numbers numbers;  // keeps its room from call to call
+  numbers.clear();
+  for (size_t i = 0; i < vector.size(); ++i) {
+    const float entry = vector.at<float>(i);
+    if (missing == Missing::kSpreads || !std::isnan(entry)) numbers.push_back(entry);
+  }
+  return numbers;
+}
+
+bool has_nan(const Numbers& numbers) {
+  return std::any_of(numbers.begin(), numbers.end(), [](float entry) { return std::isnan(entry); });
+}
+
+// Added up in double and rounded once, at the end.
+float sum(Numbers& numbers) { return static_cast<float>(std::accumulate(numbers.begin(), numbers.end(), 0.0)); }
+
+float mean(Numbers& numbers) { return sum(numbers) / static_cast<float>(numbers.size()); }
+
+float smallest(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  return *std::min_element(numbers.begin(), numbers.end());
+}
+
+float largest(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  return *std::max_element(numbers.begin(), numbers.end());
+}
+
+float median(Numbers& numbers) {
+  if (numbers.empty() || has_nan(numbers)) return kNaN;
+  std::sort(numbers.begin(), numbers.end());
+  // The middle one, or the mean of the two in the middle where their number is even.
+  const size_t last = numbers.size() - 1;
+  return (numbers[last / 2] + numbers[(last + 1) / 2]) / 2;
+}
+
+template <float (*function)(Numbers&), Missing missing>
+void reduce(const Operands& operands, Value* result) {
+  Numbers& numbers = entries(*operands[0], missing);
+  result->become_scalar();
+  result->put(0, function(numbers));
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------------
 
 const std::map<std::string, Operation>& operations() {
   static const auto* const only = new std::map<std::string, Operation>{
@@ -34,22 +237,22 @@ const std::map<std::string, Operation>& operations() {
       {"floor.float32", Each<below>::run},
       {"ceil.float32", Each<above>::run},
       {"is_finite.float32", Each<is_finite>::run},
-      {"less.float32", Each<less<float>>::run},
-      {"less.int64", Each<less<int64_t>>::run},
-      {"less_equal.float32", Each<less_equal<float>>::run},
-      {"less_equal.int64", Each<less_equal<int64_t>>::run},
-      {"greater.float32", Each<greater<float>>::run},
-      {"greater.int64", Each<greater<int64_t>>::run},
-      {"greater_equal.float32", Each<greater_equal<float>>::run},
-      {"greater_equal.int64", Each<greater_equal<int64_t>>::run},
-      {"equal.float32", Each<equal<float>>::run},
-      {"equal.int64", Each<equal<int64_t>>::run},
-      {"equal.bool", Each<equal<bool>>::run},
-      {"not_equal.float32", Each<not_equal<float>>::run},
-      {"not_equal.int64", Each<not_equal<int64_t>>::run},
-      {"not_equal.bool", Each<not_equal<bool>>::run},
-      {"and.bool", Each<both>::run},
-      {"or.bool", Each<either>::run},
+      {"less.float32", Each<holds<std::less<>, float>>::run},
+      {"less.int64", Each<holds<std::less<>, int64_t>>::run},
+      {"less_equal.float32", Each<holds<std::less_equal<>, float>>::run},
+      {"less_equal.int64", Each<holds<std::less_equal<>, int64_t>>::run},
+      {"greater.float32", Each<holds<std::greater<>, float>>::run},
+      {"greater.int64", Each<holds<std::greater<>, int64_t>>::run},
+      {"greater_equal.float32", Each<holds<std::greater_equal<>, float>>::run},
+      {"greater_equal.int64", Each<holds<std::greater_equal<>, int64_t>>::run},
+      {"equal.float32", Each<holds<std::equal_to<>, float>>::run},
+      {"equal.int64", Each<holds<std::equal_to<>, int64_t>>::run},
+      {"equal.bool", Each<holds<std::equal_to<>, bool>>::run},
+      {"not_equal.float32", Each<holds<std::not_equal_to<>, float>>::run},
+      {"not_equal.int64", Each<holds<std::not_equal_to<>, int64_t>>::run},
+      {"not_equal.bool", Each<holds<std::not_equal_to<>, bool>>::run},
+      {"and.bool", Each<holds<std::logical_and<>, bool>>::run},
+      {"or.bool", Each<holds<std::logical_or<>, bool>>::run},
       {"not.bool", Each<opposite>::run},
       {"to_bool.float32", Each<to_bool<float>>::run},
       {"to_bool.int64", Each<to_bool<int64_t>>::run},
