@@ -14,7 +14,7 @@ from kungfu.compiler import compile_policies
 from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, PeerSpeeds, Rescaling, Start
 from tests.cli.recorded import written as with_events
-from tests.cli.replay.test_replay_command import said
+from tests.cli.replay.conftest import Said
 from tests.record.recorded import written
 from tests.testing.recorded_run import lines_of, recorded_run
 
@@ -31,10 +31,8 @@ def folder(tmp_path: Path, *, model: ClusterModel = MODEL, plan: Any = RAN) -> P
     return written(with_events(tmp_path, events), lines_of(trace))
 
 
-def test_it_ends_with_what_was_what_would_have_been_and_the_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = said(capsys, monkeypatch, folder(tmp_path), "--policy", "schedule({20: 6})")
+def test_it_ends_with_what_was_what_would_have_been_and_the_difference(tmp_path: Path, said: Said) -> None:
+    text = said(folder(tmp_path), "--policy", "schedule({20: 6})")
     _, _, told = text.partition("the same samples under this policy, on a model of the job")
     rows = {line.split("│")[1].strip(): line for line in told.splitlines() if line.startswith("│")}
     assert {"time", "peer-seconds", "sizes"} == {*rows}
@@ -46,14 +44,10 @@ def test_it_ends_with_what_was_what_would_have_been_and_the_difference(
     assert "guessed" not in told
 
 
-def test_json_has_it_too_and_it_is_what_the_truth_would_have_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_has_it_too_and_it_is_what_the_truth_would_have_given(tmp_path: Path, said: Said) -> None:
     from kungfu.testing import run_on_model
 
-    told = json.loads(said(capsys, monkeypatch, folder(tmp_path), "--policy", "schedule({20: 6})", "--json"))[
-        "forecast"
-    ]
+    told = json.loads(said(folder(tmp_path), "--policy", "schedule({20: 6})", "--json"))["forecast"]
     was, other = run_on_model(schedule({40: 4, 80: 6}), MODEL), run_on_model(schedule({20: 6}), MODEL)
     assert told["was"]["seconds"] == pytest.approx(was.seconds, rel=0.01)
     assert told["would_be"]["seconds"] == pytest.approx(other.seconds, rel=0.02)
@@ -65,33 +59,27 @@ def test_json_has_it_too_and_it_is_what_the_truth_would_have_given(
     assert [one["size"] for one in told["measured"]] == [2, 4, 6]
 
 
-def test_sizes_that_were_never_seen_are_told_as_guesses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_that_were_never_seen_are_told_as_guesses(tmp_path: Path, said: Said) -> None:
     words = ("--policy", "schedule({20: 3, 60: 9, 100: 1})")
-    text = " ".join(said(capsys, monkeypatch, folder(tmp_path), *words).split())
+    text = " ".join(said(folder(tmp_path), *words).split())
     assert "guessed: 3 peers were never seen: their throughput lies on a line between" in text
     assert "guessed: 9 peers were never seen, beyond the largest size that was (6)" in text
     assert "guessed: 1 peer was never seen, below the smallest size that was (2)" in text
     assert "guessed: batches of" in text
 
 
-def test_a_record_with_one_size_cannot_tell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_with_one_size_cannot_tell(tmp_path: Path, said: Said) -> None:
     place = folder(tmp_path, plan=compile_policies([schedule({1: 2})]))
-    text = " ".join(said(capsys, monkeypatch, place, "--policy", "schedule({20: 6})").split())
+    text = " ".join(said(place, "--policy", "schedule({20: 6})").split())
     assert "what this policy would have cost cannot be told: this record has one size only, 2 peers" in text
-    told = json.loads(said(capsys, monkeypatch, place, "--policy", "schedule({20: 6})", "--json"))["forecast"]
+    told = json.loads(said(place, "--policy", "schedule({20: 6})", "--json"))["forecast"]
     assert told["would_be"] is None
     assert told["unknown"].startswith("this record has one size only")
     assert told["was"]["seconds"] > 0
 
 
-def test_the_runs_own_policies_are_not_compared_with_themselves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert "forecast" not in json.loads(said(capsys, monkeypatch, folder(tmp_path), "--json"))
+def test_the_runs_own_policies_are_not_compared_with_themselves(tmp_path: Path, said: Said) -> None:
+    assert "forecast" not in json.loads(said(folder(tmp_path), "--json"))
 
 
 def test_a_policy_that_stops_early_is_no_saving_and_says_so() -> None:
@@ -115,22 +103,22 @@ def test_a_model_that_was_cut_off_is_no_policy_that_ends_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("planned", "said"),
+    ("planned", "lines"),
     [
         (0, ["the job did not know how many samples it has: on the model it has those of the record, 20,000"]),
         (50_000, ["the job was to train on 50,000 samples and came to 20,000: on the model it has those of"]),
         (20_000, []),
     ],
 )
-def test_a_policy_that_reads_the_samples_of_the_job_is_told_those_of_the_record(planned: int, said: list[str]) -> None:
+def test_a_policy_that_reads_the_samples_of_the_job_is_told_those_of_the_record(planned: int, lines: list[str]) -> None:
     import kungfu as kf
 
     trace, events = recorded_run(RAN, MODEL)
     steps = tuple(replace(one, agreed={**one.agreed, "job_samples": planned}) for one in trace.steps)
     reads = kf.Policy("reads", lambda t: kf.control.every(50).call(_ignore, kf.monitor.remaining_samples(t)))
     told = forecast(compile_policies([reads, schedule({40: 4, 80: 6})]), replace(trace, steps=steps), events)
-    assert len(told.guesses) == len(said)
-    assert all(one.startswith(begins) for one, begins in zip(told.guesses, said, strict=True))
+    assert len(told.guesses) == len(lines)
+    assert all(one.startswith(begins) for one, begins in zip(told.guesses, lines, strict=True))
     # Whoever does not read them is not told of them.
     assert forecast(RAN, replace(trace, steps=steps), events).guesses == ()
 
