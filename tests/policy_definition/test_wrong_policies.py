@@ -178,59 +178,9 @@ def waits_for_step_zero(training: Any) -> Any:
     return control.always().when(training.step == 0).checkpoint()  # here
 
 
-@wrong(r"can never fire: its trigger holds in no step")
-def waits_for_a_negative_step(training: Any) -> Any:
-    return control.always().when(training.step < -5).checkpoint()  # here
-
-
-@wrong(r"can never fire: its trigger holds in no step")
-def waits_for_a_step_that_is_past(training: Any) -> Any:
-    return control.always().after(100).when(training.step <= 50).rescale(2)  # here
-
-
-@wrong(r"can never fire: its trigger holds in no step")
-def waits_for_a_rest_that_is_none(training: Any) -> Any:
-    return control.always().when(training.step % 10 == 10).checkpoint()  # here
-
-
-@wrong(r"can never fire: its trigger holds in no step")
-def waits_for_odd_steps_among_even_ones(training: Any) -> Any:
-    return control.every(2).when(training.step % 4 == 1).rescale(2)  # here
-
-
-@wrong(r"can never fire: its trigger holds in no step")
-def waits_for_a_tenth_step_before_it(training: Any) -> Any:
-    return control.every(10).when(training.step < 10).checkpoint()  # here
-
-
-@wrong(r"can never fire: its trigger holds in no step")
-def compares_with_nan(training: Any) -> Any:
-    return control.always().when(training.mean_loss > math.nan).stop()  # here
-
-
 @wrong(r"can never fire: the size that it asks for never is a finite number other than what is")
 def asks_for_nan_peers(training: Any) -> Any:
     return control.every(5).rescale(math.nan)  # here
-
-
-@wrong(r"can never fire: the learning rate that it asks for never is a finite number above 0")
-def asks_for_a_negative_rate(training: Any) -> Any:
-    return control.every(5).set_learning_rate(-0.1)  # here
-
-
-@wrong(r"can never fire: the global batch size that it asks for never is a finite number above 0 other than what is")
-def asks_for_a_negative_batch(training: Any) -> Any:
-    return control.every(5).set_global_batch_size(-64)  # here
-
-
-@wrong(r"can never fire: its choice of peers marks every peer, and peers go only where others stay")
-def replaces_everybody(training: Any) -> Any:
-    return control.every(5).replace(ops.ranks() >= 0)  # here
-
-
-@wrong(r"can never fire: its choice of peers marks no peer")
-def evicts_nobody(training: Any) -> Any:
-    return control.every(5).evict(ops.ranks() < 0)  # here
 
 
 # ---- what it gives back, and what all peers have to agree on ---------------------------------------------------------
@@ -418,6 +368,29 @@ def lambda_of(*, keep: str) -> Any:
         return control.always().rescale(2, keep=keep)  # type: ignore[arg-type]  # one of both
 
     return asking
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (lambda t: control.always().when(t.step < -5).checkpoint(), "its trigger holds in no step"),
+        (lambda t: control.always().after(100).when(t.step <= 50).rescale(2), "its trigger holds in no step"),
+        (lambda t: control.always().when(t.step % 10 == 10).checkpoint(), "its trigger holds in no step"),
+        (lambda t: control.every(2).when(t.step % 4 == 1).rescale(2), "its trigger holds in no step"),
+        (lambda t: control.every(10).when(t.step < 10).checkpoint(), "its trigger holds in no step"),
+        (lambda t: control.always().when(t.mean_loss > math.nan).stop(), "its trigger holds in no step"),
+        (
+            lambda t: control.every(5).set_learning_rate(-0.1),
+            "the learning rate .* never is a finite number above 0",
+        ),
+        (lambda t: control.every(5).set_global_batch_size(-64), "the global batch .* finite number above 0 other than"),
+        (lambda t: control.every(5).replace(ops.ranks() >= 0), "marks every peer, and peers go only where others stay"),
+        (lambda t: control.every(5).evict(ops.ranks() < 0), "its choice of peers marks no peer"),
+    ],
+)
+def test_a_rule_that_can_never_fire_is_refused(made: Body, why: str) -> None:
+    with pytest.raises(PolicyError, match=f"policy 'idle' has a rule that can never fire: .*{why}"):
+        compile_policies([Policy("idle", made)])
 
 
 # ---- what can fire is let through ------------------------------------------------------------------------------------

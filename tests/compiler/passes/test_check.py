@@ -13,8 +13,8 @@ from kungfu import control, ops
 from kungfu.compiler import compile_policies
 from kungfu.control import Rule
 from kungfu.errors import PolicyError
-from kungfu.policies import gns_batch, schedule
-from kungfu.policy_definition import Policy, policy
+from kungfu.policies import schedule
+from kungfu.policy_definition import Policy
 
 
 def compiled(make: Callable[[Any], Any]) -> None:
@@ -88,24 +88,6 @@ def test_a_fold_under_such_a_gate_is_refused() -> None:
 
     with pytest.raises(PolicyError, match=r"<agreed float32 .* in policy 'mine' runs where .*\.when\(condition\)"):
         compiled(gated)
-
-
-def test_two_policies_that_rescale_without_a_rule_are_both_named() -> None:
-    with pytest.raises(PolicyError) as caught:
-        compile_policies([gns_batch(max_peers=4), schedule({10: 2})])
-    message = str(caught.value)
-    assert "policies 'gns_batch', 'schedule' all rescale the cluster" in message
-    assert "kf.at_most(gns_batch, schedule)" in message
-    assert "kf.first(gns_batch, schedule)" in message
-
-
-def test_one_policy_with_two_rules_that_rescale_is_a_conflict_too() -> None:
-    @policy
-    def torn(training: Any) -> tuple[Rule, ...]:
-        return control.every(2).rescale(3), control.every(3).rescale(4)
-
-    with pytest.raises(PolicyError, match="policy 'torn' has 2 rules that all rescale"):
-        compile_policies([torn()])
 
 
 def test_policies_that_only_call_never_conflict() -> None:
