@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from kungfu.compiler.gradient_reductions import LOCAL_NORM, GradientReduction, gradient_reductions_of, is_only_sent
 from kungfu.control import Rule
 from kungfu.control.action import operands
-from kungfu.signal import Collective, Fold, Signal, Source, topological
+from kungfu.signal import SCALAR, Collective, Fold, Signal, Source, topological
 from kungfu.signal.sources import GivenBy, SourceKind
 
 
@@ -25,6 +25,20 @@ class MessageLayout:
 
     scalars: tuple[Collective, ...] = ()
     vectors: tuple[Collective, ...] = ()
+
+    @classmethod
+    def of(cls, collectives: Iterable[Collective]) -> MessageLayout:
+        """The layout of one message for all of these, whose operands are known at the same time: collectives fused.
+
+        A mean travels as a sum, and a gathered scalar as a vector of zeros with the peer's own entry, so that one sum
+        over the peers serves all of them.
+
+        Args:
+            collectives: In an order that all peers have alike.
+        """
+        every = tuple(collectives)
+        scalars = tuple(one for one in every if one.type.shape == SCALAR)
+        return cls(scalars, tuple(one for one in every if one.type.shape != SCALAR))
 
     def floats(self, size: int) -> int:
         """How many float32 this message takes in a cluster of `size` peers."""

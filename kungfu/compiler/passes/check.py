@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal
 
-from kungfu.compiler.passes.bounds import check_bounded
 from kungfu.compiler.passes.can_fire import check_can_fire
 from kungfu.compiler.passes.locality_errors import local_names, name_and_type, name_clause, remedy_of
 from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
-from kungfu.signal import Collective, Fold, Signal, Source, is_gate, topological
+from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
 from kungfu.signal.source_location import is_prebuilt
 from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SourceKind
+
+Side = Literal["lower", "upper"]
+_SIZES = frozenset({"size", "previous_size", "base_size", "min_size", "max_size"})
+# Which of the operands must be bounded for the result to be, where it is not all of them.
+_ENOUGH: dict[tuple[str, Side], Callable[[Iterable[object]], bool]] = {
+    ("minimum", "upper"): any,
+    ("maximum", "lower"): any,
+}
+_KEEPING = frozenset({"minimum", "maximum", "round", "floor", "ceil", "add", "to_float32", "to_int64"})
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
@@ -63,7 +73,7 @@ def _check_rule(rule: Rule, *, policy: str) -> None:
         use = f"the {setting_of(rule.action)} that policy {policy!r} asks for"
         _check_agreed(target, use=use, type=SignalType("float32"))
     if isinstance(rule.action, Rescale):
-        check_bounded(rule.action.target, use=f"the size that policy {policy!r} asks for")
+        _check_bounded(rule.action.target, use=f"the size that policy {policy!r} asks for")
     if mask is not None:
         _check_placement(mask, use=f"the choice of peers in policy {policy!r}")
     if isinstance(rule.action, Call):
@@ -134,6 +144,44 @@ def _check_placement(signal: Signal, *, use: str) -> None:
             f"{use}{name_clause(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
             f"decide differently; {remedy_of(signal)}"
         )
+
+
+def _check_bounded(target: Signal, *, use: str) -> None:
+    """Refuses a size that could become any number: one bad measurement would start peers without end.
+
+    A forward data-flow analysis over the graph of the target, once for each side: a node is bounded where its operation
+    keeps the bounds of its operands (or needs only one of them, as ``minimum`` does for the upper side).
+    """
+    sides: tuple[Side, Side] = ("lower", "upper")
+    for side in sides:
+        if not _bounded(target, side=side):
+            raise PolicyError(
+                f"{use}{name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "
+                "of peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), "
+                "which does"
+            )
+
+
+def _bounded(target: Signal, *, side: Side) -> bool:
+    found: dict[Signal, bool] = {}
+    for node in topological((target,)):
+        found[node] = _is_bounded(node, found, side=side)
+    return found[target]
+
+
+def _is_bounded(node: Signal, found: dict[Signal, bool], *, side: Side) -> bool:
+    """Whether a node is bounded on a side, given which of its operands are."""
+    if isinstance(node, Constant):
+        return node.value > -math.inf if side == "lower" else node.value < math.inf  # neither holds for NaN
+    if isinstance(node, Source):
+        return node.source in _SIZES
+    if not isinstance(node, Map):
+        return False  # a fold or a message may give any number
+    name = node.operation.name
+    # Either branch may be taken; the condition has no say in the value.
+    if name == "where":
+        return all(found[one] for one in node.operands[1:])
+    return name in _KEEPING and _ENOUGH.get((name, side), all)(found[one] for one in node.operands)
 
 
 def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from kungfu.compiler.passes.fuse import fuse
-from kungfu.compiler.plan import Plan, Segment
+from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
 from kungfu.control.action import operands
 from kungfu.signal import NEST, Collective, Constant, Fold, Signal, Source, topological
@@ -54,7 +53,7 @@ def schedule(
         rules,
         watched,
         _with_outputs(before, needed=(one.operand for one in piggybacked)),
-        fuse(piggybacked),
+        MessageLayout.of(piggybacked),
         _with_outputs(after, needed=results),
         straggler_fractions=straggler_fractions,
     )
@@ -163,7 +162,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
     for one in collectives:
         together.setdefault(demand[one], []).append(one)
     for gates, ready in together.items():
-        yield Segment(gates, (), fuse(ready), tuple(ready))
+        yield Segment(gates, (), MessageLayout.of(ready), tuple(ready))
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
