@@ -7,10 +7,11 @@ between.
 
 from __future__ import annotations
 
+import abc
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -45,29 +46,19 @@ class FoldVariable:
     init: bool | int | float
 
 
-class Arithmetic(Protocol):
-    """How a program computes what is no reduction of the gradients; see the methods of `Program`."""
-
-    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor: ...
-
-    def conclude(
-        self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
-    ) -> Outcome: ...
-
-
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(abc.ABC):
     """A plan in TensorFlow: the same eagerly, in a `tf.function`, and in a `tf.while_loop`.
+
+    How it computes the two halves of a step, op by op or as one fused op, is what its classes differ in.
 
     Attributes:
         plan: The plan.
         states: The variables of each fold's state.
-        arithmetic: Computes the two halves of a step, op by op or as one fused op.
     """
 
     plan: Plan
     states: Mapping[Fold, tuple[FoldVariable, ...]]
-    arithmetic: Arithmetic
 
     @property
     def variables(self) -> list[FoldVariable]:
@@ -108,12 +99,11 @@ class Program:
             return one is not None
         return is_computed(one, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
-    @tf.autograph.experimental.do_not_convert
+    @abc.abstractmethod
     def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
         """This peer's float32 vector for the gradient all-reduce; `sources` holds those known before it."""
-        return self.arithmetic.piggybacked(self, sources)
 
-    @tf.autograph.experimental.do_not_convert
+    @abc.abstractmethod
     def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
         """The decisions of this step, from all sources and the peers' summed piggybacked values; moves folds on.
 
@@ -122,31 +112,28 @@ class Program:
             summed: The sum over the peers of their `piggybacked` vectors.
             all_reduce: Sums the vectors of a message of the plan's own, under a tag that is the same on every peer.
         """
-        return self.arithmetic.conclude(self, sources, summed, all_reduce)
 
     def held(self) -> dict[Fold, tuple[tf.Tensor, ...]]:
         """The states of the folds as they are now."""
         return {fold: tuple(one.variable.read_value() for one in fields) for fold, fields in self.states.items()}
 
 
-@dataclass(frozen=True)
-class OpByOp:
+class OpByOp(Program):
     """Each node of the plan as TensorFlow's own ops."""
 
-    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
+    @tf.autograph.experimental.do_not_convert
+    def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
         # Before the message the folds are as the last step left them.
-        backend = TensorFlowBackend(sources, _no_messages)
-        return prepare(program.plan, Evaluation(backend, program.held()))
+        return prepare(self.plan, Evaluation(TensorFlowBackend(sources, _no_messages), self.held()))
 
-    def conclude(
-        self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce
-    ) -> Outcome:
-        evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), program.held())
-        outcome = conclude(program.plan, evaluation, summed=summed)
-        renewed = {fold: evaluation.renewed[fold] for fold in program.states}
+    @tf.autograph.experimental.do_not_convert
+    def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: AllReduce) -> Outcome:
+        evaluation = Evaluation(TensorFlowBackend(sources, all_reduce), self.held())
+        outcome = conclude(self.plan, evaluation, summed=summed)
+        renewed = {fold: evaluation.renewed[fold] for fold in self.states}
         # A peer may be lost in a message of the plan's own: then no fold has moved, and the step can be done again.
         with tf.control_dependencies([*outcome, *(value for values in renewed.values() for value in values)]):
-            for fold, fields in program.states.items():
+            for fold, fields in self.states.items():
                 for one, value in zip(fields, renewed[fold], strict=True):
                     one.variable.assign(tf.identity(value))
         return outcome
@@ -155,7 +142,7 @@ class OpByOp:
 def lower(plan: Plan) -> Program:
     """The TensorFlow program of a plan, op by op; makes one variable a field of a fold's state, not trainable."""
     states = {fold: _variables(fold, names=names) for fold, names in plan.state_names.items()}
-    return Program(plan, states, OpByOp())
+    return OpByOp(plan, states)
 
 
 def _variables(fold: Fold, *, names: Sequence[str]) -> tuple[FoldVariable, ...]:

@@ -57,7 +57,9 @@ class _Meter:
     only_if: Signal | None = None
 
 
-def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False) -> Signal:
+def with_cooldown(
+    ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False, target: Signal | None = None
+) -> Signal:
     """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over.
 
     Args:
@@ -65,34 +67,23 @@ def with_cooldown(ready: Signal, *, gate: Signal, cooldown: Cooldown, once_per_b
         gate: The steps in which it is looked at.
         cooldown: What has to pass before it holds again.
         once_per_barrier: Whether it does not hold again in the step between its post and the barrier that answers it.
+        target: A number other than the one for which it last held, where one is given; for NaN it does not hold.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
-    if not meters:
+    if not meters and target is None:
         return ready
+    # A fold skips a NaN, and would go on saying what it said last.
+    wanted = () if target is None else (where(is_finite(target), target, 0.0),)
+    count = len(wanted)
 
-    # The state: whether it fires, and each meter's reading when it last did.
+    # The state: whether it fires, the target for which it last did where there is one, and each meter's reading then.
     def update(state: tuple[Signal, ...], on: Signal, *now: Signal) -> tuple[Signal, ...]:
-        fires = on & _rested(state[1:], now, meters=meters)
+        fires = on & (now[0] != state[1]) if count else on
+        fires = fires & _rested(state[1 + count :], now[count:], meters=meters)
         return fires, *(where(fires, new, old) for new, old in zip(now, state[1:], strict=False))
 
-    made = fold(update, (False, *(one.start for one in meters)), ready, *_observed(meters))
-    return gate & replace(made, gate=gate)
-
-
-def once_each(
-    ready: Signal, *, target: Signal, gate: Signal, cooldown: Cooldown, once_per_barrier: bool = False
-) -> Signal:
-    """As `with_cooldown`, and only for a target other than the one for which this signal last held."""
-    meters = _meters(cooldown, once_per_barrier=once_per_barrier)
-
-    # The state: whether it fires, the target for which it last did, and each meter's reading then.
-    def update(state: tuple[Signal, ...], on: Signal, value: Signal, *now: Signal) -> tuple[Signal, ...]:
-        fires = on & (value != state[1]) & _rested(state[2:], now, meters=meters)
-        return fires, *(where(fires, new, old) for new, old in zip((value, *now), state[1:], strict=False))
-
-    starts = (False, math.nan, *(one.start for one in meters))
-    usable = where(is_finite(target), target, 0.0)  # a fold skips a NaN, and would go on saying what it said last
-    made = fold(update, starts, ready & is_finite(target), usable, *_observed(meters))
+    starts = (False, *(math.nan for _ in wanted), *(one.start for one in meters))
+    made = fold(update, starts, ready if target is None else ready & is_finite(target), *wanted, *_observed(meters))
     return gate & replace(made, gate=gate)
 
 

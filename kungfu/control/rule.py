@@ -28,7 +28,7 @@ from kungfu.control.action import (
     target_of,
 )
 from kungfu.control.budget import Budget
-from kungfu.control.rate_limit import NO_COOLDOWN, once_each, with_cooldown
+from kungfu.control.rate_limit import NO_COOLDOWN, with_cooldown
 from kungfu.errors import PolicyError
 from kungfu.ops import clip, is_finite, maximum, minimum, round, sum, where
 from kungfu.signal import VECTOR, Constant, Fold, Signal, Source, as_signal, fold
@@ -141,10 +141,8 @@ def rate_limited(rule: Rule) -> Rule:
     gate, pause, once = trigger.gate, trigger.pause, _could_fire_before_its_barrier(rule)
     # What a shadow asks for does not come about, and a rate is on its way for long: neither shows what was asked for.
     with attributed_to(rule.origin):
-        if target is not None and (isinstance(action, SetLearningRate) or rule.mode == "shadow"):
-            fires = once_each(rule.fires, target=target, gate=gate, cooldown=pause, once_per_barrier=once)
-        else:
-            fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once)
+        asked = target if isinstance(action, SetLearningRate) or rule.mode == "shadow" else None
+        fires = with_cooldown(rule.fires, gate=gate, cooldown=pause, once_per_barrier=once, target=asked)
     return replace(rule, trigger=replace(trigger, pause=NO_COOLDOWN), fires=fires)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -15,24 +15,24 @@ from kungfu.compiler.plan import Outcome
 from kungfu.control.action import mask_of
 
 
-@dataclass(frozen=True)
-class BytecodeProgram:
-    """The two sides of a step; see `kungfu.compiler.lower.Arithmetic`."""
+@dataclass(frozen=True, eq=False)
+class BytecodeProgram(Program):
+    """The two sides of a step as bytecode."""
 
     before: Bytecode
     after: Bytecode
 
-    def piggybacked(self, program: Program, sources: Mapping[str, Any]) -> tf.Tensor:
-        (piggybacked,) = run_bytecode(
-            self.before, program.variables, {**sources, **program.gradient_reductions(sources)}
-        )
+    @tf.autograph.experimental.do_not_convert
+    def piggybacked(self, sources: Mapping[str, Any]) -> tf.Tensor:
+        (piggybacked,) = run_bytecode(self.before, self.variables, {**sources, **self.gradient_reductions(sources)})
         return piggybacked
 
-    def conclude(self, program: Program, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
-        known = {**sources, **program.gradient_reductions(sources), SUMMED: summed}
-        outcome = Outcome(*run_bytecode(self.after, program.variables, known))
-        size, told = tf.cast(sources["size"], tf.int64), program.plan.straggler_fractions is not None
-        masks = sum(mask_of(rule.action) is not None for rule in program.plan.rules)
+    @tf.autograph.experimental.do_not_convert
+    def conclude(self, sources: Mapping[str, Any], summed: tf.Tensor, all_reduce: Any) -> Outcome:
+        known = {**sources, **self.gradient_reductions(sources), SUMMED: summed}
+        outcome = Outcome(*run_bytecode(self.after, self.variables, known))
+        size, told = tf.cast(sources["size"], tf.int64), self.plan.straggler_fractions is not None
+        masks = sum(mask_of(rule.action) is not None for rule in self.plan.rules)
         return outcome._replace(
             masks=tf.reshape(outcome.masks, [masks, size]),
             fractions=tf.reshape(outcome.fractions, [int(told), size]),
@@ -54,7 +54,7 @@ def fused(program: Program) -> Program:
     """
     if not program.plan.rules or program.plan.exchanges or not native.is_available():
         return program
-    return replace(program, arithmetic=BytecodeProgram(before_sync(program.plan), after_sync(program.plan)))
+    return BytecodeProgram(program.plan, program.states, before_sync(program.plan), after_sync(program.plan))
 
 
 def run_bytecode(bytecode: Bytecode, variables: Sequence[FoldVariable], known: Mapping[str, Any]) -> list[tf.Tensor]:
