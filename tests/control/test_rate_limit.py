@@ -1,4 +1,4 @@
-"""Cooldowns: how long a rule keeps still after it has fired."""
+"""Rate limits: how long a rule keeps still after it has fired, what a rescale costs, and whether it pays back."""
 
 from __future__ import annotations
 
@@ -99,3 +99,27 @@ def test_a_standing_wish_changes_no_faster_than_its_cooldown_allows() -> None:
         for step in range(1, 8)
     ]
     np.testing.assert_array_equal(targets, [2, 2, 2, 5, 5, 5, 8])
+
+
+@pytest.mark.parametrize(
+    ("costs", "fires"),
+    [
+        ([math.nan, math.nan], True),  # nobody knows: at_first_s, 2 s
+        ([3.0, math.nan], True),
+        ([3.0, 6.0], False),
+        ([5.0, math.nan], False),
+    ],
+)
+def test_a_rescale_has_to_pay_back_what_it_was_measured_to_cost(costs: list[float], fires: bool) -> None:
+    def paying(training: Any) -> Any:
+        return control.always().payback(training.mean_loss, horizon=20, at_first_s=2.0).rescale(3)
+
+    replay = Replay(compile_policies([Policy("paying", paying)]), size=2)
+    local = [{"rescale_seconds": cost} for cost in costs]
+    assert bool(replay.step(local, {**CALM, "size": 2, "step": 1, "mean_loss": 0.2}).fired[0]) is fires
+    assert not replay.step(local, {**CALM, "size": 2, "step": 2, "mean_loss": math.nan}).fired[0]
+
+
+def test_a_cost_that_is_none_is_refused() -> None:
+    with pytest.raises(PolicyError, match=r"\.payback\(at_first_s=-1\)"):
+        control.always().payback(0.1, horizon=10, at_first_s=-1)
