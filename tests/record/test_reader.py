@@ -101,6 +101,14 @@ def test_a_record_that_was_cut_at_its_limit_says_so() -> None:
     assert trace.remarks == (f"trace.jsonl:{len(lines()) + 1}: the record ends here, at its limit of 5000 bytes",)
 
 
+def test_of_a_program_that_trains_again_the_record_is_that_of_its_first_fit() -> None:
+    header, *rest = lines()
+    trace = parse_trace(texts([header, *rest, {**header, "first_step": 15}, {**header, "first_step": 11}]))
+    assert [one.step for one in trace.steps] == list(range(1, 11))
+    assert [one.after for one in trace.snapshots] == [0, 5, 6]
+    assert trace.remarks == ("from step 11 on the program trained again: this is the record of its first phase",)
+
+
 def test_a_folder_without_a_trace_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"trace\.jsonl: there is no such file.*--trace-limit 0"):
         read_trace(tmp_path)

@@ -7,6 +7,7 @@ import pytest
 from kungfu import ops
 from kungfu.errors import PolicyError
 from kungfu.signal import Constant, Signal, TrainingSignals, every_steps, is_exact, is_gate
+from kungfu.signal.gate import period_of
 
 training = TrainingSignals()
 
@@ -58,3 +59,8 @@ def test_every_step_is_no_condition_at_all() -> None:
     gate = every_steps(1)
     assert isinstance(gate, Constant)
     assert gate.value is True
+
+
+def test_only_the_steps_of_training_make_a_period() -> None:
+    others = (training.size % 7 == 0, training.step % training.size == 0, training.step == 7, training.step % 7 > 0)
+    assert [period_of(gate) for gate in (every_steps(7), *others)] == [7, 1, 1, 1, 1]
