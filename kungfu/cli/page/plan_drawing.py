@@ -18,7 +18,7 @@ def draw_plan(plan: Plan) -> dict[str, Any]:
     A node stands in the column after the last of its inputs, rules in the last one. Rows are ordered so that few edges
     cross: each node goes to the mean row of its neighbours, in some sweeps forth and back (Sugiyama et al., 1981).
     """
-    nodes = graph_of(plan).nodes
+    nodes = graph_of(plan)
     columns = _columns(nodes)
     rows = _rows(nodes, columns)
     placed = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kungfu.compiler.explain.folding import folding_of
@@ -26,7 +26,7 @@ class GraphNode:
         how: How it is made, or what the rule does.
         placement: ``local`` or ``agreed``; empty for a rule.
         unit: Its unit, where one is known.
-        inputs: The places of the nodes that it is made of, in `PlanGraph.nodes`.
+        inputs: The places of the nodes that it is made of, among those that `graph_of` gives.
     """
 
     label: str
@@ -37,20 +37,15 @@ class GraphNode:
     inputs: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class PlanGraph:
-    """The nodes, each after its inputs."""
-
-    nodes: tuple[GraphNode, ...]
-
-
-def graph_of(plan: Plan) -> PlanGraph:
+def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
     """The graph of a plan: sources, monitors, named values and rules; arithmetic without a name is a part of its user.
+
+    Each node stands after its inputs.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch
-    >>> graph = graph_of(compile_policies([gns_batch(max_peers=8)]))
-    >>> [(one.label, one.kind) for one in graph.nodes if one.kind in ("monitor", "rule")]
+    >>> nodes = graph_of(compile_policies([gns_batch(max_peers=8)]))
+    >>> [(one.label, one.kind) for one in nodes if one.kind in ("monitor", "rule")]
     [('noise_scale', 'monitor'), ('gns_batch', 'rule')]
     """
     labels, folding = labels_of(plan), folding_of(plan)
@@ -67,7 +62,7 @@ def graph_of(plan: Plan) -> PlanGraph:
     # What tells that a budget holds a rule back is the twin of a rule that is there.
     rules = [rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode != "held"]
     nodes += [_rule(rule, labels, places) for rule in rules]
-    return PlanGraph(_used(nodes))
+    return _used(nodes)
 
 
 def _is_drawn(node: Signal, label: str) -> bool:
@@ -114,7 +109,4 @@ def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
             wanted |= {*nodes[place].inputs}
     order = {place: new for new, place in enumerate(sorted(wanted))}
     kept = (nodes[place] for place in order)
-    return tuple(
-        GraphNode(one.label, one.kind, one.how, one.placement, one.unit, tuple(order[at] for at in one.inputs))
-        for one in kept
-    )
+    return tuple(replace(one, inputs=tuple(order[at] for at in one.inputs)) for one in kept)
