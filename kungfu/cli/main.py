@@ -183,15 +183,17 @@ def _add_planning(parser: argparse.ArgumentParser, words: Sequence[str]) -> None
 
 
 def _loaded(entry: EntryPoint, parser: argparse.ArgumentParser) -> Any:
-    """The module of an entry point; ends with code 2 if it does not load."""
+    """The module of an entry point; ends with code 2 if it does not load, or is no module of a command."""
     try:
-        return entry.load()
+        module = entry.load()
+        _ = module.SUMMARY, module.add_arguments, module.run
     except (ImportError, AttributeError) as error:
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
         parser.error(
             f"{entry.name} does not load: {entry.value} of {package}: {type(error).__name__}: {error}; "
             f"install the package again, or what it needs"
         )
+    return module
 
 
 def _add_module(parser: argparse.ArgumentParser, *, name: str, module: Any) -> None:

@@ -170,6 +170,7 @@ def test_a_command_of_another_package_is_found_by_its_entry_point(
     [
         ("no_such_budget", "ModuleNotFoundError: No module named 'no_such_budget'"),
         ("json:budget", "AttributeError: module 'json' has no attribute 'budget'"),
+        ("json", "AttributeError: module 'json' has no attribute 'SUMMARY'"),
     ],
 )
 def test_an_entry_point_that_does_not_load_is_one_message_and_code_2(
