@@ -8,7 +8,7 @@ import pytest
 
 from kungfu_planning.schedule import ClusterJob, Pauses, read_job_trace, read_throughputs, reduction, simulate, summary
 from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE, Tuning, with_shares
-from tests.planning.schedule.cluster_policies.tiresias_reference import reference
+from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import rigid_reference
 from tests.planning.schedule.published import DATA, needs_data
 
 
@@ -49,5 +49,5 @@ def test_the_sixty_jobs_end_as_the_published_simulator_would_end_them() -> None:
     jobs = read_job_trace(DATA / "tiresias" / "60_job.csv")
     for gpus in (12, 16, 32):
         result = simulate(jobs, gpus=gpus, policy=CATALOGUE["tiresias"].make(Tuning(quanta=(500.0, 2000.0))))
-        expected = reference(result.jobs, gpus=gpus, quanta=(500, 2000), starvation=None)
+        expected = rigid_reference(result.jobs, gpus=gpus, quanta=(500, 2000), starvation=None)
         assert {job.name: end for job, end in zip(result.jobs, result.finish_s, strict=True)} == expected

@@ -1,4 +1,4 @@
-"""The graph of a run: its nodes are counted, and its longest path is the estimate."""
+"""The longest path of the graph of a run is its estimate."""
 
 from __future__ import annotations
 

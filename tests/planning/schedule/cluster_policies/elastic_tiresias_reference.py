@@ -1,4 +1,4 @@
-"""Elastic-Tiresias as its authors describe it: plain loops over plain lists, nothing remembered from event to event.
+"""Tiresias and Elastic-Tiresias as their authors describe them, in plain loops that remember nothing between events.
 
 Slow and literal, the oracle of the fast one. Only the rounding of times is the same: a limit counts as reached 1e-5 s
 early, a wake comes at whole seconds from now.
@@ -7,9 +7,9 @@ early, a wake comes at whole seconds from now.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from kungfu_planning.schedule import ClusterJob, Pauses
+from kungfu_planning.schedule import LINEAR, ClusterJob, Pauses, inelastic
 from tests.planning.schedule.instances import rate_of
 
 
@@ -67,6 +67,17 @@ def elastic_reference(jobs: tuple[ClusterJob, ...], *, gpus: int, rules: JobLimi
             queue.sort(key=lambda entry: entry.gpus == 0)
         wake = now + min((_wakes_in(entry, rules=rules) for entry in living), default=math.inf)
     return ends
+
+
+def rigid_reference(
+    jobs: tuple[ClusterJob, ...], *, gpus: int, quanta: tuple[float, ...], starvation: float | None
+) -> dict[str, float]:
+    """When each job ends under Tiresias: jobs of one size are neither shrunk nor grown.
+
+    What they do in a second does not matter then; with perfect scaling the times of whole numbers stay whole.
+    """
+    rigid = tuple(replace(inelastic(job), curve=LINEAR) for job in jobs)
+    return elastic_reference(rigid, gpus=gpus, rules=JobLimits(0, quanta, starvation, Pauses()))
 
 
 def _pass(entry: CatalogueEntry, *, now: float, then: float, rules: JobLimits) -> None:

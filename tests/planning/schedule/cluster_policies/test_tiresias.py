@@ -22,8 +22,11 @@ from kungfu_planning.schedule import (
 )
 from kungfu_planning.schedule.curve import rates_up_to
 from tests.planning.schedule.auditor import seen
-from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import JobLimits, elastic_reference
-from tests.planning.schedule.cluster_policies.tiresias_reference import reference
+from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import (
+    JobLimits,
+    elastic_reference,
+    rigid_reference,
+)
 from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
 
 
@@ -76,9 +79,9 @@ def test_a_starving_job_rises_on_time_also_between_whole_seconds() -> None:
 @pytest.mark.slow
 @thorough
 @given(instance=instances(most_jobs=8), starvation=st.sampled_from([None, 0.5, 1.0, 2.0, 3.5]))
-def test_ends_equal_those_of_the_literal_simulator(instance: Instance, starvation: float | None) -> None:
+def test_ends_equal_those_of_plain_loops_with_jobs_of_one_size(instance: Instance, starvation: float | None) -> None:
     result = simulate(instance.jobs, gpus=instance.gpus, policy=tiresias(quanta=(12, 40), starvation=starvation))
-    expected = reference(result.jobs, gpus=instance.gpus, quanta=(12, 40), starvation=starvation)
+    expected = rigid_reference(result.jobs, gpus=instance.gpus, quanta=(12, 40), starvation=starvation)
     assert {job.name: end for job, end in zip(result.jobs, result.finish_s, strict=True)} == expected
 
 
