@@ -14,11 +14,10 @@ pytestmark = pytest.mark.slow
 DEADLINE_S = 180.0
 
 
-def grown(tmp_path, *options: object, words: tuple[str, ...] = (), executed: bool = False) -> Ended:
+def grown(tmp_path, *options: object, how: str, executed: bool = False) -> Ended:
     """A job of one peer, which trains until its policy has brought another one."""
     told = ["-np", 1, "--max", 2, *options]
-    arguments = [tmp_path, *words]
-    with started(tmp_path, *told, program="growing.py", arguments=arguments, executed=executed) as job:
+    with started(tmp_path, *told, program="paced.py", arguments=[tmp_path, how], executed=executed) as job:
         job.event("rescale", to=2, deadline_s=DEADLINE_S)
         (tmp_path / "hurry").touch()
         ended = job.end(deadline_s=DEADLINE_S)
@@ -36,7 +35,7 @@ def log_of(ended: Ended, peer: int) -> str:
 @SOAK
 def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path):
     policy = "kungfu.policies:autoscale(max_peers=2, efficiency=-1e9, every=5)"
-    ended = grown(tmp_path, "--policy", policy, "--standby", 1, executed=True)
+    ended = grown(tmp_path, "--policy", policy, "--standby", 1, how="growing", executed=True)
     (first, *_) = ended.all_of("decision")
     assert (first["rule"], first["asked"]) == ("autoscale", 2)
     assert first["step"] >= 10, "a size is measured before it is left"
@@ -47,6 +46,6 @@ def test_autoscale_brings_another_peer_once_it_has_measured_the_first(tmp_path):
 
 
 def test_utility_of_a_program_with_a_worth_brings_another_peer(tmp_path):
-    (first, *_) = grown(tmp_path, words=("utility",)).all_of("decision")
+    (first, *_) = grown(tmp_path, how="utility").all_of("decision")
     assert (first["rule"], first["asked"]) == ("utility", 2)
     assert first["step"] >= 10, "a size is measured before it is left"

@@ -67,11 +67,9 @@ def test_a_rank_that_leaves_its_loop_alone_is_an_error_and_no_hang(tmp_path):
     assert [row["step"] for row in ended.metrics] == [1, 2, 3, 4, 5], "the record has all that came before"
 
 
-def test_a_peer_that_raises_and_ends_slowly_delays_no_other_peer(tmp_path, monkeypatch):
+def test_a_peer_that_raises_and_ends_slowly_delays_no_other_peer(tmp_path):
     """A peer that raises and ends slowly delays no other peer, and the last line names it."""
-    monkeypatch.setenv("KUNGFU_TEST_STAYS_UNTIL", str(tmp_path / "end"))
-    monkeypatch.setenv("KUNGFU_TEST_UNTIL", str(tmp_path / "hurry"))
-    with started(tmp_path, "-np", 2, program="exits.py", arguments=["slow", 1]) as job:
+    with started(tmp_path, "-np", 2, program="failing.py", arguments=["end-slowly", 0, tmp_path / "hurry"]) as job:
         recovered = job.event("recovered")
         (tmp_path / "end").touch()
         slow = job.event("peer ended", peer=1)

@@ -16,7 +16,7 @@ DEADLINE_S = 180.0
 
 
 def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank_0(tmp_path):
-    with started(tmp_path, "-np", 2, "--max", 3, program="own_signals.py", arguments=[tmp_path]) as job:
+    with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "own-signals"]) as job:
         job.event("rescale", to=3, deadline_s=DEADLINE_S)
         os.kill(job.event("spawned", peer=0)["pid"], signal.SIGKILL)
         recovered = job.event("recovered", deadline_s=DEADLINE_S)

@@ -32,7 +32,7 @@ def beside(trace: Trace, *, view: int) -> list[tuple[int, ...]]:
 
 def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
-    with started(tmp_path, "-np", 3, "--max", 3, program="slowed.py", arguments=[tmp_path, 1]) as job:
+    with started(tmp_path, "-np", 3, "--max", 3, program="paced.py", arguments=[tmp_path, "slowed", 1]) as job:
         job.event("rescale", view=2, deadline_s=DEADLINE_S)
         (tmp_path / "hurry").touch()
         ended = job.end(deadline_s=DEADLINE_S)
@@ -53,8 +53,8 @@ def test_one_wave_of_joiners_grows_the_job_and_replaces_a_straggler(tmp_path: Pa
     """A straggler of a growing job is replaced, and one wave of joiners serves both."""
     # Two peers run on the first host and one on the second, where the fourth one starts. The second peer is slow.
     (tmp_path / "slow").touch()
-    words = [tmp_path, 1, 5, 4]
-    with started_on_hosts(tmp_path, "-np", 3, "--max", 4, slots=(2, 3), program="slowed.py", arguments=words) as hosts:
+    words = [tmp_path, "slowed", 1, 5, 4]
+    with started_on_hosts(tmp_path, "-np", 3, "--max", 4, slots=(2, 3), program="paced.py", arguments=words) as hosts:
         job = hosts[0]
         assert job.event("spawned", peer=3, deadline_s=DEADLINE_S)["host"] == 1
         # It is held up, so the growth is under way until the straggler is found, and another one is on its way for it.
@@ -80,7 +80,7 @@ def test_a_replacement_without_a_free_slot_is_asked_for_again_after_a_host_came(
     """A replacement without a free slot is asked for once, and again when a host has come."""
     # Two peers run on the first host and one on the second. The third one, which would have room, is lost at first.
     with started_on_hosts(
-        tmp_path, "-np", 3, "--max", 3, slots=(2, 1, 1), program="slowed.py", arguments=[tmp_path, 1]
+        tmp_path, "-np", 3, "--max", 3, slots=(2, 1, 1), program="paced.py", arguments=[tmp_path, "slowed", 1]
     ) as hosts:
         job = hosts[0]
         job.event("view", version=1, deadline_s=DEADLINE_S)

@@ -36,7 +36,7 @@ def with_clear_straggler(job: Job, slow: int) -> dict[int, PeerStatus]:
 def test_the_slowest_peer_leaves_first_though_it_is_the_oldest(
     tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started(tmp_path, "-np", 3, program="straggling.py", arguments=[tmp_path, 0]) as job:
+    with started(tmp_path, "-np", 3, program="paced.py", arguments=[tmp_path, "straggling", 0]) as job:
         job.event("view", version=1)
         peers = with_clear_straggler(job, 0)
         assert (peers[0].rank, peers[0].is_straggler) == (0, True)

@@ -1,11 +1,12 @@
 """A program that fails in the way that it is told: failing.py HOW [SIZE FILE].
 
-With a size it first asks for so many peers, and only those that join later fail; the others train slowly until the
-file is there.
+With a size it first asks for so many peers, and only those that join later fail. With a file the others train slowly
+until it is there.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -69,6 +70,12 @@ def die_writing() -> None:
         StateSnapshot.write = lambda *_: os.kill(os.getpid(), 9)  # the fault is here
 
 
+def end_slowly() -> None:
+    """Peer 1 ends when there is a file of this name beside the other one."""
+    while PEER == 1 and not FILE.with_name("end").exists():
+        time.sleep(0.02)
+
+
 def policies() -> list:
     if HOW == "killed-writing":
         return [keeping()]
@@ -84,6 +91,8 @@ def policies() -> list:
 
 
 def main() -> None:
+    if HOW == "end-slowly":  # registered before attach: Python does it after what attach registers
+        atexit.register(end_slowly)
     averaged = [] if HOW == "stopped-in-barrier" else [keras.layers.BatchNormalization()]  # else a message comes first
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1), *averaged])
     optimizer = keras.optimizers.SGD(0.01)
@@ -119,13 +128,13 @@ def main() -> None:
     epochs = 10**6 if HOW in ("raise", "break", "killed-in-step", *slow) else 500
     for batch in training.batches(x, batch_size=batch_size, epochs=epochs, seed=0):
         step(batch)
-        if training.rank == 1 and int(steps) == 5 and HOW == "raise":
+        if PEER == 1 and int(steps) == 5 and HOW in ("raise", "end-slowly"):
             raise ValueError("the fifth step was wrong, on purpose")
-        if training.rank == 1 and int(steps) == 5 and HOW == "break":
+        if PEER == 1 and int(steps) == 5 and HOW == "break":
             break
         if HOW in slow:
             time.sleep(0.05)
-        elif SIZE and not FILE.exists():
+        elif not FILE.exists():
             time.sleep(0.25)  # the steps must last longer than anything that is waited for meanwhile
 
 

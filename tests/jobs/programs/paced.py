@@ -1,40 +1,109 @@
-"""A model of one weight that stays as it is, trained at a pace that a program chooses for each peer."""
+"""A model of one weight that stays as it is, trained at a pace of its own: paced.py FOLDER HOW [PEER [STEP SIZE]].
 
+Until the file FOLDER/hurry is there, a step takes some milliseconds more, and a second in the last quarter of the
+training, so that the job does not end before the test has seen what it waits for. HOW is
+
+- ``growing``: a hook that asks for nothing is called in every second step;
+- ``utility``: beside that hook this policy, since a worth is no literal of the command line: each second sooner is
+  worth something, and a peer costs nothing;
+- ``straggling``: a step of PEER takes 150 ms more, and one of the others 15 ms; a policy in the shadow measures them;
+- ``slowed``: PEER sleeps for 0.6 s before a step while the file FOLDER/slow is there, every other one for 0.05 s, and
+  stragglers are replaced. At STEP a schedule asks for SIZE peers; one that joins attaches once FOLDER/come is there;
+- ``own-signals``: each step publishes the mean of its batch, which is the loss too. Each peer feeds a price once, after
+  its first step, another one than the others; the policy asks for three peers while the price is low.
+"""
+
+# ruff: noqa: E402  # what is loaded at the top is to be seen
 from __future__ import annotations
 
+import sys
+
+print("keras is loaded already:", "keras" in sys.modules)  # by a process on standby
+
+import json
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from kungfu.policies import replace_stragglers, schedule, utility
 from tests.jobs.programs.program_parts import descending
 
 SAMPLES, BATCH = 48, 12
 LATE_S = 1.0
+IS_FOUNDER = json.loads(os.environ["KUNGFU_SETTINGS"])["checkpoints"]["founders"]
 
 
-def train(folder: Path, policies: Sequence[kf.Policy], *, epochs: int, pause_s: Callable[[int], float]) -> None:
-    """Trains under policies, each peer with a pause before each step, until the file FOLDER/hurry is there.
+@dataclass(frozen=True)
+class Way:
+    """The policies of the job, the seconds of a pause by the number of the peer, and the epochs, of four steps each."""
 
-    Args:
-        folder: Where the file is looked for.
-        policies: Those of the job.
-        epochs: Of four steps. In the last quarter of them each pause is a second, so that the job does not end before
-            the test has seen what it waits for.
-        pause_s: The seconds of a pause, by the number of the peer.
-    """
-    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+    policies: Sequence[kf.Policy]
+    pause_s: Callable[[int], float] = lambda peer: 0.02
+    epochs: int = 100
+
+
+def ignore(control: Any) -> None:
+    """Asks for nothing."""
+
+
+CALLING = kf.Policy("calling", lambda training: kf.control.always().call(ignore))
+
+
+@kf.policy
+def three_while_cheap(training: Any) -> Any:
+    price = training.fed("price", unit="dollars/hour")
+    mean = kf.ops.weighted_mean(training.published("mean"), training.samples).named("published_mean")
+    return (
+        kf.control.always().when(price < 2).rescale(3),
+        kf.control.always().when(mean > 1e9).stop(),
+    )
+
+
+def way_of(how: str, folder: Path, slow: int, sizes: dict[int, int]) -> Way:
+    match how:
+        case "utility":
+            worth = kf.worth.linear(1e6, zero_at_s=1e5)
+            return Way([CALLING, utility(worth=worth, price_per_hour=0, max_peers=2, every=5)])
+        case "straggling":
+            watching = kf.shadow(replace_stragglers(every=1_000_000))
+            return Way([watching], lambda peer: 0.15 if peer == slow else 0.015, 1_000_000)
+        case "slowed":
+            replacing = replace_stragglers(every=10, threshold=0.5, alpha=0.2)
+            policies = [schedule(sizes), replacing] if sizes else [replacing]
+            return Way(policies, lambda peer: 0.6 if peer == slow and (folder / "slow").exists() else 0.05, 200)
+    return Way([three_while_cheap()] if how == "own-signals" else [CALLING])
+
+
+def main(folder: Path, how: str, slow: int = 0, *size_at: int) -> None:
+    while size_at and not IS_FOUNDER and not (folder / "come").exists():
+        time.sleep(0.05)
+    way, is_fed = way_of(how, folder, slow, dict([size_at]) if size_at else {}), how != "own-signals"
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")])
     optimizer = keras.optimizers.SGD(0.0)
-    training = kf.attach(model, optimizer, policies=policies)
+    training = kf.attach(model, optimizer, policies=way.policies)
 
-    step = descending(training, model, optimizer, lambda found, x: tf.reduce_mean(found + x))
+    def loss(found: Any, x: Any) -> Any:
+        if how == "own-signals":
+            training.publish("mean", tf.reduce_mean(x))
+        return tf.reduce_mean(found + x)
 
-    last_quarter = 3 * epochs * SAMPLES // BATCH // 4
-    for x in training.batches(np.arange(SAMPLES, dtype=np.float32)[:, None], batch_size=BATCH, epochs=epochs, seed=1):
+    step, last_quarter = descending(training, model, optimizer, loss), 3 * way.epochs * SAMPLES // BATCH // 4
+    samples = np.arange(SAMPLES, dtype=np.float32)[:, None]
+    for x in training.batches(samples, batch_size=BATCH, epochs=way.epochs, seed=1):
         if not (folder / "hurry").exists():
-            time.sleep(LATE_S if int(optimizer.iterations) > last_quarter else pause_s(training.peer))
-        step(x)
+            time.sleep(LATE_S if int(optimizer.iterations) > last_quarter else way.pause_s(training.peer))
+        if step(x) is not training.SKIPPED and not is_fed:
+            is_fed = True
+            training.feed("price", 1.5 + training.peer)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], *map(int, sys.argv[3:]))
