@@ -195,8 +195,12 @@ def fit_job(
     line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / program, *words]
     ended = ran(tmp_path, *options, program=line[0], arguments=line[1:], deadline_s=280.0)
     assert ended.code == 0, ended.output
-    found = {int(path.stem): json.loads(path.read_text()) for path in (tmp_path / "results").glob("*.json")}
-    return ended, found
+    return ended, left_in(tmp_path / "results")
+
+
+def left_in(folder: Path) -> dict[int, Any]:
+    """What peers have left in a folder as PEER.json, by their ids."""
+    return {int(path.stem): json.loads(path.read_text()) for path in sorted(folder.glob("[0-9]*.json"))}
 
 
 def endless(tmp_path: Path) -> list[object]:

@@ -17,15 +17,14 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.convex_runs import training
+from tests.jobs.convex_runs import on_one_host, training
 from tests.jobs.harness import ONE_THREAD_EACH, ROOT, Job, awaited, lines_of, started
-from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
 
 COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
-STEP_S = 0.2  # the job must find its way on a busy machine while chaos is at work
+STEPPING = ("--sleep-s", 0.2)  # the job must find its way on a busy machine while chaos is at work
 ENVIRONMENT = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)}
 
 
@@ -69,19 +68,14 @@ def is_at_work(folder: Path) -> bool:
 
 
 @contextmanager
-def many_epochs(tmp_path: Path, *options: object, epochs: int = 60) -> Iterator[Job]:
-    """A job of 2 to 4 peers, which goes on until it is told to hurry, and which must end as if nothing had happened."""
-    results = tmp_path / "results"
-    results.mkdir()
-    words = ["--results", results, "--epochs", epochs, "--samples", SAMPLES, "--batch-size", BATCH]
-    words += ["--sleep-s", STEP_S]
-    with started(tmp_path, "-np", 2, "--max", 4, *options, program="convex.py", arguments=words) as job:
+def many_epochs(tmp_path: Path, *options: object, epochs: int) -> Iterator[Job]:
+    """A job of 2 to 4 peers, which must end as if nothing had happened."""
+    with on_one_host(tmp_path, *options, size=2, epochs=epochs, more=STEPPING) as (job, steered):
         job.steps(5)
         yield job
-        (results / "hurry").touch()
+        steered.hurry()
         ended = job.end()
-    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
-    same_as_undisturbed(ended, found, epochs=epochs)
+    steered.ended(ended)
 
 
 def test_the_leader_is_killed_during_a_checkpoint_and_another_peer_is_frozen(tmp_path: Path) -> None:
@@ -126,16 +120,14 @@ def test_faults_while_a_joiner_warms_up_and_in_a_rescale_and_two_at_once(tmp_pat
 
 @SOAK
 def test_a_job_that_ends_in_the_middle_is_no_error_but_not_all_was_carried_out(tmp_path: Path) -> None:
-    results = tmp_path / "results"
-    results.mkdir()
-    words = ["--results", results, "--epochs", 20, "--samples", SAMPLES, "--batch-size", BATCH, "--sleep-s", STEP_S]
-    with started(tmp_path, "-np", 2, program="convex.py", arguments=words) as job, ThreadPoolExecutor(1) as beside:
+    running = on_one_host(tmp_path, size=2, epochs=20, more=STEPPING)
+    with running as (job, steered), ThreadPoolExecutor(1) as beside:
         job.steps(1)
-        running = beside.submit(chaos, job.folder, *by_hand("at step 100000 kill rank 1"))
-        awaited(lambda: is_at_work(job.folder) or running.done(), what="chaos at work", deadline_s=120.0)
-        (results / "hurry").touch()
+        at_work = beside.submit(chaos, job.folder, *by_hand("at step 100000 kill rank 1"))
+        awaited(lambda: is_at_work(job.folder) or at_work.done(), what="chaos at work", deadline_s=120.0)
+        steered.hurry()
         assert job.end().code == 0
-        found = running.result()
+        found = at_work.result()
     assert found.code == 1
     assert "the job had ended" in found.faults[0]["result"]
     assert found.report["code"] == 0

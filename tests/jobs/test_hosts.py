@@ -12,9 +12,8 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
-from tests.jobs.convex_runs import NO_QUORUM_CODE, training
-from tests.jobs.harness import Ended, ran
-from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+from tests.jobs.convex_runs import NO_QUORUM_CODE, on_one_host, training
+from tests.jobs.harness import Ended
 
 pytestmark = pytest.mark.slow
 
@@ -126,13 +125,9 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
     assert find(kept) == Path(written[-1])
     assert read_manifest(find(kept)).step > 12
 
-    results = second / "results"
-    results.mkdir(parents=True)
-    (results / "hurry").touch()
-    words = ["--results", results, "--epochs", 40, "--samples", SAMPLES, "--batch-size", BATCH]
-    again = ran(second, "-np", 2, "--resume", kept, program="convex.py", arguments=words)
-    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
-    same_as_undisturbed(again, found, epochs=40)
+    with on_one_host(second, "--resume", kept, size=2, epochs=40, marks=["hurry"]) as (job, steered):
+        again = job.end()
+    steered.ended(again)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections import Counter
@@ -13,7 +12,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.cli.run import main as kungfu_run
 from kungfu.runtime.checkpoints import find, read_manifest
-from tests.jobs.harness import QUICKLY_S, lines_of, ran, started
+from tests.jobs.harness import QUICKLY_S, left_in, lines_of, ran, started
 
 pytestmark = pytest.mark.slow
 
@@ -111,5 +110,5 @@ def test_a_joiner_that_alone_is_left_before_its_first_step_has_the_registered_va
     (recovered,) = ended.all_of("recovered")
     assert recovered["registered_before"] == recovered["step"] > 0
     assert f"registered values from before step {recovered['step']}" in ended.output
-    found = json.loads((tmp_path / "1.json").read_text())
+    found = left_in(tmp_path)[1]
     assert found["counted"] == found["done"] - 1, "what the program did after the last step of the old peer is lost"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
 import pytest
 
-from tests.jobs.harness import ran
+from tests.jobs.harness import left_in, ran
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +21,7 @@ def test_peers_share_evaluation_and_do_the_part_of_one_that_is_killed(tmp_path):
     )
     assert ended.code == 0, ended.output
     assert ended.sizes[:2] == [3, 2]
-    one, other = (json.loads((tmp_path / f"{peer}.json").read_text()) for peer in (0, 1))
+    one, other = left_in(tmp_path).values()
     in_epoch_0 = sorted(one["batches 0"] + other["batches 0"])
     assert len(in_epoch_0) == 8, "a third of 12 each"
     assert len(set(in_epoch_0)) == 8

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kungfu import native
-from tests.jobs.harness import Ended, ran, started
+from tests.jobs.harness import Ended, left_in, ran, started
 from tests.soak import SOAK
 
 pytestmark = pytest.mark.slow
@@ -20,14 +20,10 @@ pytestmark = pytest.mark.slow
 def trained(tmp_path: Path, *options: object, epochs: int, **given: object) -> tuple[Ended, list[dict]]:
     """The job of the program ``network``, and what each of its peers found."""
     words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
-    ended = ran(
-        tmp_path,
-        *options,
-        program="network.py",
-        arguments=["--results", tmp_path / "results", "--epochs", epochs, *words],
-    )
+    words += ["--results", tmp_path / "results", "--epochs", epochs]
+    ended = ran(tmp_path, *options, program="network.py", arguments=words)
     assert ended.code == 0, ended.output
-    return ended, [json.loads(path.read_text()) for path in (tmp_path / "results").iterdir()]
+    return ended, [*left_in(tmp_path / "results").values()]
 
 
 def assert_exact(found: list[dict], *, epochs: int) -> None:

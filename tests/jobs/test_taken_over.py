@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kungfu.cli.main import main
-from tests.jobs.harness import awaited, started
+from tests.jobs.harness import awaited, left_in, started
 from tests.jobs.programs.keras_fit import SAMPLES
 from tests.soak import SOAK
 
@@ -32,7 +32,7 @@ def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path,
     assert ended.sizes == [4, 3, 2, 3]
     assert len(ended.all_of("lost")) == 2, "those that were killed, and no reader"
     assert not ended.all_of("late")
-    found = {int(path.stem): json.loads(path.read_text()) for path in results.glob("*.json")}
+    found = left_in(results)
     assert len(found) == 3
     first, *others = found.values()
     assert first["seen"] == [1.0] * SAMPLES, "each sample once"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from tests.jobs.harness import PROGRAMS, TWO_DEVICES, ran
+from tests.jobs.harness import PROGRAMS, TWO_DEVICES, left_in, ran
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +19,7 @@ def test_a_step_with_fewer_samples_than_peers_counts_each_sample_once(tmp_path, 
     line = [*([TWO_DEVICES] if devices == 2 else []), PROGRAMS / "uneven.py", *arguments]
     ended = ran(tmp_path, "-np", 2, program=line[0], arguments=line[1:])
     assert (ended.code, ended.sizes, ended.all_of("lost")) == (0, [2], []), ended.output
-    found = [json.loads((results / f"{peer}.json").read_text()) for peer in range(2)]
+    found = [*left_in(results).values()]
     assert [sum(counts) for counts in zip(*(one["seen"] for one in found), strict=True)] == [2] * 25
     assert [one["counted"] for one in found] == [26.0, 24.0], "the metric of a peer counts its own samples"
     assert [one["of_job"] for one in found] == [[25.0, 12.0]] * 2, "that of the job counts those of the last epoch"
