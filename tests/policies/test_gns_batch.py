@@ -10,7 +10,6 @@ import pytest
 
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
-from kungfu.errors import PolicyError
 from kungfu.policies import gns_batch
 
 LIMITS = {"min_size": 1, "max_size": 16, "refused_size": 0, "pending": False}
@@ -78,33 +77,3 @@ def test_alone_it_never_asks_for_anything() -> None:
     replay = Replay(compile_policies([gns_batch(max_peers=8, every=1)]), size=1)
     agreed = {**LIMITS, "local_batch_size": 1.0}
     assert not any(replay.step(hand_case()[:1], {**agreed, "step": number}).fired[0] for number in range(1, 5))
-
-
-@pytest.mark.parametrize(
-    "bounds",
-    [
-        {"max_peers": 1},
-        {"max_peers": 4, "min_peers": 5},
-        {"max_peers": 4, "min_peers": 0},
-        {"max_peers": 2.5},
-        {"max_peers": True, "min_peers": 1},
-    ],
-)
-def test_bounds_that_cross_are_refused(bounds: dict[str, int]) -> None:
-    told = r"policy 'gns_batch' \(.*test_gns_batch\.py:\d+\): min_peers=.*takes 1 <= min_peers <= max_peers"
-    with pytest.raises(PolicyError, match=told):
-        compile_policies([gns_batch(**bounds)])
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"every": 0}, "every 0 steps"),
-        ({"decay": 0}, "decay=0"),
-        ({"decay": math.nan}, "decay=nan"),
-        ({"sample_every": 0}, "0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(PolicyError, match=rf"policy 'gns_batch' \(.*test_gns_batch\.py:\d+\): .*{message}"):
-        compile_policies([gns_batch(max_peers=4, **setting)])

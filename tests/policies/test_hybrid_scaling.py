@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kungfu.compiler import compile_policies, fired_on_rescale
-from kungfu.errors import PolicyError
 from kungfu.policies import hybrid_scaling, schedule
 from kungfu.testing import ClusterModel, SimulatedStep, Start
 from kungfu.testing.simulated_run import simulate
@@ -107,12 +105,3 @@ def test_a_growth_and_a_return_leave_batch_and_rate_as_they_were(
     simulate(compile_policies([schedule(sizes), hybrid_scaling(table, over_steps=0)]), model, seen=seen.append)
     assert len({one.size for one in seen}) == len({2, *sizes.values()})
     assert (seen[-1].size, seen[-1].samples, seen[-1].learning_rate) == (2, batch, pytest.approx(0.125))
-
-
-@pytest.mark.parametrize("table", [{}, {64: 0}, {64.5: 3}, {True: 3}, [64], {64: None}, {64: math.nan}, None])
-def test_a_table_that_is_none_or_has_a_hole_is_refused_with_the_name_and_the_line(table: Any) -> None:
-    told = (
-        r"policy 'hybrid_scaling' \(.*test_hybrid_scaling\.py:\d+\): .*takes \{global batch: optimal number of peers\}"
-    )
-    with pytest.raises(PolicyError, match=told):
-        compile_policies([hybrid_scaling(table)])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kungfu.compiler import compile_policies, fired_on_rescale
-from kungfu.errors import PolicyError
 from kungfu.policies import linear_scaling, schedule
 from kungfu.testing import ClusterModel, FiredRule, Start, run_policy
 
@@ -56,9 +55,3 @@ def rates(policies: Any, *, steps: int = 60) -> list[FiredRule]:
 def test_linear_scaling_starts_from_where_the_last_ramp_leads() -> None:
     found = rates([schedule({5: 4, 10: 8}), linear_scaling(over_steps=1000)])
     assert [one.value for one in found] == [0.25, 0.5]
-
-
-@pytest.mark.parametrize("length", [-1, math.nan, math.inf])
-def test_a_ramp_of_no_length_is_refused_with_the_name_and_the_line(length: float) -> None:
-    with pytest.raises(PolicyError, match=r"policy 'linear_scaling' \(.*test_linear_scaling\.py:\d+\): .*over_steps"):
-        compile_policies([linear_scaling(over_steps=length)])

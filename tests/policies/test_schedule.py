@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from kungfu.compiler import compile_policies
 from kungfu.compiler.replay import Replay
 from kungfu.control import Rescale
-from kungfu.errors import PolicyError
 from kungfu.policies import schedule
 from kungfu.testing import ClusterModel, Rescaling, Start, run_on_model
 
@@ -86,19 +83,3 @@ def test_it_keeps_the_batch_size_that_it_was_told_to() -> None:
 def test_it_needs_no_message_no_rider_and_remembers_what_it_wanted_last() -> None:
     plan = compile_policies([schedule({1: 2, 10: 4, 20: 1})])
     assert (plan.messages_per_step, plan.piggybacked.floats(9), len(plan.folds)) == (0, 0, 1)
-
-
-@pytest.mark.parametrize("sizes", [{}, [(1, 2)], None])
-def test_what_is_no_table_is_refused(sizes: Any) -> None:
-    with pytest.raises(
-        PolicyError, match=rf"{NAMED}.*takes at least one step: size, e.g. schedule\(\{{100: 4, 300: 2\}}\)"
-    ):
-        compile_policies([schedule(sizes)])
-
-
-@pytest.mark.parametrize("entry", [{-1: 2}, {1: 0}, {1.5: 2}, {1: 2.0}, {True: 2}, {1: "2"}, {1: None}])
-def test_what_is_no_step_or_size_is_refused(entry: Any) -> None:
-    with pytest.raises(
-        PolicyError, match=rf"{NAMED}.*is no step and size; write whole numbers, step >= 0 and size >= 1"
-    ):
-        compile_policies([schedule(entry)])

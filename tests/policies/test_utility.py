@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import kungfu as kf
-from kungfu.compiler import compile_policies
 from kungfu.errors import PolicyError
 from kungfu.policies import utility
 from kungfu.testing import ClusterModel, FiredRule, Start, run_on_model, run_policy
 from kungfu.worth import Worth
+from tests.policies.test_autoscale import forty_steps_each
 
 BATCH = 2520  # for every number of peers up to 10 a multiple of it
 SAMPLES = 40_000 * BATCH
@@ -144,19 +144,9 @@ def test_in_a_combination_it_names_its_own_line_too() -> None:
 
 def decided(throughputs: dict[int, float], history: list[int], **given: Any) -> list[int]:
     """The last target of a job that has 40 steps at each of these sizes, with 1000 s of samples to go for one peer."""
-    size = [one for one in history for _ in range(40)]
-    seconds = [[2 * n / throughputs[n] if step % 40 > 1 else math.nan] * n for step, n in enumerate(size)]
-    arrays = {
-        "size": size,
-        "max_size": [4] * len(size),
-        "view": [step // 40 for step in range(len(size))],
-        "samples": [[2.0] * n for n in size],
-        "step_seconds": seconds,
-        "busy_seconds": seconds,
-        "clock_seconds": [[0.0] * n for n in size],
-        "samples_done": [0] * len(size),
-        **given.pop("arrays", {}),
-    }
+    arrays = forty_steps_each(throughputs, history, max_size=4)
+    size = arrays["size"]
+    arrays |= {"clock_seconds": [[0.0] * n for n in size], "samples_done": [0] * len(size), **given.pop("arrays", {})}
     made = utility(**{"worth": kf.worth.linear(100, zero_at_s=1000), "price_per_hour": 36.0, "max_peers": 4,
                       "samples": 100_000, **given})  # fmt: skip
     found = [one for one in run_policy(made, arrays) if one.rule == "utility"]
@@ -181,30 +171,6 @@ def test_equal_throughputs_only_cost_and_at_a_price_of_0_gain_nothing() -> None:
 
 def test_without_a_throughput_it_does_nothing() -> None:
     assert decided({1: 100.0}, [1], arrays={"step_seconds": [[math.nan]] * 40, "busy_seconds": [[math.nan]] * 40}) == []
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"worth": kf.worth.points({})},
-        {"worth": kf.worth.points({10: 1, 20: 2})},
-        {"worth": kf.worth.steps({10: 1, 20: 2})},
-        {"worth": kf.worth.points({10: 1, 20: None})},  # type: ignore[dict-item]
-        {"worth": kf.worth.linear(-1, zero_at_s=10)},
-        {"worth": 3},
-        {"samples": 0},
-        {"samples": 1.5},
-        {"price_per_hour": -1},
-        {"price_per_hour": math.nan},
-        {"price_per_hour": math.inf},
-        {"unit": 0},
-        {"max_peers": 0},
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused_with_the_name_and_the_line(wrong: dict[str, Any]) -> None:
-    given = {"worth": LINEAR, "samples": 10, "price_per_hour": 1, "max_peers": 4, **wrong}
-    with pytest.raises(PolicyError, match=r"policy 'utility' \(.*test_utility\.py:\d+\): .*(takes|rises)"):
-        compile_policies([utility(**given)])
 
 
 def test_two_that_ask_for_a_size_need_a_rule_between_them() -> None:
