@@ -142,15 +142,6 @@ WITHIN: dict[str, Rows] = {
     },
 }
 
-# Imports against the table, as (importing module or package, what it imports): why.
-AGAINST: dict[tuple[str, str], str] = {}
-
-# Imports inside functions that close a ring of modules, as (importing module, what it imports): why.
-DEFERRED = {}
-
-# Public classes that share a name, as name: why both may have it.
-TWINS: dict[str, str] = {}
-
 
 def modules() -> dict[str, Path]:
     """Every module of both by name, except the prebuilt policies, which are held to the public list."""
@@ -225,16 +216,13 @@ def trespasses(package: str, rows: Mapping[str, Iterable[str]]) -> list[str]:
         for module, those in graph().items()
         for imported in sorted(those)
         if (here := room(module, package)) and (there := room(imported, package))
-        if there not in (here, *rows.get(here, ())) and (module, imported) not in AGAINST
+        if there not in (here, *rows.get(here, ()))
     ]
 
 
 def ring(imported: Mapping[str, set[str]]) -> list[str]:
-    """The modules on rings of imports, sorted, of a graph as ``graph`` gives it; those of ``DEFERRED`` do not count."""
-    left = {
-        module: {one for one in those if not any(_within(module, a) and _within(one, b) for a, b in DEFERRED)}
-        for module, those in imported.items()
-    }
+    """The modules on rings of imports, sorted, of a graph as ``graph`` gives it."""
+    left = dict(imported)
     while ends := [module for module, those in left.items() if not those & left.keys()]:
         for module in ends:
             del left[module]
