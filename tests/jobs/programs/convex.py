@@ -11,7 +11,6 @@ the size that the job is asked for. DIR/raise-N makes peer N raise an error, DIR
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -25,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.program_parts import own_id
+from tests.jobs.programs.program_parts import options, own_id
 
 FEATURES, PEERS = 5, 256
 SHIFT, MOMENTUM = 5.0, 0.999  # of what BatchNorm sees: its moving mean after n updates is SHIFT (1 - MOMENTUM^n)
@@ -84,14 +83,14 @@ def as_asked(training: Any, results: Path, batch_size: int) -> Any:
     )
 
 
-def rest(given: argparse.Namespace, trained: int) -> None:
+def rest(given: Any, trained: int) -> None:
     """Waits between two steps, longer in the last quarter, unless it shall hurry."""
     if not (given.results / "hurry").exists():
         late = 4 * trained > 3 * given.epochs * -(-given.samples // given.batch_size)
         time.sleep(PATIENT_S if late else given.sleep_s)
 
 
-def train(given: argparse.Namespace) -> dict[str, Any]:
+def train(given: Any) -> dict[str, Any]:
     """Trains as `given` says; what came of it."""
     x, y = data(given.samples)
     model, slope, seen, norm = build(given.samples, given.epochs, given.ballast_mb)
@@ -148,20 +147,8 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    """What the command line says."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--samples", type=int, default=200)
-    parser.add_argument("--batch-size", type=int, default=12)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--sleep-s", type=float, default=0.02)
-    parser.add_argument("--ballast-mb", type=float, default=0.0)
-    return parser.parse_args(words)
-
-
 def main() -> None:
-    given = arguments()
+    given = options(results=Path(), samples=200, batch_size=12, epochs=40, sleep_s=0.02, ballast_mb=0.0)
     found = train(given)
     (given.results / f"{own_id()}.json").write_text(json.dumps(found))
 

@@ -1,12 +1,13 @@
 """A small network that keeps itself, and tells which samples each of its steps took.
 
 Each peer appends to DIR/PEER.jsonl, step by step: the steps done, and the samples of its slice; behind the last one
-what it ended with. A policy asks for a checkpoint every EVERY steps.
+what it ended with. A policy asks for a checkpoint every EVERY steps, which ``--ballast-mb`` makes take longer. From
+step 30 on there are ``--size`` peers, and the steps wait for them. Of the checkpoints in ``--still`` the second one is
+being written for ever.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -19,6 +20,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
+from tests.jobs.programs.program_parts import options
 
 SAMPLES = 4000
 
@@ -42,16 +44,9 @@ def stand_still(kept: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--every", type=int, default=20)
-    parser.add_argument("--size", type=int, default=0, help="peers there shall be from step 30 on; waits for them")
-    parser.add_argument("--ballast-mb", type=int, default=0, help="makes a checkpoint take longer")
-    parser.add_argument("--still", type=Path, help="checkpoints here: the second one is being written for ever")
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds that each step takes more")
-    given = parser.parse_args()
+    given = options(results=Path(), every=20, size=0, ballast_mb=0, still="")
     if given.still:
-        stand_still(given.still)
+        stand_still(Path(given.still))
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.Input((1,)), keras.layers.BatchNormalization(), keras.layers.Dense(1)])
     optimizer = keras.optimizers.Adam(0.01)
@@ -79,7 +74,7 @@ def main() -> None:
             if done is not training.SKIPPED:
                 counted["steps"] += 1
                 print(json.dumps([int(done[1]), done[0].numpy().tolist()]), file=told, flush=True)
-                time.sleep(0.25 if training.size < given.size and done[1] > 30 else given.pause)
+                time.sleep(0.25 if training.size < given.size and done[1] > 30 else 0.0)
         weights = b"".join(np.asarray(one).tobytes() for one in [*model.weights, *optimizer.variables])
         ended = {"weights": zlib.crc32(weights), "counted": counted, "mean": mean["value"].tolist(), "heard": heard}
         print(json.dumps(ended | {"traces": training.traces(), "left": training.left}), file=told)

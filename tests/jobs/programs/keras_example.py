@@ -29,7 +29,7 @@ from kungfu.training.barrier import Barrier
 from kungfu.training.job_loop import JobLoop
 from kungfu.training.training import SKIPPED, Training
 from tests.jobs.programs.plain_twin import PlainTwin
-from tests.jobs.programs.program_parts import await_offer, awaited, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, own_id
 
 
 class Recorder:
@@ -128,8 +128,7 @@ class Recorder:
 
         A test tells the job when; what it must not do is to hope that they are ready by then.
         """
-        events = self._folder / "log" / "events.jsonl"
-        awaited(lambda: events.read_text().replace(" ", "").count('"event":"offered"') >= count, what=f"offer {count}")
+        await_events(self._folder / "log" / "events.jsonl", '"event":"offered"', count)
         await_offer(training)
 
 

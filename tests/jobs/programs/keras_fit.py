@@ -6,7 +6,6 @@ the job has trained on it in an epoch: a metric, whose state adds up over the pe
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import json
 import os
@@ -23,7 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.program_parts import await_offer, awaited, in_float64, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, in_float64, options, own_id
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
@@ -156,8 +155,7 @@ class Told(keras.callbacks.Callback):
             os.kill(os.getpid(), signal.SIGKILL)
         if kind := self._wait.get(steps):
             count = sum(step <= steps for step in self._wait)  # one more at each of these steps
-            text, wanted = self._record.read_text, f'"event":"{kind}"'
-            awaited(lambda: text().replace(" ", "").count(wanted) >= count, what=f"event {kind}, number {count}")
+            await_events(self._record, f'"event":"{kind}"', count)
             await_offer(self.model.fit.attached.training)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -215,28 +213,23 @@ class Doomed(keras.callbacks.Callback):
         self._begins(epoch)
 
 
-def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step")
-    parser.add_argument("--wait", type=json.loads, default={}, help="kinds of events by step")
-    parser.add_argument("--record", type=Path, default=Path("log/events.jsonl"))
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--data", default="arrays", choices=["arrays", "dataset", "batches", "generator", "partitions"])
-    parser.add_argument(
-        "--slow", type=float, default=0.0, help="seconds per batch of the generator's first pass, after peer 1"
-    )
-    parser.add_argument("--unlike", type=int, default=0, help="whether each peer is given other data")
-    parser.add_argument("--odd", type=int, help="the peer that has a callback more than the others")
-    parser.add_argument("--losses", type=int, default=0, help="1: of every kind, see keras_losses.py")
-    parser.add_argument("--die", type=int, help="the peer that is killed in epoch 1")
-    parser.add_argument("--die-in-callback", type=int, help="the peer that is killed at the end of epoch 1; see Unlike")
-    parser.add_argument("--doom", type=int, help="the seed of which peers are killed when; see Doomed")
-    parser.add_argument("--die-at", type=int, default=4, help="after which step of it")
-    return parser.parse_args(words)
+def arguments() -> Any:
+    """The options: sizes and kinds of events by step, the data, and whom a fault hits when.
+
+    ``slow``: Seconds per batch of the generator's first pass, after peer 1.
+    ``unlike``: 1 where each peer is given other data.
+    ``odd``: The peer that has a callback more than the others.
+    ``losses``: 1 for losses of every kind, see keras_losses.py.
+    ``die``, ``die_at``: The peer that is killed in epoch 1, and after which step of it.
+    ``die_in_callback``: The peer that is killed at the end of epoch 1; see Unlike.
+    ``doom``: The seed of which peers are killed when; see Doomed.
+    """
+    data = {"data": "arrays", "slow": 0.0, "unlike": 0, "odd": None, "losses": 0}
+    hits = {"die": None, "die_at": 4, "die_in_callback": None, "doom": None}
+    return options(results=Path(), record=Path("log/events.jsonl"), schedule={}, wait={}, epochs=4, **data, **hits)
 
 
-def own_seed(given: argparse.Namespace) -> int:
+def own_seed(given: Any) -> int:
     """Of the data of this peer."""
     return own_id() if given.unlike else 5
 

@@ -5,7 +5,6 @@ The steps of the job are counted over both fits. A peer that joins in the second
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import json
 import os
@@ -18,7 +17,7 @@ import keras
 import numpy as np
 
 from tests.jobs.programs.keras_fit import Counting
-from tests.jobs.programs.program_parts import await_offer, awaited, in_float64, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, awaited, in_float64, options, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -82,30 +81,16 @@ class Waiting(keras.callbacks.Callback):
             awaited(lambda: False, what="end of this job by a signal")
         offers = wait.get(self._training.step_number)
         if offers:
-            awaited(lambda: self._offers() >= offers, what=f"offer {offers}")
+            await_events(self._record, '"event":"offered"', offers)
             await_offer(self.model.fit.attached.training)
-
-    def _offers(self) -> int:
-        return self._record.read_text().count('"event": "offered"')
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--schedule", type=json.loads, default={}, help="sizes by step of the job")
-    parser.add_argument("--wait", type=json.loads, default={}, help="offers by step of the job")
-    parser.add_argument("--die", type=int, help="the peer that is killed in the second fit")
-    parser.add_argument("--keep", type=json.loads, default=[-1, -1], help="the step of a checkpoint, and the last one")
-    parser.add_argument("--scheduled", type=int, default=0, help="1: a schedule that a rule moves")
-    parser.add_argument("--epochs", type=int, nargs=2, default=[EPOCHS, EPOCHS])
-    return parser.parse_args()
 
 
 def main() -> None:
     import kungfu as kf
 
-    given = arguments()
+    # Sizes and offers by step of the job, the peer that is killed in the second fit, the step of a checkpoint and the
+    # last one, and whether there is a schedule that a rule moves.
+    given = options(results=Path(), record=Path(), schedule={}, wait={}, die=None, keep=[-1, -1], scheduled=0)
     given.results.mkdir(exist_ok=True)
     (x, y), model = data(), build()
     sizes = {int(step): size for step, size in given.schedule.items()}
@@ -122,7 +107,7 @@ def main() -> None:
     atexit.register(write)  # a peer that is let go ends inside of fit
     decaying = keras.optimizers.schedules.ExponentialDecay(0.02, 20, 0.5)
     optimizer = keras.optimizers.SGD(decaying) if given.scheduled else None
-    for phase, epochs in enumerate(given.epochs):
+    for phase in range(2):
         compiled(model, phase, optimizer)
         policies = [kf.policies.schedule(sizes, keep="global_batch_size")] if sizes else []
         policies += [quicker()] if given.scheduled else []
@@ -131,7 +116,7 @@ def main() -> None:
         if optimizer is None:
             callbacks.insert(0, keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * DECAY))
         history = model.fit(
-            x, y, batch_size=BATCH, epochs=epochs, callbacks=callbacks, verbose=0, validation_data=(x[:20], y[:20])
+            x, y, batch_size=BATCH, epochs=EPOCHS, callbacks=callbacks, verbose=0, validation_data=(x[:20], y[:20])
         )
         found["histories"].append(history.history)
         path = given.results / f"{phase}.weights.h5"

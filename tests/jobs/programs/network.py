@@ -1,11 +1,11 @@
 """A small network with BatchNorm and Dropout that follows a schedule of sizes and writes down what it saw.
 
-Each peer leaves DIR/PID.json: how often it trained on each sample, its traces, and digests of its state.
+Each peer leaves DIR/PID.json: how often it trained on each sample, its traces, and digests of its state. With as many
+peers as ``--patient-at`` says each step takes 40 ms more; ``--max-local`` is the largest micro-batch.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -18,6 +18,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
+from tests.jobs.programs.program_parts import options
 
 
 class Table(keras.layers.Layer):
@@ -50,16 +51,8 @@ def digest(variables: list[object]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--schedule", type=json.loads, default={})
-    parser.add_argument("--keep", default="local_batch_size")
-    parser.add_argument("--samples", type=int, default=100)
-    parser.add_argument("--batch-size", type=int, default=12)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--max-local", type=int, help="the largest micro-batch")
-    parser.add_argument("--patient-at", type=int, default=0, help="the size at which each step takes 40 ms more")
-    given = parser.parse_args()
+    amounts = {"samples": 100, "batch_size": 12, "epochs": 1, "max_local": None}
+    given = options(results=Path(), schedule={}, keep="local_batch_size", patient_at=0, **amounts)
 
     x = np.random.default_rng(0).normal(size=(given.samples, 4)).astype(np.float32)
     data = (x, x.sum(axis=1, keepdims=True), np.arange(given.samples))

@@ -1,11 +1,13 @@
-"""What programs of jobs have in common: the number of their peer, their step, float64, and waits with a deadline."""
+"""The parts that programs of jobs share: the options, the number of the peer, the step, float64, and waits."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -17,6 +19,18 @@ DEADLINE_S = 200.0
 def own_id() -> int:
     """The id of this peer, before and after it is attached; 0 alone."""
     return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
+
+
+def options(**defaults: Any) -> argparse.Namespace:
+    """The options of the command line, by their names with these defaults.
+
+    Each is of the type of its default, if that is a number, a text or a path; the others are given as JSON.
+    """
+    parser = argparse.ArgumentParser()
+    for name, default in defaults.items():
+        kind = type(default) if isinstance(default, int | float | str | Path) else json.loads
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default)
+    return parser.parse_args()
 
 
 def in_float64(seed: int) -> None:
@@ -47,6 +61,11 @@ def awaited(look: Callable[[], bool], *, what: str) -> None:
     while not look():
         assert time.monotonic() < deadline, f"no {what} within {DEADLINE_S:g} s"
         time.sleep(0.02)
+
+
+def await_events(record: Path, text: str, count: int = 1) -> None:
+    """Until the record has this text, written without spaces, so many times."""
+    awaited(lambda: record.read_text().replace(" ", "").count(text) >= count, what=f"{text}, number {count}")
 
 
 def await_offer(training: Any) -> None:

@@ -7,7 +7,6 @@ the deadline too. That peer comes before the last step. What a peer came to is l
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -21,19 +20,11 @@ import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
 from tests.jobs.programs import keras_fit
-from tests.jobs.programs.program_parts import await_offer, awaited, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, awaited, options, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
 NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]
 HELD_BY_3 = NAMES[int(shuffled(len(NAMES), seed=SEED, epoch=0)[3])]
-
-
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--record", type=Path, required=True)
-    parser.add_argument("--deadline", type=float, required=True)
-    return parser.parse_args()
 
 
 def is_first(marker: Path) -> bool:
@@ -45,7 +36,7 @@ def is_first(marker: Path) -> bool:
     return True
 
 
-def reading(given: argparse.Namespace) -> Any:
+def reading(given: Any) -> Any:
     """What reads a partition, slowly where it was taken over."""
 
     def read(name: str) -> Iterator[Any]:
@@ -58,38 +49,33 @@ def reading(given: argparse.Namespace) -> Any:
     return read
 
 
-def linger(given: argparse.Namespace) -> None:
+def linger(given: Any) -> None:
     """On the way to its place: the first one that comes here ends here, and the second one is late."""
     began, dies = time.monotonic(), is_first(given.results / "killed")
     if not dies and not is_first(given.results / "reads"):
         return
     if not dies:
-        awaited_in(given.record, '"state":"accepted"')
+        await_events(given.record, '"state":"accepted"')
     awaited(lambda: time.monotonic() > began + given.deadline + 2.0, what="the deadline")
     if dies:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def awaited_in(record: Path, wanted: str) -> None:
-    """Until the record has this text."""
-    awaited(lambda: wanted in record.read_text().replace(" ", ""), what=wanted)
-
-
-def after_step(given: argparse.Namespace, training: Any, done: int) -> None:
+def after_step(given: Any, training: Any, done: int) -> None:
     """Ends peer 3 after a step, and waits after another one until a joiner comes in with the next."""
     if done == DIES_AFTER and own_id() == 3:
         die(given)
     if done == JOINS_AFTER:
-        awaited_in(given.record, '"event":"offered"')
+        await_events(given.record, '"event":"offered"')
         await_offer(training)
 
 
-def die(given: argparse.Namespace) -> None:
+def die(given: Any) -> None:
     (given.results / "dead").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def looped(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
+def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
     import kungfu as kf
 
     model, counts = keras_fit.build()
@@ -115,7 +101,7 @@ def looped(given: argparse.Namespace, data: Any) -> tuple[Any, list[float]]:
 def main() -> None:
     import kungfu as kf
 
-    given = arguments()
+    given = options(results=Path(), record=Path(), deadline=0.0)
     given.results.mkdir(exist_ok=True)
     data = kf.data.partitions(NAMES, reading(given), counts=[keras_fit.PARTITION] * len(NAMES))
     model, seen = looped(given, data)

@@ -5,7 +5,6 @@ Each peer leaves DIR/PEER.json: what it trained on, and what its variables and i
 
 from __future__ import annotations
 
-import argparse
 import json
 import zlib
 from pathlib import Path
@@ -15,16 +14,13 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
+from tests.jobs.programs.program_parts import options
 
 SAMPLES = 25
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--results", type=Path, required=True)
-    parser.add_argument("--max-local", type=int)
-    given = parser.parse_args()
-
+    given = options(results=Path(), max_local=None)
     keras.utils.set_random_seed(0)
     layers = [keras.layers.Conv2D(2, 3, activation="relu"), keras.layers.BatchNormalization(), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((4, 4, 1)), *layers, keras.layers.Dense(1)])
