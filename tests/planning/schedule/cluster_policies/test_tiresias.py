@@ -14,7 +14,6 @@ from kungfu_planning.schedule import (
     Curve,
     Pauses,
     elastic_tiresias,
-    fifo,
     inelastic,
     simulate,
     summary,
@@ -29,51 +28,34 @@ from tests.planning.schedule.cluster_policies.elastic_tiresias_reference import 
 )
 from tests.planning.schedule.instances import Instance, instances, rows, thorough, untied
 
-
-def test_a_job_that_used_up_its_quantum_makes_room_for_a_newer_one() -> None:
-    jobs = rows((0, 2, 100), (10, 2, 20))
-    result = simulate(jobs, gpus=2, policy=tiresias(quanta=(60,)))
-    assert result.start_s.tolist() == [0, 30]
-    assert result.finish_s.tolist() == [120, 50]
-    assert summary(result).overall.jct_s == 80
-    assert summary(simulate(jobs, gpus=2, policy=fifo())).overall.jct_s == 105
-
-
-def test_without_quanta_tiresias_is_first_fit_in_order_of_arrival() -> None:
-    result = simulate(rows((0, 3, 10), (1, 2, 10), (2, 1, 5)), gpus=4, policy=tiresias(quanta=()))
-    assert result.start_s.tolist() == [0, 10, 2]
-    assert summary(result).overall.jct_s == pytest.approx(34 / 3)
-
-
-def test_a_wide_job_sinks_when_its_gpu_seconds_are_used_up_and_not_later() -> None:
+STARVING = [(0, 1, 20), (5, 1, 10), (12, 1, 10), (22, 1, 10), (32, 1, 10)]
+# By hand: quanta and starvation, the GPUs of the cluster, jobs as (submit, GPUs, duration), and when each job ends.
+BY_HAND = {
+    "who has used up its quantum makes room for a newer one": ((60,), None, 2, [(0, 2, 100), (10, 2, 20)], [120, 50]),
+    "no quanta: first fit in order of arrival": ((), None, 4, [(0, 3, 10), (1, 2, 10), (2, 1, 5)], [10, 20, 7]),
     # 64 GPUs use up 10,000 GPU seconds in 156.25 s, so after 157 whole ones; then the waiting job runs.
-    result = simulate(rows((0, 64, 1000), (1, 64, 10)), gpus=64, policy=tiresias())
-    assert result.start_s.tolist() == [0, 157]
-
-
-def test_a_starving_job_rises_above_those_who_come_later() -> None:
-    # ClusterJob 0 sinks at 10 and waits; at 30 it has waited twice the 10 s it had run, and rises behind job 3, before
-    # job 4.
-    jobs = rows((0, 1, 20), (5, 1, 10), (12, 1, 10), (22, 1, 10), (32, 1, 10))
-    patient = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,)))
-    starved = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,), starvation=2.0))
-    assert patient.finish_s.tolist() == [60, 20, 30, 40, 50]
-    assert starved.finish_s.tolist() == [50, 20, 30, 40, 60]
-
-
-def test_rounding_of_times_makes_no_job_sink_a_second_late() -> None:
-    begin = 6.4
-    assert (begin + 10) - begin < 10
-    result = simulate(rows((begin, 1, 100), (begin, 1, 10)), gpus=1, policy=tiresias(quanta=(10,)))
-    assert result.start_s.tolist() == [begin, begin + 10]
-
-
-def test_a_starving_job_rises_on_time_also_between_whole_seconds() -> None:
+    "GPU seconds count, and sink when used up": ((10_000,), None, 64, [(0, 64, 1000), (1, 64, 10)], [1010, 167]),
+    "without starvation who sank waits for all": ((10,), None, 1, STARVING, [60, 20, 30, 40, 50]),
+    # It sinks at 10 and waits; at 30 it has waited twice the 10 s it had run, and rises behind job 3, before job 4.
+    "who starves rises above those who come later": ((10,), 2.0, 1, STARVING, [50, 20, 30, 40, 60]),
+    # 16.4 - 6.4 is less than 10 in floating point.
+    "rounding makes no job sink a second late": ((10,), None, 1, [(6.4, 1, 100), (6.4, 1, 10)], [116.4, 26.4]),
     # The first has run 10 s when it sinks at 10.5, so it may wait 5 s. Asked at 12.25, it is looked at again 4 s later:
     # at 16.25 it rises, before the last one arrives. Nothing else happens until then.
-    jobs = rows((0.5, 1, 20), (0.5, 1, 10), (12.25, 1, 15), (17, 1, 10))
-    result = simulate(jobs, gpus=1, policy=tiresias(quanta=(10,), starvation=0.5))
-    assert result.start_s.tolist() == [0.5, 10.5, 20.5, 40.5]
+    "who starves rises on time between whole seconds": (
+        (10,),
+        0.5,
+        1,
+        [(0.5, 1, 20), (0.5, 1, 10), (12.25, 1, 15), (17, 1, 10)],
+        [40.5, 20.5, 55.5, 50.5],
+    ),
+}
+
+
+@pytest.mark.parametrize(("quanta", "starvation", "gpus", "cells", "ends"), BY_HAND.values(), ids=BY_HAND)
+def test_jobs_end_as_worked_out_by_hand(quanta, starvation, gpus: int, cells: list, ends: list[float]) -> None:
+    result = simulate(rows(*cells), gpus=gpus, policy=tiresias(quanta=quanta, starvation=starvation))
+    assert result.finish_s.tolist() == pytest.approx(ends)
 
 
 @pytest.mark.slow
