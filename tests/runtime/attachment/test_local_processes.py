@@ -133,8 +133,9 @@ def test_a_killed_peer_is_named_by_every_survivor_at_once(tmp_path: Path, peers:
     os.kill(peers[2].process.pid, signal.SIGKILL)
     reports = [json.loads(peer.printed()) for peer in peers[:2]]
     for report in reports:
-        assert report["errors"] == ["UnavailableError", "UnavailableError"]
-        assert all("kungfu: peer rank=2 died during gradients" in text for text in report["texts"])
+        for failure in report["failures"]:
+            assert failure["error"] == "UnavailableError"
+            assert "kungfu: peer rank=2 died during gradients" in failure["text"]
         assert report["noticed"] - killed < 90.0  # of a deadline of 180
     assert left_behind(str(tmp_path)) == []
 
@@ -150,9 +151,8 @@ def test_late_is_not_dead_but_stopped_is_named_long_before_the_deadline(tmp_path
     assert report, "who holds Python's lock for long is waited for"
     assert (report["alive"], report["silent"]) == ([], [1])
     assert (report["left"], report["closed"]) == ([1], []), "who has left still sees it, until it closes"
-    assert report["errors"] == ["UnavailableError"]
-    (text,) = report["texts"]
-    assert re.search(r"kungfu: peer rank=1 shows no life for \d+\.\d s in gradients", text), text
+    assert report["error"] == "UnavailableError"
+    assert re.search(r"kungfu: peer rank=1 shows no life for \d+\.\d s in gradients", report["text"]), report
     assert 0.8 * heartbeat_s < report["after_s"] < 90.0  # of a deadline of 180
     assert left_behind(str(tmp_path)) == []
 
@@ -177,18 +177,37 @@ def job(folder: str) -> str:
     return f"test-{Path(folder).name[-24:]}-{Path(folder).parent.name[-24:]}"
 
 
-def follow_views(peer: int, folder: str) -> None:
-    """Takes part in each view that has this peer; writes the sums it saw, and prints the number of its traces."""
+def attached(**options: float) -> tuple[Any, Any]:
+    """An attachment, and a step that adds tensors up by it."""
     import tensorflow as tf
 
     from kungfu.runtime.attachment.local import LocalAttachment
 
-    attachment, order = LocalAttachment(), tf.Variable(0)
+    attachment, order = LocalAttachment(**options), tf.Variable(0)
 
     @tf.function(autograph=False)
     def step(values: list[tf.Tensor]) -> list[tf.Tensor]:
         return attachment.all_reduce(values, prescale=1.0, order=order, tag="gradients")
 
+    return attachment, step
+
+
+def failure_of(step: Any) -> dict[str, str]:
+    """The error of a step that adds up a one of each peer; empty where there is none."""
+    import tensorflow as tf
+
+    try:
+        step([1.0])
+    except tf.errors.OpError as error:
+        return {"error": type(error).__name__, "text": error.message}
+    return {}
+
+
+def follow_views(peer: int, folder: str) -> None:
+    """Takes part in each view that has this peer; writes the sums it saw, and prints the number of its traces."""
+    import tensorflow as tf
+
+    attachment, step = attached()
     for view, members in enumerate(VIEWS):
         if peer not in members:
             attachment.close()
@@ -202,63 +221,35 @@ def follow_views(peer: int, folder: str) -> None:
 
 def lose_a_peer(peer: int, folder: str) -> None:
     """Reduces once; then rank 2 waits for its end, and the others print with which errors they learnt of it."""
-    import tensorflow as tf
-
-    from kungfu.runtime.attachment.local import LocalAttachment
-
-    attachment, order, report = LocalAttachment(), tf.Variable(0), {"errors": [], "texts": [], "noticed": 0.0}
-    step = tf.function(
-        lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients"), autograph=False
-    )
+    attachment, step = attached()
     open_view(attachment, peer, size=3, folder=folder, view=0)
-    step(1.0)
+    step([1.0])
     print("ready", flush=True)
     if peer == 2:
         sys.stdin.read()
-    for _ in range(2):
-        try:
-            step(1.0)
-        except tf.errors.OpError as error:
-            report["noticed"] = report["noticed"] or time.monotonic()
-            report["errors"].append(type(error).__name__)
-            report["texts"].append(error.message)
+    first, noticed, second = failure_of(step), time.monotonic(), failure_of(step)
     attachment.close()
-    print(json.dumps(report), flush=True)
+    print(json.dumps({"failures": [first, second], "noticed": noticed}), flush=True)
 
 
 def stand_still(peer: int, folder: str, heartbeat_s: str) -> None:
     """Rank 1 is late, but alive, by more than the heartbeat's limit; then it is stopped, and rank 0 says so."""
     import ctypes
 
-    import tensorflow as tf
-
-    from kungfu.runtime.attachment.local import LocalAttachment
-
-    attachment, order, report = (
-        LocalAttachment(heartbeat_s=float(heartbeat_s)),
-        tf.Variable(0),
-        {"errors": [], "texts": []},
-    )
-    step = tf.function(
-        lambda value: attachment.all_reduce([value], prescale=1.0, order=order, tag="gradients")[0], autograph=False
-    )
+    attachment, step = attached(heartbeat_s=float(heartbeat_s))
     open_view(attachment, peer, size=2, folder=folder, view=0)
     if peer == 1:
-        ctypes.PyDLL(None).usleep(
-            round(2.5e6 * float(heartbeat_s))
-        )  # holds Python's lock: no thread of Python runs meanwhile
-    total = float(step(1.0))
-    report["alive"] = list(attachment.silent().ranks)
+        # It holds Python's lock: no thread of Python runs meanwhile.
+        ctypes.PyDLL(None).usleep(round(2.5e6 * float(heartbeat_s)))
+    total = float(step([1.0])[0])
+    report: dict[str, Any] = {"alive": list(attachment.silent().ranks)}
     print(total, flush=True)
     if peer == 1:
         sys.stdin.read()
     while not attachment.silent().ranks:
         time.sleep(0.02)
     report |= {"silent": list(attachment.silent().ranks), "noticed": time.monotonic()}
-    try:
-        step(1.0)
-    except tf.errors.OpError as error:
-        report |= {"errors": [type(error).__name__], "texts": [error.message]}
+    report |= failure_of(step)
     attachment.leave()
     report["left"] = list(attachment.silent().ranks)
     attachment.close()

@@ -17,14 +17,12 @@ from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared
 from kungfu.runtime.attachment.solo import SoloAttachment
 from kungfu.signal.operation.numpy_kernels import sum_of_squares
-from tests.runtime.attachment.test_local import open_peers
+from tests.runtime.attachment.test_local import DTYPES, ORDER, open_peers
 
 pytestmark = pytest.mark.slow
 
-DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 # Around the lanes, the blocks of the sums, and the blocks of the message.
 COUNTS = (0, 1, 2, 15, 16, 17, 31, 33, 511, 512, 513, 1025, 65535, 65536, 65537, 300_001)
-ORDER = tf.Variable(0)
 BOTH = NormsWanted(values=True, sums=True)
 
 
@@ -218,11 +216,6 @@ def test_the_smallest_numbers_count_in_a_graph_too_where_tensorflow_flushes_them
 def norms_of(peer: LocalAttachment, values: np.ndarray) -> tuple[Any, Any]:
     one = tf.constant(1.0, tf.float64)
     return peer.all_reduce_with_norms([values, [0.0]], wanted=BOTH, prescale=one, order=ORDER, tag="smallest")[1:]
-
-
-def test_a_norm_of_float16_is_that_of_wide_numbers() -> None:
-    values = np.full(1000, 300.0, np.float16)  # whose square is no float16
-    assert with_norms(LocalAttachment(group=87), [values, [0.0]])[1] == 9e7
 
 
 def test_a_message_that_fails_gives_no_norms() -> None:
