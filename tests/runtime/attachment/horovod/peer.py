@@ -99,15 +99,6 @@ def do_open(**arguments: Any) -> dict[str, Any]:
     return {"left_behind": [name for name in os.environ if name.startswith("HOROVOD_")]}
 
 
-def do_prepare(*, size: int) -> dict[str, Any]:
-    return {"address": ATTACHMENT.prepare(size)}
-
-
-def do_wait_at_most(*, deadline_s: float) -> dict[str, Any]:
-    ATTACHMENT.wait_at_most(deadline_s)
-    return {}
-
-
 def do_mixture(*, prescale: float) -> dict[str, Any]:
     sums = traced_mixture(tf.constant(prescale))
     return {"sums": plain(sums), "dtypes": [t.dtype.name for t in sums], "traces": TRACES.count("mixture")}
@@ -174,11 +165,6 @@ def do_reason() -> dict[str, Any]:
     return {"reason": str(failure), "ranks": getattr(failure, "waiting_for", None)}
 
 
-def do_close() -> dict[str, Any]:
-    ATTACHMENT.close()
-    return {}
-
-
 def main() -> None:
     with os.fdopen(os.dup(1), "w", buffering=1) as answers:
         os.dup2(2, 1)  # Horovod writes its log to standard output
@@ -189,10 +175,11 @@ def serve(answers: TextIO) -> None:
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         arguments = json.loads(line)
-        action = globals()["do_" + arguments.pop("do")]
-        started = time.monotonic()
+        name, started = arguments.pop("do"), time.monotonic()
         try:
-            answer = action(**arguments)
+            # An action of this file, or a method of the attachment.
+            action = globals().get(f"do_{name}")
+            answer = action(**arguments) if action else {"given": getattr(ATTACHMENT, name)(**arguments)}
         except Exception as error:  # noqa: BLE001 - the test looks at whatever it was
             answer = {"error": type(error).__name__, "text": str(error)}
         print(json.dumps({**answer, "seconds": time.monotonic() - started}), file=answers)

@@ -25,6 +25,7 @@ pytest.importorskip(
     "horovod.tensorflow", reason="horovod is not installed; `python -m kungfu.native.horovod` builds it"
 )
 
+pytestmark = pytest.mark.slow
 DEADLINE_S = 300.0  # against a hang only: the processes share the machine with whatever else runs
 HERE, THERE = "127.0.0.1", "127.0.0.2"  # both are this machine, and two hosts to the attachment
 Answers = list[dict[str, Any]]
@@ -64,7 +65,7 @@ VIEWS = itertools.count(1)
 def open_view(peers: Sequence[Peer], *, deadline_s: float = DEADLINE_S, of_two_hosts: bool = False) -> Answers:
     (store,) = ask(peers[:1], "prepare", size=len(peers))
     addresses = [f"{peer.host if of_two_hosts else HERE}:{4000 + rank}" for rank, peer in enumerate(peers)]
-    place = {"size": len(peers), "view": next(VIEWS), "addresses": addresses, "rendezvous": store["address"]}
+    place = {"size": len(peers), "view": next(VIEWS), "addresses": addresses, "rendezvous": store["given"]}
     for rank, peer in enumerate(peers):
         peer.tell("open", rank=rank, deadline_s=deadline_s, **place)
     return [peer.hear() for peer in peers]
@@ -110,6 +111,9 @@ def cluster() -> Iterator[Cluster]:
             peer.process.communicate(timeout=DEADLINE_S)
 
 
+DTYPES = ["float32", "float16", "float64", "int32", "bfloat16", "float32", "float64", "int64", "float32"]
+
+
 def mixture(size: int, *, factor: float = 1.0) -> list[Any]:
     """What the peers' mixtures of values 1, 2, ... add up to, computed by hand from the tests' peer."""
     total = size * (size + 1) / 2
@@ -128,7 +132,6 @@ def mixture(size: int, *, factor: float = 1.0) -> list[Any]:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("when", "size", "factor"),
     [("2 mixture", 2, 1.0), ("2 halved", 2, 0.5), ("3 mixture", 3, 1.0), ("again mixture", 2, 1.0)],
@@ -140,46 +143,31 @@ def test_every_dtype_and_shape_is_added_over_the_peers_of_the_view(
     assert len(answers) == size
     for answer in answers:
         assert [pytest.approx(want, rel=1e-12) for want in _flat(mixture(size, factor=factor))] == _flat(answer["sums"])
-        assert answer["dtypes"] == [
-            "float32",
-            "float16",
-            "float64",
-            "int32",
-            "bfloat16",
-            "float32",
-            "float64",
-            "int64",
-            "float32",
-        ]
+        assert answer["dtypes"] == DTYPES
 
 
-@pytest.mark.slow
 def test_before_the_first_view_and_after_the_last_the_op_is_the_identity(cluster: Cluster) -> None:
     for answer in cluster.history["alone"]:
         assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(1, factor=0.5)))
     assert cluster.history["left"][-1]["sums"] == [[1.0, 2.0], [1.0, 2.0]]
 
 
-@pytest.mark.slow
 def test_one_trace_serves_all_views(cluster: Cluster) -> None:
     for when in ("again mixture", "again constants"):
         assert [answer["traces"] for answer in cluster.history[when]] == [1, 1]
 
 
-@pytest.mark.slow
 def test_it_works_eagerly_too(cluster: Cluster) -> None:
     for answer in cluster.history["2 eager"]:
         assert _flat(answer["sums"]) == pytest.approx(_flat(mixture(2)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 constants", 2), ("3 constants", 3), ("again constants", 2)])
 def test_messages_of_constants_are_neither_folded_nor_merged(when: str, size: int, cluster: Cluster) -> None:
     for answer in cluster.history[when]:
         assert answer["sums"] == [[1.0 * size, 2.0 * size]] * 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 gated", 2), ("3 gated", 3)])
 def test_messages_in_gates_and_inner_functions_run_in_the_order_of_the_program(
     when: str, size: int, cluster: Cluster
@@ -190,7 +178,6 @@ def test_messages_in_gates_and_inner_functions_run_in_the_order_of_the_program(
         assert answer["begun"] == in_order
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("when", "size"), [("2 normal", 2), ("3 normal", 3), ("again normal", 2)])
 def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int, cluster: Cluster) -> None:
     answers = cluster.history[when]
@@ -199,7 +186,6 @@ def test_the_sum_is_bit_for_bit_equal_on_all_peers(when: str, size: int, cluster
     assert all(answer["finite"] for answer in answers)
 
 
-@pytest.mark.slow
 def test_norms_have_the_bits_of_the_oracle_and_travel_in_their_placeholders(cluster: Cluster) -> None:
     """Norms have the bits of the oracle, and travel where something stands for them."""
     answers = cluster.history["3 norms"]
@@ -210,21 +196,19 @@ def test_norms_have_the_bits_of_the_oracle_and_travel_in_their_placeholders(clus
         assert answer["rider"] == pytest.approx([answers[0]["oracle"][0] + answers[1]["oracle"][0], 6.0], rel=1e-6)
 
 
-@pytest.mark.slow
 def test_peers_whose_tensors_differ_hear_of_it(cluster: Cluster) -> None:
     for answer in cluster.history["3 mismatch"]:
         assert answer["error"] == "FailedPreconditionError"
         assert "Mismatched ALLREDUCE tensor shapes" in answer["text"]
 
 
-@pytest.mark.slow
 def test_peers_of_two_hosts_meet_at_the_host_of_rank_0(cluster: Cluster) -> None:
     peers = cluster.peers
     open_view(peers, of_two_hosts=True)
     three = ask(peers, "mixture", prescale=1.0)
     moved = open_view(peers[1:], of_two_hosts=True)
     two = ask(peers[1:], "mixture", prescale=1.0)
-    assert ask(peers[1:2], "prepare", size=2)[0]["address"].startswith(f"{THERE}:")
+    assert ask(peers[1:2], "prepare", size=2)[0]["given"].startswith(f"{THERE}:")
     ask(peers[1:], "close")
     assert [answer.get("error") for answer in moved] == [None, None]
     for answers, size in ((three, 3), (two, 2)):
@@ -233,12 +217,10 @@ def test_peers_of_two_hosts_meet_at_the_host_of_rank_0(cluster: Cluster) -> None
             assert answer["traces"] == 1
 
 
-@pytest.mark.slow
 def test_nothing_is_left_in_the_environment(cluster: Cluster) -> None:
     assert [answer["left_behind"] for answer in cluster.history["opened"]] == [[]] * 7
 
 
-@pytest.mark.slow
 def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline(cluster: Cluster) -> None:
     peers = cluster.peers
     open_view(peers)
@@ -256,7 +238,6 @@ def test_a_peer_that_does_not_come_to_a_message_is_named_after_the_deadline(clus
     ask(peers, "close")
 
 
-@pytest.mark.slow
 def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(cluster: Cluster) -> None:
     peers = cluster.peers
     open_view(peers)
@@ -274,7 +255,6 @@ def test_a_killed_peer_ends_the_message_and_the_others_go_on_in_a_new_view(clust
     ask(peers[:2], "close")  # an engine that waits for messages is busy
 
 
-@pytest.mark.slow
 def test_a_peer_that_does_not_come_is_named_and_the_op_stays_the_identity() -> None:
     attachment = HorovodAttachment()
     store = attachment.prepare(2)
