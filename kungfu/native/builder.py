@@ -241,18 +241,13 @@ def load_from(path: Path) -> NativeLibrary:
     """The library at ``path``; ``UsageError``, with both versions, if it does not fit the running TensorFlow."""
     import tensorflow as tf
 
-    _refuse_another_tensorflow(path, running=tf.__version__)
+    if (compiled := _compiled_for(path)) != tf.__version__:
+        raise UsageError(_mismatch(path, compiled, tf.__version__))
     try:
         ops = tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:
-        raise UsageError(_mismatch(path, _compiled_for(path), tf.__version__)) from error
+        raise UsageError(_mismatch(path, compiled, tf.__version__)) from error
     return NativeLibrary(ops=ops, functions=_typed(ctypes.CDLL(str(path))), path=path)
-
-
-def _refuse_another_tensorflow(path: Path, *, running: str) -> None:
-    compiled = _compiled_for(path)
-    if compiled != running:
-        raise UsageError(_mismatch(path, compiled, running))
 
 
 def _compiled_for(path: Path) -> str:
@@ -272,42 +267,22 @@ def _mismatch(path: Path, compiled: str, running: str) -> str:
 
 
 def _typed(functions: ctypes.CDLL) -> ctypes.CDLL:
-    functions.kungfu_tensorflow_version.restype = ctypes.c_char_p
+    group, number, seconds, text = ctypes.c_int64, ctypes.c_int, ctypes.c_double, ctypes.c_char_p
+    numbers, seconds_at = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_double)
+    functions.kungfu_tensorflow_version.restype = text
     functions.kungfu_memory_bytes.restype = ctypes.c_int64
-    functions.kungfu_memory_bytes.argtypes = [ctypes.c_int]
-    functions.kungfu_group_open.argtypes = [
-        ctypes.c_int64,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_double,
-        ctypes.c_double,
-        ctypes.c_char_p,
-        ctypes.c_int,
-    ]
-    functions.kungfu_group_wait_at_most.argtypes = [ctypes.c_int64, ctypes.c_double]
-    functions.kungfu_group_late.argtypes = [
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.c_double),
-        ctypes.c_char_p,
-        ctypes.c_int,
-    ]
-    functions.kungfu_group_failure.argtypes = [
-        ctypes.c_int64,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.c_int,
-        ctypes.POINTER(ctypes.c_int),
-        ctypes.POINTER(ctypes.c_double),
-        ctypes.c_char_p,
-        ctypes.c_int,
-    ]
-    functions.kungfu_group_silent.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int), ctypes.c_int]
-    functions.kungfu_group_leave.argtypes = [ctypes.c_int64]
-    functions.kungfu_group_close.argtypes = [ctypes.c_int64]
+    arguments = {
+        "kungfu_memory_bytes": [number],
+        "kungfu_group_open": [group, *[number] * 3, ctypes.c_int64, numbers, seconds, seconds, text, number],
+        "kungfu_group_wait_at_most": [group, seconds],
+        "kungfu_group_late": [group, numbers, number, seconds_at, text, number],
+        "kungfu_group_failure": [group, numbers, number, numbers, seconds_at, text, number],
+        "kungfu_group_silent": [group, numbers, number],
+        "kungfu_group_leave": [group],
+        "kungfu_group_close": [group],
+    }
+    for name, types in arguments.items():
+        getattr(functions, name).argtypes = types
     return functions
 
 
