@@ -71,9 +71,3 @@ def test_it_looks_every_so_many_steps_only() -> None:
     agreed = {**LIMITS, "local_batch_size": 1.0}
     fired = [bool(replay.step(hand_case(), {**agreed, "step": number}).fired[0]) for number in range(1, 7)]
     assert fired == [False, False, True, False, False, True]
-
-
-def test_alone_it_never_asks_for_anything() -> None:
-    replay = Replay(compile_policies([gns_batch(max_peers=8, every=1)]), size=1)
-    agreed = {**LIMITS, "local_batch_size": 1.0}
-    assert not any(replay.step(hand_case()[:1], {**agreed, "step": number}).fired[0] for number in range(1, 5))

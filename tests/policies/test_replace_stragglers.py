@@ -59,10 +59,6 @@ def test_the_threshold_says_who_is_too_slow(speed: float, threshold: float, foun
     assert len(decisions({2: speed}, threshold=threshold)) == found
 
 
-def test_where_all_are_alike_nobody_is_replaced() -> None:
-    assert decisions({}) == []
-
-
 def test_alone_nobody_is_replaced_however_slow_the_steps_become() -> None:
     assert decisions({0: 0.1}, size=1) == []
 

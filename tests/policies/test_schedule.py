@@ -44,11 +44,6 @@ def test_joiners_that_never_come_hold_up_no_later_size() -> None:
     assert (run.size, run.changes) == (1, ())
 
 
-def test_step_zero_holds_from_the_start() -> None:
-    replay = Replay(compile_policies([schedule({0: 3})]), size=2)
-    assert replay.step([{}] * 2, {**CALM, "step": 1}).targets.tolist() == [3]
-
-
 @pytest.mark.parametrize(
     ("sizes", "size", "limits", "expected"),
     [
@@ -58,6 +53,7 @@ def test_step_zero_holds_from_the_start() -> None:
         ({1: 1}, 3, (2, 4), [2, 2, 2]),  # the fewest
         ({3: 4}, 2, (1, 8), [None, None, 4]),  # before the first step of the table nothing is wanted
         ({1: 9}, 4, (1, 4), [None, None, None]),  # at the limit already
+        ({0: 3}, 2, (1, 8), [3, 3, 3]),  # step 0 holds from the start
     ],
 )
 def test_it_asks_for_what_is_not_so_within_the_limits_of_the_job(

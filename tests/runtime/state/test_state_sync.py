@@ -53,18 +53,6 @@ def test_an_attachment_that_does_not_open_ends_the_fetch(rank: int) -> None:
         pytest.fail("the block was entered")
 
 
-def test_a_transfer_that_was_abandoned_raises_the_reason() -> None:
-    hearing = sync_state(
-        Held(CONTENT),
-        context(2),
-        server=StateServer(),
-        attach=lambda: None,
-        abandoned=lambda: PeerFailure("peer 1 was killed"),
-    )
-    with pytest.raises(PeerFailure, match="abandoned: peer 1 was killed"), hearing:
-        pytest.fail("the block was entered")
-
-
 def test_nobody_can_take_from_a_peer_whose_view_has_started() -> None:
     with suppress(RuntimeError), sync_state(Held(CONTENT), context(0), server=StateServer(), attach=lambda: None):
         raise RuntimeError
