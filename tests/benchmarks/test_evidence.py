@@ -1,11 +1,7 @@
-"""The benchmarks that show what policies are good for: their twins and figures, bad arguments, and that they run."""
+"""The benchmarks that show what policies are good for: their twins and figures."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +10,6 @@ import pytest
 from benchmarks import autoscaling, stragglers, utility
 from benchmarks.emulation.jobs import RealRun
 from kungfu.policy_definition.policy_path import load_policy
-from tests.soak import SOAK
 
 
 def ran(seconds: float, *, size: int, peer_seconds: float = 0.0, events: tuple[dict, ...] = ()) -> RealRun:
@@ -136,33 +131,3 @@ def test_the_lives_of_slow_peers_are_read_from_the_views() -> None:
         {"event": "view", "time": 80.0, "peers": [0, 1, 2, 4, 7]},
     )
     assert stragglers.lives_of_slow_peers(ran(100.0, size=8, events=views)) == [(3, 10.0, 25.0), (7, 30.0, 100.0)]
-
-
-@pytest.mark.parametrize("module", [autoscaling, stragglers])
-@pytest.mark.parametrize("words", [["--seconds", "0"], ["--seconds", "nan"], ["--seconds", "much"], ["--unknown"]])
-def test_bad_arguments_are_refused(module, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        module.arguments(words)
-    assert ended.value.code == 2
-    assert words[0] in capsys.readouterr().err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "figure"),
-    [
-        pytest.param(["autoscaling", "--quick", "--seconds", "3"], "worst_distance_from_best", marks=SOAK),
-        pytest.param(["stragglers", "--quick", "--seconds", "3"], "within_no_stragglers", marks=SOAK),
-        pytest.param(["utility", "--quick"], "linear_low_ratio", marks=SOAK),
-    ],
-)
-def test_it_gives_its_figures(words: list[str], figure: str, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert figure in json.loads(done.stdout.splitlines()[-1])
-    assert (tmp_path / f"runs/benchmarks/{words[0]}.png").stat().st_size > 1000

@@ -1,15 +1,13 @@
-"""The benchmark of Keras' ``fit``: its figures from given turns, bad arguments, and that it runs."""
+"""The benchmark of Keras' ``fit``: its figures from given turns, and that it runs."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import keras as bench
+from tests.benchmarks.test_runs import figures_of
 from tests.soak import SOAK
 
 # Seconds of two turns of ten steps, by the clock and the processor.
@@ -68,26 +66,11 @@ def test_a_way_that_was_refused_is_told_with_its_reason(capsys: pytest.CaptureFi
     assert "fit_over_loop: not measured" in shown
 
 
-@pytest.mark.parametrize("words", [["--rounds", "1"], ["--steps", "15"], ["--ways", "slow"]])
-def test_bad_arguments_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        bench.arguments(words)
-    assert ended.value.code == 2
-    assert words[0] in capsys.readouterr().err
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ways", "figure"),
-    [(["plain_fit", "fit"], None), ([*bench.WAYS], "fit_cost")],
-)
+@pytest.mark.parametrize(("ways", "figure"), [(["plain_fit", "fit"], None), ([*bench.WAYS], "fit_cost")])
 @SOAK
-def test_it_gives_its_figures(ways: list[str], figure: str | None) -> None:
-    command = [sys.executable, "-m", "benchmarks.keras", "--rounds", "2", "--steps", "20", "--ways", *ways]
-    root = Path(__file__).parents[2]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+def test_it_gives_its_figures(ways: list[str], figure: str | None, tmp_path: Path) -> None:
+    told = figures_of("keras", "--rounds", "2", "--steps", "20", "--ways", *ways, folder=tmp_path)
     assert {*told["samples_per_second"], *told["refused"]} == {*ways}
     assert all(rate > 0 for rate in told["samples_per_second"].values())
     assert figure is None or told[figure] > 0
