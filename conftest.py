@@ -24,9 +24,14 @@ _WAITING = ("tests/jobs/", "tests/test_distribution.py", "tests/runtime/attachme
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files whose tests wait are spread among those that compute, and end before them; else the order stays."""
+    """Files whose tests wait are spread among those that compute, and end before them; else the order stays.
+
+    Every test of a whole job takes over a second.
+    """
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
+        if item.nodeid.startswith("tests/jobs/"):
+            item.add_marker(pytest.mark.slow)
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)
     waiting = [name for name in files if name.startswith(_WAITING)]
     computing = [name for name in files if name not in waiting]

@@ -36,9 +36,9 @@ class Hosts:
         """Starts the same line again on a host on which it has ended."""
         self.jobs.append(self.launch(host, f"host-{host}-again"))
 
-    def ends(self, *, deadline_s: float = 120.0) -> list[Ended]:
-        """How each host ended, those last that came back; an error if one has not within the deadline."""
-        return [job.end(deadline_s=deadline_s) for job in self.jobs]
+    def ends(self) -> list[Ended]:
+        """The end of each host, those last that came back; an error if one has not within the deadline."""
+        return [job.end() for job in self.jobs]
 
 
 def names(count: int) -> list[str]:

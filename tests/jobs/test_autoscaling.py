@@ -5,22 +5,17 @@ Beside them a hook is called as often as can be.
 
 from __future__ import annotations
 
-import pytest
-
 from tests.jobs.harness import Ended, started
 from tests.soak import SOAK
-
-pytestmark = pytest.mark.slow
-DEADLINE_S = 180.0
 
 
 def grown(tmp_path, *options: object, how: str, executed: bool = False) -> Ended:
     """A job of one peer, which trains until its policy has brought another one."""
     told = ["-np", 1, "--max", 2, *options]
     with started(tmp_path, *told, program="paced.py", arguments=[tmp_path, how], executed=executed) as job:
-        job.event("rescale", to=2, deadline_s=DEADLINE_S)
+        job.event("rescale", to=2)
         (tmp_path / "hurry").touch()
-        ended = job.end(deadline_s=DEADLINE_S)
+        ended = job.end()
     assert ended.code == 0, ended.output
     assert ended.sizes[:2] == [1, 2]
     assert {row["size"] for row in ended.metrics} == {1, 2}, "both sizes trained"

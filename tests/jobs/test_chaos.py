@@ -21,8 +21,6 @@ from tests.jobs.convex_runs import on_one_host, training
 from tests.jobs.harness import ONE_THREAD_EACH, ROOT, Job, awaited, lines_of, started
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
 STEPPING = ("--sleep-s", 0.2)  # the job must find its way on a busy machine while chaos is at work
 ENVIRONMENT = {**os.environ, **ONE_THREAD_EACH, "PYTHONPATH": str(ROOT)}

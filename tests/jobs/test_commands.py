@@ -14,8 +14,6 @@ from kungfu.record import read_trace
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
 from tests.jobs.harness import Job, endless, started
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,8 +6,6 @@ import pytest
 
 from tests.jobs.harness import left_in, ran
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(("how", "hears", "steps"), [("stop", 2, 10), ("last", 1, 40)], ids=["stop", "last"])
 def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path, how, hears, steps):
@@ -16,7 +14,7 @@ def test_the_others_end_well_if_rank_0_dies_while_it_announces_the_end(tmp_path,
     Who lives follows, or leads, when it has heard it and the other one has not.
     """
     options = ("-np", 3, "--min", 2, "--failures", 0, "--deadline", 20)
-    ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path], deadline_s=180)
+    ended = ran(tmp_path, *options, program="half_heard.py", arguments=[how, hears, tmp_path])
     assert ended.code == 0, ended.output
     assert [event["how"] for event in ended.all_of("lost")] == ["killed by SIGKILL"]
     found = left_in(tmp_path)

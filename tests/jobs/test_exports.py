@@ -25,8 +25,6 @@ from tests.cli.export.test_prometheus import DASHBOARD
 from tests.jobs.harness import Job, awaited, endless, started
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 WATCHED = ("-np", 2, "--max", 3, "--tensorboard", "board", "--metrics-port")
 
 

@@ -11,9 +11,6 @@ import pytest
 from tests.jobs.harness import QUICKLY_S, Ended, Job, lines_of, ran, started
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
-
 # Nothing of the job survives the loss of a peer.
 ALL_OR_NOTHING = ("--min", 2, "--failures", 0)
 

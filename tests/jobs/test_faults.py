@@ -10,8 +10,6 @@ from kungfu.testing.faults import parse
 from tests.jobs.convex_runs import faulted
 from tests.jobs.random_faults import random_faults
 
-pytestmark = pytest.mark.slow
-
 SOAK = os.environ.get("KUNGFU_SOAK_FAULTS", "")
 
 

@@ -15,8 +15,6 @@ from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.convex_runs import NO_QUORUM_CODE, on_one_host, training
 from tests.jobs.harness import Ended
 
-pytestmark = pytest.mark.slow
-
 SOAK = pytest.mark.skipif("KUNGFU_SOAK_HOSTS" not in os.environ, reason="make soak runs it")
 
 
@@ -82,7 +80,7 @@ def test_a_host_that_does_not_lead_is_killed_and_its_peers_start_elsewhere(tmp_p
 def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_path: Path, host: int) -> None:
     with training(tmp_path, slots=(1, 1, 2), size=3) as run:
         run.faults(f"at step 10 freeze host {host}; once settled thaw host {host}")
-        woken = run.hosts[host].end(deadline_s=180)
+        woken = run.hosts[host].end()
         codes = [0, 0, 0]
         codes[host] = NO_QUORUM_CODE
         *_, ended = run.ends(*codes, tells=2)
@@ -149,4 +147,4 @@ def test_an_interrupt_or_a_second_notice_to_any_host_ends_the_job(
         if number == signal.SIGTERM:
             run.hosts[0].event("host noticed", host=host)
             run.hosts[host].signal(number)
-        assert [ended.code for ended in run.hosts.ends(deadline_s=180)] == [code, code]
+        assert [ended.code for ended in run.hosts.ends()] == [code, code]

@@ -14,8 +14,6 @@ from kungfu.cli.run import main as kungfu_run
 from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.harness import QUICKLY_S, left_in, lines_of, ran, started
 
-pytestmark = pytest.mark.slow
-
 SAMPLES = 4000
 
 

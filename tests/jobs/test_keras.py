@@ -18,8 +18,6 @@ from tests.jobs.programs import keras_fit, keras_losses
 from tests.keras.fitting import float64
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 EPOCHS = 4
 RELATIVE = 1e-8
 fitted = partial(fit_job, "keras_fit.py")

@@ -9,8 +9,6 @@ import pytest
 
 from tests.jobs.harness import left_in, ran
 
-pytestmark = pytest.mark.slow
-
 SAMPLES, BATCHES = 70, 12
 
 

@@ -18,8 +18,6 @@ from tests.jobs.harness import LEAN, ONE_THREAD_EACH, PROGRAMS, ROOT, Ended, ran
 from tests.jobs.programs.plain_twin import done, recorded
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 SCRIPTS = ROOT / "examples" / "keras"
 PROGRAM = PROGRAMS / "keras_example.py"
 RELATIVE = 1e-8

@@ -16,8 +16,6 @@ from tests.jobs.programs import keras_phases
 from tests.keras.fitting import float64
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 RELATIVE = 1e-8
 STEPS = 20
 fitted = partial(fit_job, "keras_phases.py")

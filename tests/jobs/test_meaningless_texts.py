@@ -15,7 +15,6 @@ import pytest
 from tests.jobs.harness import PROGRAMS, QUICKLY_S, ROOT, Job, started
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
 # The environment of such a job.
 MEANINGLESS = {"PYTHONPATH": os.pathsep.join(map(str, (PROGRAMS / "meaningless", ROOT)))}
 

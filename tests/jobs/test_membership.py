@@ -8,13 +8,10 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from kungfu import native
 from tests.jobs.harness import Ended, left_in, ran, started
 from tests.soak import SOAK
-
-pytestmark = pytest.mark.slow
 
 
 def trained(tmp_path: Path, *options: object, epochs: int, **given: object) -> tuple[Ended, list[dict]]:

@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from tests.jobs.harness import QUICKLY_S, started
-
-pytestmark = pytest.mark.slow
 
 
 def test_a_late_peer_is_named_and_one_with_notice_leaves_in_good_order(tmp_path):

@@ -11,18 +11,15 @@ import pytest
 from kungfu.record import read_trace, replay
 from tests.jobs.harness import started
 
-pytestmark = pytest.mark.slow
-DEADLINE_S = 180.0
-
 
 def test_what_is_published_is_that_of_all_samples_and_what_was_fed_outlives_rank_0(tmp_path):
     with started(tmp_path, "-np", 2, "--max", 3, program="paced.py", arguments=[tmp_path, "own-signals"]) as job:
-        job.event("rescale", to=3, deadline_s=DEADLINE_S)
+        job.event("rescale", to=3)
         os.kill(job.event("spawned", peer=0)["pid"], signal.SIGKILL)
-        recovered = job.event("recovered", deadline_s=DEADLINE_S)
-        job.event("rescale", to=3, view=recovered["view"] + 1, deadline_s=DEADLINE_S)
+        recovered = job.event("recovered")
+        job.event("rescale", to=3, view=recovered["view"] + 1)
         (tmp_path / "hurry").touch()
-        ended = job.end(deadline_s=DEADLINE_S)
+        ended = job.end()
     assert ended.code == 0, ended.output
     assert ended.sizes == [2, 3, 2, 3]
     prices = [row["price"] for row in ended.metrics]

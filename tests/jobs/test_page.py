@@ -10,14 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kungfu.runtime.job_api.job_file import read_job_file
 from tests.jobs.harness import awaited, endless, page_address, started
 from tests.jobs.on_hosts import started_on_hosts
 from tests.soak import SOAK
-
-pytestmark = pytest.mark.slow
 
 
 def posted(address: str, path: str, body: dict[str, Any], *, secret: str) -> tuple[int, dict[str, Any]]:

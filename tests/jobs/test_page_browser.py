@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from selenium.webdriver.common.keys import Keys
 
 import kungfu as kf
@@ -42,7 +41,7 @@ from tests.jobs.browser import WIDE, Browser, assert_in_order, browsing
 from tests.jobs.harness import ROOT, awaited, endless, page_address, started
 from tests.soak import SOAK
 
-pytestmark = [pytest.mark.slow, SOAK]
+pytestmark = SOAK
 
 WITH_PAGE = ("-np", 2, "--max", 3, "--page", 0)
 

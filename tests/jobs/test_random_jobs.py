@@ -17,7 +17,7 @@ from kungfu.testing.faults import Fault, SignalHosts
 from tests.jobs.convex_runs import NO_QUORUM_CODE, faulted, training
 from tests.jobs.random_faults import random_faults, random_host_faults
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 HOSTS = 3
 JOBS, SEED = (int(word) for word in os.environ.get("KUNGFU_SOAK_JOBS", "0,1").split(","))

@@ -11,8 +11,6 @@ from kungfu.record import read_trace, replay
 from tests.jobs.harness import ran
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 
 @SOAK
 def test_the_replay_of_a_run_that_grew_decides_as_the_run_did(tmp_path):

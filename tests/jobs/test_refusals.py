@@ -7,8 +7,6 @@ import pytest
 from tests.jobs.harness import PROGRAMS, Ended, ran
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 SCREEN_LINES = 40
 
 

@@ -6,15 +6,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from kungfu.record import Trace, read_trace, replay
 from tests.jobs.harness import Ended, lines_of, started
 from tests.jobs.on_hosts import started_on_hosts
 from tests.soak import SOAK
-
-pytestmark = pytest.mark.slow
-DEADLINE_S = 180.0
 
 
 def trace_of(ended: Ended) -> Trace:
@@ -33,9 +28,9 @@ def beside(trace: Trace, *, view: int) -> list[tuple[int, ...]]:
 def test_a_peer_that_sleeps_in_its_steps_is_replaced_when_another_one_is_ready(tmp_path: Path) -> None:
     (tmp_path / "slow").touch()
     with started(tmp_path, "-np", 3, "--max", 3, program="paced.py", arguments=[tmp_path, "slowed", 1]) as job:
-        job.event("rescale", view=2, deadline_s=DEADLINE_S)
+        job.event("rescale", view=2)
         (tmp_path / "hurry").touch()
-        ended = job.end(deadline_s=DEADLINE_S)
+        ended = job.end()
     assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")][:2] == [[0, 1, 2], [0, 2, 3]]
     decided: dict[str, Any] = ended.all_of("decision")[0]
@@ -56,14 +51,14 @@ def test_one_wave_of_joiners_grows_the_job_and_replaces_a_straggler(tmp_path: Pa
     words = [tmp_path, "slowed", 1, 5, 4]
     with started_on_hosts(tmp_path, "-np", 3, "--max", 4, slots=(2, 3), program="paced.py", arguments=words) as hosts:
         job = hosts[0]
-        assert job.event("spawned", peer=3, deadline_s=DEADLINE_S)["host"] == 1
+        assert job.event("spawned", peer=3)["host"] == 1
         # It is held up, so the growth is under way until the straggler is found, and another one is on its way for it.
-        decided = job.event("decision", rule="replace_stragglers", deadline_s=DEADLINE_S)
-        assert job.event("spawned", peer=4, deadline_s=DEADLINE_S)["host"] == 1
+        decided = job.event("decision", rule="replace_stragglers")
+        assert job.event("spawned", peer=4)["host"] == 1
         (tmp_path / "come").touch()
-        job.event("rescale", view=2, deadline_s=DEADLINE_S)
+        job.event("rescale", view=2)
         (tmp_path / "hurry").touch()
-        ended, other = hosts.ends(deadline_s=DEADLINE_S)
+        ended, other = hosts.ends()
     assert (ended.code, other.code) == (0, 0), ended.output + other.output
     assert (decided["peers"], decided["when"]) == ([1], "replaced")
     assert [event["peers"] for event in ended.all_of("view")][:2] == [[0, 1, 2], [0, 2, 3, 4]]
@@ -83,18 +78,18 @@ def test_a_replacement_without_a_free_slot_is_asked_for_again_after_a_host_came(
         tmp_path, "-np", 3, "--max", 3, slots=(2, 1, 1), program="paced.py", arguments=[tmp_path, "slowed", 1]
     ) as hosts:
         job = hosts[0]
-        job.event("view", version=1, deadline_s=DEADLINE_S)
+        job.event("view", version=1)
         hosts[2].signal(signal.SIGKILL)
-        job.event("host lost", host=2, deadline_s=DEADLINE_S)
+        job.event("host lost", host=2)
         (tmp_path / "slow").touch()
-        refused = job.event("missing", deadline_s=DEADLINE_S)
+        refused = job.event("missing")
         # The rule looks every ten steps, and the peer is as slow as before.
-        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 40, deadline_s=DEADLINE_S)
+        job.steps(len(lines_of(job.folder / "metrics.jsonl")) + 40)
         asked = [event for event in lines_of(job.folder / "events.jsonl") if event["event"] == "decision"]
         hosts.back(2)
-        job.event("rescale", view=2, deadline_s=DEADLINE_S)
+        job.event("rescale", view=2)
         (tmp_path / "hurry").touch()
-        ended, other, _, third = (one.end(deadline_s=DEADLINE_S) for one in hosts.jobs)
+        ended, other, _, third = (one.end() for one in hosts.jobs)
     assert [one.code for one in (ended, other, third)] == [0, 0, 0], ended.output
     assert refused["reason"] == "peer 3: no host has a free slot"
     assert [(one["rule"], one["peers"]) for one in asked] == [("replace_stragglers", [1])], "said once, and remembered"

@@ -14,9 +14,6 @@ from kungfu.runtime.job_api.status import PeerStatus
 from tests.jobs.harness import Job, awaited, started
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-DEADLINE_S = 180.0
-
 
 def with_clear_straggler(job: Job, slow: int) -> dict[int, PeerStatus]:
     """The peers of the job by id, once the slow one is known as such, and is by far the slowest."""
@@ -28,7 +25,7 @@ def with_clear_straggler(job: Job, slow: int) -> dict[int, PeerStatus]:
         others = [speed for peer, speed in speeds.items() if peer != slow]
         return peers if 0 < speeds[slow] < 0.5 and min(others) > 0.7 else None
 
-    found: dict[int, PeerStatus] = awaited(look, what=f"a status in which peer {slow} straggles", deadline_s=DEADLINE_S)
+    found: dict[int, PeerStatus] = awaited(look, what=f"a status in which peer {slow} straggles", deadline_s=180.0)
     return found
 
 
@@ -43,12 +40,12 @@ def test_the_slowest_peer_leaves_first_though_it_is_the_oldest(
         capsys.readouterr()
         assert main(["resize", "2", "--logdir", str(job.folder), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["state"] == "carried out"
-        decision = job.event("decision", asked=2, deadline_s=DEADLINE_S)
-        job.event("rescale", to=2, deadline_s=DEADLINE_S)
+        decision = job.event("decision", asked=2)
+        job.event("rescale", to=2)
         with connected(job.folder) as client:
             assert [one.id for one in client.status().peers if one.rank is not None] == [1, 2]
         assert main(["stop", "--logdir", str(job.folder), "--json"]) == 0
-        ended = job.end(deadline_s=DEADLINE_S)
+        ended = job.end()
     assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")] == [[0, 1, 2], [1, 2]]
     assert list(decision["slow"]) == ["0"]

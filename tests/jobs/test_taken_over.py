@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from kungfu.cli.main import main
 from tests.jobs.harness import awaited, left_in, started
 from tests.jobs.programs.keras_fit import SAMPLES
 from tests.soak import SOAK
-
-pytestmark = pytest.mark.slow
 
 DEADLINE_S = 10
 

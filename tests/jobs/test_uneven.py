@@ -6,8 +6,6 @@ import pytest
 
 from tests.jobs.harness import PROGRAMS, TWO_DEVICES, left_in, ran
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("most", "calls", "devices"), [(None, 6, 1), (4, 10, 2)], ids=["whole shares", "micro-batches on two devices"]

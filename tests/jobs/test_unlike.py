@@ -7,8 +7,6 @@ import pytest
 from tests.jobs.harness import ran
 from tests.soak import SOAK
 
-pytestmark = pytest.mark.slow
-
 
 def test_peers_whose_policies_differ_by_the_order_of_a_sum_do_not_train(tmp_path):
     """Nor do those that have drawn a number of their optimizer."""
