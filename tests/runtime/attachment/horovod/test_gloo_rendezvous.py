@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -56,13 +56,8 @@ def test_a_store_that_is_gone_means_that_rank_0_is() -> None:
 
 
 def test_a_store_that_leaves_calls_unanswered_for_a_while_is_asked_again() -> None:
-    store = KeyValueStore("127.0.0.1")
-    try:
-        with taking_calls(unanswered=3, store=store) as slow:
-            alone = replace(ROSTER, size=1, store=slow)
-            wait_for_all(alone, deadline=time.monotonic() + 180)
-    finally:
-        store.close()
+    with closing(KeyValueStore("127.0.0.1")) as store, taking_calls(unanswered=3, store=store) as slow:
+        wait_for_all(replace(ROSTER, size=1, store=slow), deadline=time.monotonic() + 180)
 
 
 def test_a_store_that_does_not_answer_makes_rank_0_late_and_not_lost() -> None:
@@ -129,21 +124,11 @@ def together(
 ) -> list[BaseException | None]:
     """What each of the peers, all at one new store, got: an error or nothing; ``waits_s`` are other deadlines, by
     rank."""
-    store = KeyValueStore("127.0.0.1")
-    try:
-        with ThreadPoolExecutor(len(rosters)) as pool:
-            now = time.monotonic()
-            going = [
-                pool.submit(
-                    wait_for_all,
-                    replace(roster, store=store.address),
-                    deadline=now + waits_s.get(roster.rank, deadline_s),
-                )
-                for roster in rosters
-            ]
-            return [_error(one) for one in going]
-    finally:
-        store.close()
+    with closing(KeyValueStore("127.0.0.1")) as store, ThreadPoolExecutor(len(rosters)) as pool:
+        now, here = time.monotonic(), [replace(roster, store=store.address) for roster in rosters]
+        deadlines = [now + waits_s.get(roster.rank, deadline_s) for roster in rosters]
+        going = [pool.submit(wait_for_all, one, deadline=until) for one, until in zip(here, deadlines, strict=True)]
+        return [_error(one) for one in going]
 
 
 def _error(one: Future[None]) -> BaseException | None:

@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -123,18 +123,12 @@ def seconds_of(act: Callable[[], object]) -> float:
 
 @contextmanager
 def listening() -> Iterator[str]:
-    store = KeyValueStore("127.0.0.1")
-    try:
+    with closing(KeyValueStore("127.0.0.1")) as store:
         yield store.address
-    finally:
-        store.close()
 
 
 def _status(store: str, method: str, *, body: bytes | None) -> int:
     where, _, token = store.partition("/")
-    connection = http.client.HTTPConnection(where, timeout=180)
-    try:
+    with closing(http.client.HTTPConnection(where, timeout=180)) as connection:
         connection.request(method, f"/{token}/scope/key", body=body)
         return connection.getresponse().status
-    finally:
-        connection.close()
