@@ -62,14 +62,14 @@ def test_of_two_hooks_that_set_one_thing_the_first_is_taken_and_the_other_told(
 ) -> None:
     later = replace(HOOK, rule="later")
     found = merge((*asked([HOOK], hooks=[one]), *asked([later], hooks=[other])))
-    assert [(taken.by, taken.what) for taken in found.taken] == [("hook", asked([HOOK], hooks=[one])[0].what)]
-    assert [(lost.request.by, lost.by) for lost in found.superseded] == [("later", "hook")]
+    assert [(one.by, one.what) for one in found[:1]] == [("hook", asked([HOOK], hooks=[one])[0].what)]
+    assert [(one.by, one.superseded_by) for one in found if one.superseded_by] == [("later", "hook")]
 
 
 def test_two_values_checkpoints_and_stops_are_carried_out_beside_each_other() -> None:
     values = [HookRequest("set_value", 1, name="ema"), HookRequest("set_value", 1, name="decay")]
     several = [*values, *[HookRequest("checkpoint"), HookRequest("stop")] * 2]
-    assert merge(asked([HOOK], hooks=several)).superseded == ()
+    assert not any(one.superseded_by for one in merge(asked([HOOK], hooks=several)))
 
 
 # ---- hooks -----------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_a_size_that_a_hook_asks_for_beside_its_own_eviction_is_one_request() ->
 
     fired = replace(HOOK, action=Call(hook, ()))
     answer = call_hook(fired, fired.action, size=VIEW.size)
-    lead, other = merge(asked([fired], hooks=answer.requests)).taken
+    lead, other = merge(asked([fired], hooks=answer.requests))
     assert (lead.what, other.what) == (Resize(4, "local_batch_size"), leave(6, 8))
 
 

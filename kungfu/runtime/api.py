@@ -30,7 +30,6 @@ from kungfu.runtime.core.request import (
     SetRate,
     SetValue,
     StopTraining,
-    Superseded,
     changes_membership,
     merge,
 )
@@ -88,7 +87,6 @@ __all__ = [
     "Stamp",
     "StandaloneMembership",
     "StopTraining",
-    "Superseded",
     "Terms",
     "VariableEntry",
     "VariableGap",

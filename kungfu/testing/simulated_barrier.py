@@ -121,7 +121,7 @@ class SimulatedBarrier:
         requests, limits = tuple(requests_of(due, view, call=self._call)), Limits(start.min_size, start.max_size)
         decision = decide(BarrierInput(view, job.terms, limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
-            self.unmet[one.request.by, one.request.step] = f"{one.by} came before it"
+            self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
         self._enter(view, decision)
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:

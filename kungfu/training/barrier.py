@@ -36,10 +36,8 @@ from kungfu.runtime.api import (
     ShadowAsk,
     StandaloneMembership,
     StopTraining,
-    Superseded,
     Terms,
     View,
-    changes_membership,
     merge,
     with_settings,
 )
@@ -337,17 +335,17 @@ class Barrier:
         """The requests that this peer brings to the barrier: its rules', and rank 0's also those from outside."""
         membership, call = self.membership, partial(self._called, call_hook)
         requests = [*requests_of(self._posted(), membership.view, call=call, speeds=self._speeds)]
-        # The barrier before this one broke: of two requests for one thing the newer wins.
-        requests += self.unanswered or ()
+        unanswered = self.unanswered or ()
         if self.stop_reason is not None and self.rank == 0:
             requests.append(Asked(StopTraining(), self.stop_reason, self.steps()))
         # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
         external = membership.take_external_request()
         if external is not None:
-            # Of the membership a barrier is asked for one thing from outside, the newest.
-            newer = changes_membership(external)
-            requests = [one for one in requests if not (newer and one.is_outside and changes_membership(one))]
+            # One that the barrier before this one was asked for already was sent again.
+            unanswered = tuple(one for one in unanswered if not one.is_outside or one.what != external.what)
             requests.append(replace(external, step=self.steps()))
+        # The barrier before this one broke: of two requests for one thing the newer wins.
+        requests += unanswered
         self._set_values(requests)
         return tuple(requests)
 
@@ -359,13 +357,13 @@ class Barrier:
         self.event_log.superseded(self._set_values(requests))
         return requests
 
-    def _set_values(self, requests: Sequence[Asked]) -> Sequence[Superseded]:
-        """Registered values are set before the next step, or the end; gives what other requests came before."""
+    def _set_values(self, requests: Sequence[Asked]) -> Sequence[Asked]:
+        """Registered values are set before the next step, or the end; gives the requests that others came before."""
         merged = merge(one for one in requests if isinstance(one.what, SetValue))
-        for one in merged.taken:
-            if isinstance(one.what, SetValue):
+        for one in merged:
+            if isinstance(one.what, SetValue) and not one.superseded_by:
                 self.between_steps.set_value(one.what.name, one.what.value, by=one.by)
-        return merged.superseded
+        return [one for one in merged if one.superseded_by]
 
     def _take_checkpoints(self, requests: Sequence[Asked]) -> None:
         for one in requests:

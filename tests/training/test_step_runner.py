@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from kungfu import control, ops
@@ -14,6 +15,7 @@ from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Terms
 from kungfu.runtime.core.barrier import decide
 from kungfu.runtime.core.next_membership import BarrierInput
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.peer.barrier_result import PeerState
 from tests.training.linear import Run, linear_run, points
 
@@ -84,13 +86,18 @@ def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way(
 class Growing(StandaloneMembership):
     """A job of one peer that decides as the job of several does, and keeps how many peers the agent is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, *outside: Asked) -> None:
         super().__init__()
         self.asked: list[int | None] = []
+        self.outside, self.superseded = list(outside), list[tuple[str, str]]()
+
+    def take_external_request(self) -> Asked | None:
+        return self.outside.pop() if self.outside else None
 
     def hold_barrier(self, state: Any, terms: Terms, *, requests: Any, adjust: Any, **more: Any) -> BarrierResult:
         decision = decide(BarrierInput(self.view, terms, Limits(1, 3), requests=requests), adjust=adjust)
         self.asked.append(decision.prepare)
+        self.superseded += [(one.by, one.superseded_by) for one in decision.superseded]
         after = PeerState(decision.view, 0, decision.terms)
         return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))
 
@@ -107,6 +114,28 @@ def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way()
     # Two losses in a row, and the step on whose message that rides.
     assert (run.training.stopped, run.training.step_number) == (True, 4)
     assert (membership.asked, barrier.terms.target_size) == ([1], 0), "the joiners are dismissed"
+
+
+@pytest.mark.parametrize(
+    ("older", "superseded"),
+    [
+        (Asked(Resize(3), "kungfu resize 3", 1, id="older"), [("kungfu resize 3", "kungfu resize 2")]),
+        (Asked(Leave((5,), "now", 1), "kungfu scale-in 5", 1, id="older"), [("kungfu scale-in 5", "kungfu resize 2")]),
+        (Asked(Resize(2), "kungfu resize 2", 1, id="newer"), []),
+        (Asked(Leave((5,), "noticed", 1), "preemption notice", 1, id=AGENT), []),
+    ],
+)
+def test_a_request_of_a_broken_barrier_hears_of_a_newer_one_from_outside(
+    older: Asked, superseded: list[tuple[str, str]]
+) -> None:
+    membership = Growing(Asked(Resize(2), "kungfu resize 2", id="newer"))
+    run = linear_run()
+    run.step(points(2))
+    barrier = run.training._runner.barrier
+    barrier.membership, barrier.unanswered = membership, (older,)
+    barrier.hold()
+    assert membership.superseded == superseded
+    assert (membership.asked, barrier.terms.target_size) == ([2], 2)
 
 
 def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:

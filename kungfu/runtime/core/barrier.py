@@ -48,11 +48,21 @@ from kungfu.runtime.core.next_membership import (
     next_membership,
     without_joiners,
 )
-from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, StopTraining, changes_membership, merge
+from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, Setting, StopTraining, changes_membership, merge
 from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
-__all__ = ["Adjust", "BarrierInput", "Decision", "JoinerOffer", "SizeWanted", "as_decided", "decide", "with_settings"]
+__all__ = [
+    "Adjust",
+    "BarrierInput",
+    "Decision",
+    "JoinerOffer",
+    "SizeWanted",
+    "as_decided",
+    "decide",
+    "with_requests",
+    "with_settings",
+]
 
 # The terms that follow from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]
@@ -79,10 +89,11 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     4
     """
     at = replace(at, terms=_without_refusals(at.terms, at.requests))
-    arbitrated = merge(one for one in at.requests if not is_under_way(one, at))
-    ends = any(isinstance(one.what, StopTraining) for one in arbitrated.settings)
+    merged = merge(one for one in at.requests if not is_under_way(one, at))
+    ends = any(isinstance(one.what, StopTraining) for one in merged)
+    requests = tuple(one for one in merged if changes_membership(one) and not one.superseded_by)
     # Nobody has to come to training that ends.
-    at = replace(at, requests=arbitrated.of_membership, offer=None if ends else at.offer)
+    at = replace(at, requests=requests, offer=None if ends else at.offer)
     view, terms, decision = at.view, at.terms, next_membership(at)
     if ends:
         decision = without_joiners(decision, preparing=terms.target_size > 0)
@@ -90,15 +101,20 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
         # Other peers, or the same ones elsewhere: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
     replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
-    decision = replace(
-        decision,
-        terms=replace(decision.terms, replaced_peers=replaced),
-        requests=arbitrated.of_membership,
-        settings=arbitrated.settings,
-        superseded=arbitrated.superseded,
-        slow=_slow_leavers(at, decision.view),
-    )
+    decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
+    decision = replace(with_requests(decision, merged), slow=_slow_leavers(at, decision.view))
     return replace(decision, terms=adjust(view, decision))
+
+
+def with_requests(decision: Decision, merged: Sequence[Asked]) -> Decision:
+    """A decision with the requests that it carries out, as ``merge`` gave them, and those that it passes over."""
+    taken = [one for one in merged if not one.superseded_by]
+    return replace(
+        decision,
+        requests=tuple(one for one in taken if changes_membership(one)),
+        settings=tuple(one for one in taken if isinstance(one.what, Setting)),
+        superseded=tuple(one for one in merged if one.superseded_by),
+    )
 
 
 def with_settings(

@@ -52,7 +52,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, Superseded, When
+from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View, is_slow
 from kungfu.runtime.settings import Limits
@@ -114,7 +114,7 @@ class Decision:
     host: int | None = None
     requests: tuple[Asked, ...] = ()
     settings: tuple[Asked, ...] = ()
-    superseded: tuple[Superseded, ...] = ()
+    superseded: tuple[Asked, ...] = ()
     slow: Mapping[int, float] = field(default_factory=dict)
 
     @property

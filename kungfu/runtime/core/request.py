@@ -9,6 +9,7 @@ the end of training. ``merge`` chooses among several requests.
 | -------------------------------------- | ----------------------------------------------------------------------- |
 | a size, peers to evict or to replace   | that size, without those peers                                          |
 | peers of several rules                 | all of them; a peer that one evicts and another replaces leaves now     |
+| a size or peers from outside, twice    | the newer one, which comes first; a notice is taken up beside it        |
 | two sizes                              | that of somebody outside, else the first one; the others are superseded |
 | a size, peers let go from outside      | the peers leave and nobody comes for them; the size is superseded       |
 | a size, peers replaced on a named host | the peers; the size is superseded, or others would run on that host     |
@@ -30,7 +31,7 @@ outside.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -157,6 +158,8 @@ class Asked:
         id: Chosen by who asks from outside the training graph: a repeated one is not carried out again. `AGENT` for
             the leading agent itself; empty for a rule and a hook.
         if_view: The version of the view in which the request holds; in any other one it is refused. ``None`` for any.
+        superseded_by: The rule, or the command from outside, that came before it in a barrier that did not take it up;
+            empty where it was taken up, and before.
     """
 
     what: Request | SetValue
@@ -167,6 +170,7 @@ class Asked:
     lost: tuple[str, ...] = ()
     id: str = ""
     if_view: int | None = None
+    superseded_by: str = ""
 
     @property
     def is_outside(self) -> bool:
@@ -174,68 +178,47 @@ class Asked:
         return bool(self.id)
 
 
-@dataclass(frozen=True)
-class Superseded:
-    """A request that a barrier did not take up, and the rule, or the command from outside, that came before it."""
-
-    request: Asked
-    by: str
-
-
-@dataclass(frozen=True)
-class ArbitratedRequests:
-    """The requests that a barrier takes up together, of which at most one, the first, asks for a size; and the rest."""
-
-    taken: tuple[Asked, ...]
-    superseded: tuple[Superseded, ...]
-
-    @property
-    def of_membership(self) -> tuple[Asked, ...]:
-        """The requests for a size or about peers."""
-        return tuple(one for one in self.taken if changes_membership(one))
-
-    @property
-    def settings(self) -> tuple[Asked, ...]:
-        """The requests for another batch or learning rate, and for the end of training."""
-        return tuple(one for one in self.taken if isinstance(one.what, Setting))
-
-
 def changes_membership(asked: Asked) -> bool:
     """True if a barrier is asked for a size, or to let peers go."""
     return isinstance(asked.what, Membership)
 
 
-def merge(requests: Iterable[Asked]) -> ArbitratedRequests:
+def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
     """Chooses among requests by the table of this module.
 
     Args:
-        requests: In the order of the policies; those from outside come before all of them.
+        requests: In the order of the policies; of those from outside the newest one first.
 
     Returns:
-        Each request once, as taken or as superseded.
+        Each request once. Those that are taken up come first, led by the one that asks for a size, if one does; the
+        others say what superseded them.
 
     >>> grow, rate = Asked(Resize(4), "grow", 7), Asked(SetRate(0.1), "rate", 7)
     >>> merged = merge([rate, grow, Asked(Resize(3), "hook", 7), Asked(SetRate(0.2), "hook", 7)])
-    >>> merged.taken == (grow, rate), [(one.request.by, one.by) for one in merged.superseded]
+    >>> merged[:2] == (grow, rate), [(one.by, one.superseded_by) for one in merged[2:]]
     (True, [('hook', 'grow'), ('hook', 'rate')])
     """
     ordered = sorted(requests, key=lambda one: not one.is_outside)
     first = dict[tuple[Any, ...], Asked]()  # of those of which a barrier carries out one
     for one in ordered:
         first.setdefault(_place(one), one)
-    outside = next((one for one in ordered if one.is_outside and changes_membership(one)), None)
-    stop = first.get((StopTraining,))
-    taken, superseded = list[Asked](), list[Superseded]()
+    outside, stop = next(filter(_changes_from_outside, ordered), None), first.get((StopTraining,))
+    merged = list[Asked]()
     for one in ordered:
         before = _superseding(one, first=first[_place(one)], outside=outside, stop=stop)
-        if before is None:
-            # It can be carried out beside the others.
-            taken.append(one)
-        else:
-            superseded.append(Superseded(one, before.by))
-    # The one that asks for a size leads.
-    taken.sort(key=lambda one: (not isinstance(one.what, Resize), not changes_membership(one)))
-    return ArbitratedRequests(tuple(taken), tuple(superseded))
+        merged.append(one if before is None else replace(one, superseded_by=before.by))
+    return tuple(sorted(merged, key=_rank_among_taken))
+
+
+def _rank_among_taken(asked: Asked) -> tuple[bool, ...]:
+    """The order of a merge: what is taken up before the rest, and the one that asks for a size before others."""
+    return bool(asked.superseded_by), not isinstance(asked.what, Resize), not changes_membership(asked)
+
+
+def _changes_from_outside(asked: Asked) -> bool:
+    """True if somebody outside wants to change the membership; a notice is a fact, and stands beside that."""
+    is_notice = isinstance(asked.what, Leave) and asked.what.when == "noticed"
+    return asked.is_outside and changes_membership(asked) and not is_notice
 
 
 def _place(asked: Asked) -> tuple[Any, ...]:
@@ -250,10 +233,13 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
     Args:
         one: The request.
         first: The first one that asks for the same thing.
-        outside: What somebody outside asks of the membership.
+        outside: The newest of what somebody outside asks of the membership, notices aside.
         stop: What ends training.
     """
     let_go = outside.what if outside is not None and isinstance(outside.what, Leave) else None
+    if _changes_from_outside(one) and one is not outside:
+        # Of what is asked from outside the newest counts.
+        return outside
     match one.what:
         case Resize():
             # Peers are let go from outside, or moved to a host: a size would bring others in their place, or there.

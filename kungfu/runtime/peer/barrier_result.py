@@ -8,7 +8,7 @@ from typing import Any
 
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.request import Asked, Superseded
+from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 
@@ -57,7 +57,7 @@ class BarrierResult:
     before: PeerState | None
     after: PeerState
     requests: tuple[Asked, ...] = ()
-    superseded: tuple[Superseded, ...] = ()
+    superseded: tuple[Asked, ...] = ()
     offer: JoinerOffer | None = None
     parts: Mapping[str, float] = field(default_factory=dict)
     recovery: LossRecovery | None = None

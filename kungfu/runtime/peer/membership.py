@@ -313,7 +313,7 @@ class Membership:
         number, self._barriers = self._barriers, self._barriers + 1
         # The peers agree on what rules ask for; somebody outside, and a program that stops, asks rank 0 alone.
         of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
-        text = " and ".join(map(_request_text, of_rules.taken))
+        text = " and ".join(_request_text(one) for one in of_rules if not one.superseded_by)
         version, rank = before.view.version, before.rank or 0
         digest = state.digest if compared == "all" else partial(state.sampled_digest, turn_of(version, number))
         found = digest()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kungfu.errors import InternalError, PeerFailure
-from kungfu.runtime.core.barrier import Adjust, Decision, as_decided
+from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, with_requests
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
 from kungfu.runtime.core.request import Asked, merge
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -68,9 +68,9 @@ class StandaloneMembership:
         compared: Compared = "part",
     ) -> BarrierResult:
         view = self._peer_state.view
-        merged = merge(requests)
-        after = PeerState(view, 0, adjust(view, Decision(view, terms, settings=merged.settings)))
-        return BarrierResult(self._peer_state, after, merged.of_membership, merged.superseded, sources=(0,))
+        decision = with_requests(Decision(view, terms), merge(requests))
+        after = PeerState(view, 0, adjust(view, decision))
+        return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""

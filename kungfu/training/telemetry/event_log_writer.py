@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,6 @@ from kungfu.runtime.api import (
     SetBatch,
     SetRate,
     SetValue,
-    Superseded,
 )
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
@@ -121,18 +121,18 @@ class EventLogWriter:
         for one in fired:
             self._record("events", _fired(one))
 
-    def superseded(self, superseded: Sequence[Superseded], *, later: int | None = None) -> None:
+    def superseded(self, superseded: Sequence[Asked], *, later: int | None = None) -> None:
         """Requests that came to nothing since another one came before them, or after them, in the step ``later``."""
-        for one in superseded if self._leading else ():
-            request = one.request
+        for request in superseded if self._leading else ():
+            by = request.superseded_by
             # A hook that ends training may have asked for a size beside that.
-            is_asked_anew = later is None and one.by == request.by != self._stopped_by
+            is_asked_anew = later is None and by == request.by != self._stopped_by
             if is_asked_anew:
                 # The barrier that it was first asked for broke, and its rule has fired again since.
                 continue
             told = SupersededEvent(
                 step=request.step, rule=request.by, saw=request.inputs, asked=_size(request), what=_setting(request),
-                by=one.by, won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
+                by=by, won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
             )  # fmt: skip
             self._record("events", told)
 
@@ -220,7 +220,7 @@ class EventLogWriter:
         standing = self._under_way if before.terms.target_size else ()
         kept = [one for one in standing if after.terms.target_size and not _is_exchange(one)]
         ended = [one for one in standing if one not in kept]
-        self.superseded([Superseded(one, "the loss of peers") for one in ended], later=step)
+        self.superseded([dataclasses.replace(one, superseded_by="the loss of peers") for one in ended], later=step)
         self._under_way = (*kept,)
         self._rescale = RecoveredEvent(
             step=step,
@@ -299,7 +299,7 @@ class EventLogWriter:
         parts = {**offered, **{name: seconds for name, seconds in result.parts.items() if "/" not in name}}
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
-    def _no_longer(self, result: BarrierResult) -> list[Superseded]:
+    def _no_longer(self, result: BarrierResult) -> list[Asked]:
         """What was under way before, where the requests of this barrier put something else in its place."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
@@ -314,16 +314,16 @@ class EventLogWriter:
         reached = reached or (not is_sized and after.target_size > result.after.view.size)
         ended = (one for one in older if not (stays and (reached or _is_exchange(one))))
         by = self._stopped_by if after.stopped else result.requests[0].by
-        return [Superseded(one, by) for one in ended]
+        return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
-    def _standing(self, result: BarrierResult, no_longer: Sequence[Superseded]) -> list[Asked]:
+    def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
         """What was under way before, and comes about together with the requests of this barrier."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # It has come to its end.
             return []
         is_sized = any(isinstance(one.what, Resize) for one in result.requests)
-        gone = [one.request for one in no_longer]
+        gone = [dataclasses.replace(one, superseded_by="") for one in no_longer]
         return [one for one in self._under_way if one not in gone and not (is_sized and isinstance(one.what, Resize))]
 
     def _decided(self, result: BarrierResult, request: Asked) -> None:

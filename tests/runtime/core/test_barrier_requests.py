@@ -59,14 +59,14 @@ def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_supers
     rules: list[Asked], outside: Asked | None, taken: list[str], superseded: list[tuple[str, str]]
 ) -> None:
     merged = merge([*rules, *from_outside(outside)])
-    assert rules_of(merged.taken) == taken
-    assert [(one.request.by, one.by) for one in merged.superseded] == superseded
+    assert rules_of(merged)[: len(taken)] == taken
+    assert [(one.by, one.superseded_by) for one in merged[len(taken) :]] == superseded
 
 
 def test_what_was_merged_can_be_merged_again() -> None:
-    rules = merge([peers(1), size(3)]).taken
+    rules = merge([peers(1), size(3)])
     merged = merge([*rules, *from_outside(size(5, rule="resize"))])
-    assert (rules_of(merged.taken), [one.request for one in merged.superseded]) == (["resize", "slow"], [size(3)])
+    assert (rules_of(merged[:2]), merged[2:]) == (["resize", "slow"], (replace(size(3), superseded_by="resize"),))
 
 
 LIMITS = Limits(1, 6)
@@ -85,13 +85,14 @@ def test_requests_made_together_are_taken_or_superseded_and_leave_work(
     """Requests that are made together are taken or superseded, and leave a job with work."""
     given_ones = [*rules, *from_outside(outside)]
     merged = merge(given_ones)
-    parts = [*merged.taken]
-    assert sorted(map(repr, [*parts, *(one.request for one in merged.superseded)])) == sorted(map(repr, given_ones))
+    parts = [one for one in merged if not one.superseded_by]
+    alike = (replace(one, superseded_by="") for one in merged)
+    assert sorted(map(repr, alike)) == sorted(map(repr, given_ones))
     assert sum(isinstance(one.what, Resize) for one in parts) <= 1
     assert not any(isinstance(one.what, Resize) for one in parts[1:]), "the one that asks for a size leads"
     view = View(5, tuple(Peer(number, "") for number in range(peers_now)))
     decision = decide(BarrierInput(view, Terms(8 * peers_now, 8.0), LIMITS, requests=given_ones))
-    assert (decision.requests, decision.superseded) == (merged.taken, merged.superseded)
+    assert (*decision.requests, *decision.superseded) == merged
     now, terms = decision.view, decision.terms
     assert now.size >= 1
     assert terms.global_batch_size >= now.size

@@ -116,9 +116,12 @@ def test_a_stop_supersedes_what_others_would_have_to_come_for() -> None:
     for asked in (size_request(5), size_request(2), leaving(1, when="replaced")):
         decision = decide(BarrierInput(view_of(3), terms_of(3), LIMITS, requests=(*stop, asked)))
         assert (decision.view, decision.terms.target_size, decision.prepare) == (view_of(3), 0, None)
-        assert [(one.request, one.by) for one in decision.superseded] == [(asked, "stop_on_nan")]
+        assert decision.superseded == (replace(asked, superseded_by="stop_on_nan"),)
     outside = (*stop, replace(size_request(5), id="r"))
-    assert decide(BarrierInput(view_of(3), terms_of(3), LIMITS, requests=outside)).superseded[0].by == "stop_on_nan"
+    assert (
+        decide(BarrierInput(view_of(3), terms_of(3), LIMITS, requests=outside)).superseded[0].superseded_by
+        == "stop_on_nan"
+    )
 
 
 def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_it() -> None:

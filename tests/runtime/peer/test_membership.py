@@ -186,7 +186,7 @@ def test_the_end_that_the_program_of_rank_0_asks_for_is_no_dissent_about_a_size(
         results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=(grow, end) if member is running.members[0] else (grow,)
         ))  # fmt: skip
-        assert [one.request for one in results[0].superseded] == [grow]
+        assert [one.by for one in results[0].superseded] == [grow.by]
         running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == []
 

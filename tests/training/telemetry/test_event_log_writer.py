@@ -21,7 +21,6 @@ from kungfu.runtime.core.request import (
     SetRate,
     SetValue,
     StopTraining,
-    Superseded,
     merge,
 )
 from kungfu.runtime.core.terms import Terms
@@ -273,7 +272,7 @@ def test_each_rule_of_a_request_is_reported_with_its_outcome():
 )
 def test_a_superseded_setting_is_recorded_and_told_in_its_own_words(what, words):
     told, recorded, _ = event_log()
-    told.superseded([Superseded(Asked(what, "hook", 50), "batch")])
+    told.superseded([Asked(what, "hook", 50, superseded_by="batch")])
     ((_, event),) = recorded
     assert (event.asked, event.what, event.by) == (0, words, "batch")
     assert superseded(event) == f"step 50: hook wanted {words}; nothing came of it, since batch came before it"
@@ -281,9 +280,9 @@ def test_a_superseded_setting_is_recorded_and_told_in_its_own_words(what, words)
 
 def test_a_request_of_a_broken_barrier_that_its_rule_has_made_anew_is_not_told():
     told, recorded, _ = event_log()
-    told.superseded([Superseded(GROW, GROW.by)])
+    told.superseded([replace(GROW, superseded_by=GROW.by)])
     assert events(recorded) == []
-    told.superseded([Superseded(GROW, GROW.by)], later=55)
+    told.superseded([replace(GROW, superseded_by=GROW.by)], later=55)
     assert [event["later"] for event in events(recorded)] == [55]
 
 
@@ -291,12 +290,12 @@ def test_a_size_that_a_hook_asks_for_beside_the_end_of_training_is_told():
     told, recorded, _ = event_log()
     end = replace(GROW, what=StopTraining())
     told.set([end])
-    told.superseded(merge([GROW, end]).superseded)
+    told.superseded(merge([GROW, end])[1:])
     assert [(one["event"], one["rule"]) for one in events(recorded)] == [("set", GROW.by), ("superseded", GROW.by)]
 
 
 def test_what_was_superseded_is_told_by_rank_0():
-    requests = [Superseded(replace(GROW, by="hook"), "gns_batch")]
+    requests = [replace(GROW, by="hook", superseded_by="gns_batch")]
     for rank, expected in ((0, [("superseded", "hook", 4, "gns_batch")]), (1, [])):
         told, recorded, _ = event_log(rank=rank)
         told.superseded(requests)
