@@ -118,9 +118,9 @@ class Beside:
     name: str
 
     def join(self, state: Any, *, description: Any, machine: str, opening_terms: Any) -> Any:
+        from kungfu.runtime.core.barrier import BarrierResult, Decision
         from kungfu.runtime.core.terms import Terms
         from kungfu.runtime.core.view import Peer, View
-        from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
         from kungfu.runtime.settings import read_settings
 
         settings = read_settings()
@@ -129,7 +129,7 @@ class Beside:
         plug = {"rank": rank, "size": size, "job": f"{settings.job}-{self.name}", "view": 1, "addresses": [""] * size}
         self.attachment.open(**plug, deadline_s=60.0, secret=bytes.fromhex(settings.secret))
         view = View(1, tuple(Peer(number, "") for number in range(size)))
-        return BarrierResult(None, PeerState(view, rank, Terms()), sources=(0,))
+        return BarrierResult(None, Decision(view, Terms()), rank, sources=(0,))
 
     @property
     def view(self) -> Any:

@@ -19,7 +19,7 @@ from kungfu.runtime.checkpoints import (
     write_manifest,
 )
 from kungfu.runtime.core.adaptive_deadline import KNOWN_STEPS, WINDOW_STEPS, plausible_wait_s
-from kungfu.runtime.core.barrier import Decision, with_settings
+from kungfu.runtime.core.barrier import BarrierResult, Decision, with_settings
 from kungfu.runtime.core.program_identity import Description, ProgramPart, installed_version
 from kungfu.runtime.core.request import (
     Asked,
@@ -37,7 +37,7 @@ from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffle
 from kungfu.runtime.core.shadow import REMEMBERED, ShadowAsk
 from kungfu.runtime.core.terms import Ramp, RunPosition, Terms
 from kungfu.runtime.core.view import View, spread
-from kungfu.runtime.peer.barrier_result import BarrierResult, DeferredEntry, RecordEntry
+from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership import Membership

@@ -179,10 +179,10 @@ class Barrier:
         if changed:
             write_variable(graph_state.times.rescale_seconds, stop_s)
         self.step_timer.held(stop_s, changed=changed)
-        self.event_log.superseded(result.superseded)
+        self.event_log.superseded(result.after.superseded)
         self.event_log.passed(result, step=step, stop_s=stop_s)
         if changed:
-            what = "leave" if result.after.rank is None else "rescale"
+            what = "leave" if result.rank is None else "rescale"
             self.event_log.spanned(what, result, step=step, total_s=stop_s)
 
     def finish(self) -> None:
@@ -302,7 +302,7 @@ class Barrier:
 
     def enter(self, result: BarrierResult, terms: Terms) -> None:
         """Takes this peer's place in another view, under its terms; without a rank it has left the job."""
-        view, rank = result.after.view, result.after.rank
+        view, rank = result.after.view, result.rank
         self.place, self.source = (rank, view.size), next(iter(result.sources), 0)
         variables = self.graph_state.view
         variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)

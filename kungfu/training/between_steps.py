@@ -134,18 +134,18 @@ class BetweenSteps:
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:
     before, after, recovery, sources = result.before, result.after, result.recovery, result.sources
     # This peer leaves, or the view stays: the peers only compare what they hold.
-    if after.rank is None or (before is not None and before.view.version == after.view.version):
+    if result.rank is None or (before is not None and before.view.version == after.view.version):
         return PendingSync()
     # This peer has just come in and takes the shared values. The averaged ones are the mean over those who held the
     # state before: in the first view of a job that is everybody.
     if before is None:
-        joined = None if founds else Rescaled("joined", 0, after.view.size, after.rank, step)
+        joined = None if founds else Rescaled("joined", 0, after.view.size, result.rank, step)
         return PendingSync(sources[0], True, None if after.view.begins else sources, joined)
     # The membership changed around this peer. After a loss it takes the shared values too: it may have done a step more
     # than the peer whose state all go on from.
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)
-    return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, after.rank, step))
+    return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, result.rank, step))
 
 
 def _rounded(gaps: Mapping[str, VariableGap], *, rank: int) -> RoundedEvent:

@@ -170,7 +170,7 @@ class Recovery:
         barrier = self._barrier
         pending = barrier.between_steps.pending
         is_new = pending is not None and pending.takes_values and barrier.between_steps.registry.has_agreed_values
-        return barrier.state.registered_before() if is_new and result.after.rank in result.sources else None
+        return barrier.state.registered_before() if is_new and result.rank in result.sources else None
 
     def _digest(self) -> int:
         """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""

@@ -13,10 +13,9 @@ from kungfu import control, ops
 from kungfu.policies import stop_on_nan
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Terms
-from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.barrier import Decision, decide
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
-from kungfu.runtime.peer.barrier_result import PeerState
 from tests.training.linear import Run, linear_run, points
 
 
@@ -98,8 +97,7 @@ class Growing(StandaloneMembership):
         decision = decide(BarrierInput(self.view, terms, Limits(1, 3), requests=requests), adjust=adjust)
         self.asked.append(decision.prepare)
         self.superseded += [(one.by, one.superseded_by) for one in decision.superseded]
-        after = PeerState(decision.view, 0, decision.terms)
-        return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))
+        return BarrierResult(Decision(self.view, terms), decision, 0, sources=(0,))
 
 
 def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way() -> None:

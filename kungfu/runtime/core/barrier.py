@@ -36,8 +36,8 @@ would judge by a size that is about to change.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kungfu.runtime.core.next_membership import (
     BarrierInput,
@@ -55,14 +55,54 @@ from kungfu.runtime.core.view import View, is_slow
 __all__ = [
     "Adjust",
     "BarrierInput",
+    "BarrierResult",
     "Decision",
     "JoinerOffer",
+    "LossRecovery",
     "SizeWanted",
     "as_decided",
     "decide",
     "with_requests",
     "with_settings",
 ]
+
+
+@dataclass(frozen=True)
+class LossRecovery:
+    """A recovery: how the others were lost, by id, how this peer noticed, and the rank whose state all go on with."""
+
+    lost: Mapping[int, str]
+    error: str
+    source: int  # rank in the new view
+
+
+@dataclass(frozen=True)
+class BarrierResult:
+    """What a barrier, or the entry into a view, came to on one peer.
+
+    Args:
+        before: The decision that was in force before; ``None`` for a joiner.
+        after: The one in force now. What the coordinator passed over, and whom it let go as slow, it alone knows.
+        peer: The id of the peer.
+        offer: The agent's offer that the coordinator decided with; known to the coordinator only.
+        parts: Seconds that the parts took, by name.
+        recovery: How this peer goes on, where others were lost.
+        sources: The ranks of the view after it that held the state when that view began.
+    """
+
+    before: Decision | None
+    after: Decision
+    peer: int
+    offer: JoinerOffer | None = None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    recovery: LossRecovery | None = None
+    sources: tuple[int, ...] = ()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the peer now; ``None`` where the view let it go."""
+        return self.after.view.rank_of(self.peer)
+
 
 # The terms that follow from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ import msgspec.json
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import pack_event
-from kungfu.event_log.events import FinishedEvent
+from kungfu.event_log.events import FinishedEvent, LoggedEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import PeerProgressed, ReportedEvent
 from kungfu.runtime.core.program_identity import Identity
@@ -24,8 +24,12 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
-from kungfu.runtime.peer.barrier_result import DeferredEntry, RecordEntry
 from kungfu.runtime.settings import Settings
+
+# An entry of the job's record: an event, or a function that gives the fields of a line or its text when it is sent; see
+# ``AgentClient.record``.
+DeferredEntry = Callable[[], Mapping[str, Any] | str]
+RecordEntry = LoggedEvent | DeferredEntry
 
 # To wake the reporting thread and the agent costs more than the lines do, so those of steps are sent every
 # `Settings.report_s`. People read of events, and wait for them.

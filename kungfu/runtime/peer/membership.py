@@ -19,7 +19,7 @@ from typing import Any
 
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
-from kungfu.runtime.core.barrier import Adjust, BarrierInput, Decision, as_decided, decide
+from kungfu.runtime.core.barrier import Adjust, BarrierInput, BarrierResult, Decision, LossRecovery, as_decided, decide
 from kungfu.runtime.core.cluster import PeerNoticed
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.request import Asked, Leave, Resize, changes_membership, in_words, merge
@@ -31,8 +31,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_shadow, to_asked, to_terms, to_view
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
-from kungfu.runtime.peer.agent_client import AgentClient
-from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState, RecordEntry
+from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
@@ -63,7 +62,7 @@ class Membership:
         self.data_position = DataPositionClient(position, self._agent_client, self._channels, settings)
         self._regroup_protocol = RegroupProtocol(*means)
         self._barrier_protocol = BarrierProtocol(*means)
-        self._peer_state: PeerState | None = None
+        self._in_force: Decision | None = None
         self._entering: View | None = None
         self._barriers = self._heard = 0
         self._holds = False
@@ -88,9 +87,8 @@ class Membership:
 
     def lasting_failure(self) -> PeerFailure | None:
         """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
-        return (
-            None if self._peer_state is None else self._service.failed_peers.lasting_failure_in(self._peer_state.view)
-        )
+        in_force = self._in_force
+        return None if in_force is None else self._service.failed_peers.lasting_failure_in(in_force.view)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -102,7 +100,7 @@ class Membership:
     @property
     def has_joined(self) -> bool:
         """Whether this peer has been in a view."""
-        return self._peer_state is not None
+        return self._in_force is not None
 
     def phases_over(self) -> int:
         """How many phases of the job are over."""
@@ -234,7 +232,7 @@ class Membership:
         started, parts = time.monotonic(), dict[str, float]()
         arrival, names, digest = self._next_arrival(before, state, requests, shadows, compared)
         parts["barrier/digest"] = time.monotonic() - started
-        offer = self._service.take_offer() if before.rank == 0 else None
+        offer = self._service.take_offer() if arrival.rank == 0 else None
         made: Decision | None = None
 
         def decision() -> Decision:
@@ -245,15 +243,15 @@ class Membership:
             return made
 
         verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
+        admission = verdict.admission
         # The coordinator's own requests have whole numbers with all their digits, which messages do not.
-        taken = made.requests if made else tuple(map(to_asked, verdict.requests))
-        superseded, slow = (made.superseded, made.slow) if made else ((), {})
+        after = made or replace(self._admitted(admission), requests=tuple(map(to_asked, verdict.requests)))
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
-        admission = verdict.admission
-        after, sources = self._admitted(admission), tuple(admission.sources)
         self._apply(before, after, admission, state, parts)
-        return BarrierResult(before, after, taken, superseded, offer, parts, sources=sources, slow=slow)
+        return BarrierResult(
+            before, after, self._settings.peer, offer=offer, parts=parts, sources=tuple(admission.sources)
+        )
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """The last barrier of a job whose training is over on all peers: it only compares their states."""
@@ -272,7 +270,7 @@ class Membership:
 
     def take_external_request(self) -> Asked | None:
         """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
-        return self._service.take_external_request() if self._member().rank == 0 else None
+        return self._service.take_external_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         """One more line of a stream of the job's journal; see ``AgentClient.record``."""
@@ -303,7 +301,7 @@ class Membership:
 
     def _next_arrival(
         self,
-        before: PeerState,
+        before: Decision,
         state: ReplicatedState,
         requests: Sequence[Asked],
         shadows: Sequence[ShadowAsk],
@@ -314,33 +312,33 @@ class Membership:
         # The peers agree on what rules ask for; somebody outside, and a program that stops, asks rank 0 alone.
         of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
         text = " and ".join(_request_text(one) for one in of_rules if not one.superseded_by)
-        version, rank = before.view.version, before.rank or 0
+        version, rank = before.view.version, self._rank_in(before.view) or 0
         digest = state.digest if compared == "all" else partial(state.sampled_digest, turn_of(version, number))
         found = digest()
         arrival = pb.BarrierArrival(version=version, number=number, rank=rank, requested=text, digests=found.values())
         arrival.shadows.extend(map(from_shadow, shadows))
         return arrival, tuple(found), digest
 
-    def _member(self) -> PeerState:
-        if self._peer_state is None or self._peer_state.rank is None:
+    def _member(self) -> Decision:
+        if self._in_force is None or self._rank_in(self._in_force.view) is None:
             raise InternalError("a barrier was held by a peer that is in no view")
-        return self._peer_state
+        return self._in_force
 
     def _apply(
         self,
-        before: PeerState,
-        after: PeerState,
+        before: Decision,
+        after: Decision,
         admission: pb.Admission,
         state: ReplicatedState,
         parts: dict[str, float],
     ) -> None:
         # The view stays; its terms may be others.
         if after.view.version == before.view.version:
-            self._peer_state = after
+            self._in_force = after
         # The view lets this peer go.
-        elif after.rank is None:
+        elif self._rank_in(after.view) is None:
             self._attachment.close()
-            self._peer_state = after
+            self._in_force = after
             time.sleep(_STEP_ASIDE_S)
         # The membership changes around this peer.
         else:
@@ -348,17 +346,17 @@ class Membership:
 
     def _enter(
         self,
-        entering: PeerState,
+        entering: Decision,
         admission: pb.Admission,
         state: ReplicatedState,
         parts: dict[str, float],
         make_terms: MakeTerms | None = None,
-    ) -> PeerState:
+    ) -> Decision:
         view = self._entering = entering.view
         self._heard = max(self._heard, view.version)
         # A state that is being replaced is neither the old nor the new one.
-        self._holds = self._holds and entering.rank in admission.sources
-        self._peer_state = after = self._barrier_protocol.install(entering, admission, state, parts, make_terms)
+        self._holds = self._holds and self._rank_in(view) in admission.sources
+        self._in_force = after = self._barrier_protocol.install(entering, admission, state, parts, make_terms)
         # A peer that begins the job holds as much as rank 0, for nobody has trained yet. One that takes the state over
         # lacks the registered values, which come before the next step: see `mark_state_complete`.
         self._holds = self._holds or view.begins
@@ -377,7 +375,7 @@ class Membership:
         self,
         state: ReplicatedState,
         make_terms: Callable[[View, pb.Admission], MakeTerms | None],
-        before: PeerState | None,
+        before: Decision | None,
         loss: NoticedLoss | None,
     ) -> BarrierResult:
         """Waits for a view that admits this peer, and enters it; again if that breaks before it trains.
@@ -385,7 +383,7 @@ class Membership:
         Args:
             state: The replicated state.
             make_terms: Gives what makes the terms of a view, if this peer leads it.
-            before: Where this peer stood; ``None`` for a joiner.
+            before: What was in force; ``None`` for a joiner.
             loss: What it has to report first; ``None`` for a joiner.
         """
         # Whoever was in a view of this phase is awaited by the others; a joiner may come too late.
@@ -399,10 +397,10 @@ class Membership:
                 parts["regroup"] = time.monotonic() - started
             entering, sources = self._admitted(admission), tuple(admission.sources)
             # Only a fault of the runtime admits a peer to a view without it.
-            if entering.rank is None:
+            if (rank := self._rank_in(entering.view)) is None:
                 peer, version = self._settings.peer, entering.view.version
                 raise InternalError(f"peer {peer} was admitted to view {version}, which lacks it")
-            terms = make_terms(entering.view, admission) if entering.rank == 0 else None
+            terms = make_terms(entering.view, admission) if rank == 0 else None
             try:
                 # This peer knows that training has ended, and whoever leads the survivors may not.
                 if loss is not None and loss.terms.stopped:
@@ -414,17 +412,19 @@ class Membership:
                 continue
             # A joiner, whose first view broke perhaps: it had nothing to lose.
             if before is None or loss is None:
-                return BarrierResult(None, after, parts=parts, sources=sources)
+                return BarrierResult(None, after, self._settings.peer, parts=parts, sources=sources)
             recovery = LossRecovery(dict(admission.recovery.lost), str(loss.error), sources[0])
-            return BarrierResult(before, after, parts=parts, recovery=recovery, sources=sources)
+            return BarrierResult(before, after, self._settings.peer, parts=parts, recovery=recovery, sources=sources)
 
     def _last_view(self) -> LastView:
-        in_force = None if self._peer_state is None else self._peer_state.view
+        in_force = None if self._in_force is None else self._in_force.view
         return LastView(self._entering or in_force, self._heard, self._holds)
 
-    def _admitted(self, admission: pb.Admission) -> PeerState:
-        view = to_view(admission.view)
-        return PeerState(view, view.rank_of(self._settings.peer), to_terms(admission.terms))
+    def _admitted(self, admission: pb.Admission) -> Decision:
+        return Decision(to_view(admission.view), to_terms(admission.terms))
+
+    def _rank_in(self, view: View) -> int | None:
+        return view.rank_of(self._settings.peer)
 
 
 def _nothing() -> None:

@@ -19,7 +19,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.barrier_result import PeerState
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
 from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
@@ -84,7 +83,7 @@ class RegroupProtocol(Meeting):
         named, place = tuple(sorted(suspects)), (loss.stage, loss.digest)
         return LossReport(last.version, loss.step, last.holds, error, named, late, *place)
 
-    def survivor_terms(self, before: PeerState, view: View, target: int, adjust: Adjust) -> MakeTerms:
+    def survivor_terms(self, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
         """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
 
         def terms() -> Terms:

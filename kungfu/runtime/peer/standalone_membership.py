@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kungfu.errors import InternalError, PeerFailure
-from kungfu.runtime.core.barrier import Adjust, Decision, as_decided, with_requests
+from kungfu.runtime.core.barrier import Adjust, BarrierResult, Decision, as_decided, with_requests
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
 from kungfu.runtime.core.request import Asked, merge
 from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState, RecordEntry
+from kungfu.runtime.peer.agent_client import RecordEntry
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.state import Compared, ReplicatedState
 
@@ -24,13 +25,9 @@ class StandaloneMembership:
     """
 
     def __init__(self) -> None:
-        self._peer_state = PeerState(View(0, (Peer(0, ""),)), 0, Terms())
+        self.view = View(0, (Peer(0, ""),))
         self.past_phases = PastPhases()
         self.has_joined = True
-
-    @property
-    def view(self) -> View:
-        return self._peer_state.view
 
     def phases_over(self) -> int:
         """Nobody was here before."""
@@ -54,7 +51,7 @@ class StandaloneMembership:
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        return BarrierResult(None, self._peer_state, sources=(0,))
+        return BarrierResult(None, Decision(self.view, Terms()), 0, sources=(0,))
 
     def hold_barrier(
         self,
@@ -67,10 +64,9 @@ class StandaloneMembership:
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
-        view = self._peer_state.view
-        decision = with_requests(Decision(view, terms), merge(requests))
-        after = PeerState(view, 0, adjust(view, decision))
-        return BarrierResult(self._peer_state, after, decision.requests, decision.superseded, sources=(0,))
+        before = Decision(self.view, terms)
+        decided = with_requests(before, merge(requests))
+        return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""

@@ -27,9 +27,9 @@ def _of_size(result: BarrierResult, request: Resize) -> str:
     parts = []
     if after < size:
         parts.append(f"{_peers(size - after)} {_leave(size - after)} at once")
-    if result.slow:
-        fractions = " and ".join(f"{speed:.2f}" for speed in result.slow.values())
-        parts.append(f"{_listed(list(result.slow))} left first: {fractions} of the median speed")
+    if result.after.slow:
+        fractions = " and ".join(f"{speed:.2f}" for speed in result.after.slow.values())
+        parts.append(f"{_listed(list(result.after.slow))} left first: {fractions} of the median speed")
     if target > after:
         more = target - after
         parts.append(f"{more} more {_are(more)} being prepared while training goes on")

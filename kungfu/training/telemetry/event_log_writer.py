@@ -86,7 +86,7 @@ class EventLogWriter:
 
     def joined(self, result: BarrierResult, *, step: int) -> None:
         """This peer is in the job, after ``step`` steps."""
-        self._leading = result.after.rank == 0
+        self._leading = result.rank == 0
         if self._leading and self._deciding:
             self._record("events", RulesEvent(step=step + 1, rules=self._deciding))
 
@@ -140,20 +140,20 @@ class EventLogWriter:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
-        if result.requests or after.terms.stopped:
+        if result.after.requests or after.terms.stopped:
             # The coordinator of the view in which they were decided tells of them: the next one may have another.
             no_longer = self._no_longer(result)
             if self._leading:
-                self.superseded(no_longer, later=result.requests[0].step if result.requests else step)
-                for request in result.requests:
+                self.superseded(no_longer, later=result.after.requests[0].step if result.after.requests else step)
+                for request in result.after.requests:
                     self._decided(result, request)
-            self._under_way = (*self._standing(result, no_longer), *result.requests)
+            self._under_way = (*self._standing(result, no_longer), *result.after.requests)
         # This change comes in the first step after another one, which is told now: its coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
         # Perhaps some of those who were awaited did not come; the coordinator that heard of it may leave now.
         self._unmet(result)
-        self._leading = after.rank == 0
+        self._leading = result.rank == 0
         # The view stays.
         if after.view.version == before.view.version:
             return
@@ -182,15 +182,8 @@ class EventLogWriter:
 
     def spanned(self, what: str, result: BarrierResult, *, step: int, total_s: float) -> None:
         """Every peer's: how long a change of the membership took it, part by part."""
-        before, after = result.before, result.after
-        if before is None:  # this peer has just joined
-            assert after.rank is not None
-            peer = after.view.ids[after.rank]
-        else:  # it was there before, and may have left
-            assert before.rank is not None
-            peer = before.view.ids[before.rank]
-        parts = timing_tree(result.parts)
-        span = SpanEvent(what=what, peer=peer, view=after.view.version, step=step, s=round(total_s, 6), parts=parts)
+        version, parts = result.after.view.version, timing_tree(result.parts)
+        span = SpanEvent(what=what, peer=result.peer, view=version, step=step, s=round(total_s, 6), parts=parts)
         self._record("events", span)
 
     def recovered(
@@ -214,7 +207,7 @@ class EventLogWriter:
         before, after, recovery = result.before, result.after, result.recovery
         assert before is not None
         assert recovery is not None
-        self._leading = after.rank == 0
+        self._leading = result.rank == 0
         self.ended()  # a change of the membership that no step came after
         # What was under way goes on where joiners still come; those of an exchange come for the lost ones instead.
         standing = self._under_way if before.terms.target_size else ()
@@ -309,11 +302,11 @@ class EventLogWriter:
         # The same peers are to leave: their exchange goes on.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
         # As many are to be there, or as many less those who leave: so does the change of the size.
-        is_sized = any(isinstance(one.what, Resize) for one in result.requests)
+        is_sized = any(isinstance(one.what, Resize) for one in result.after.requests)
         reached = before.terms.target_size in (after.target_size, result.after.view.size)
         reached = reached or (not is_sized and after.target_size > result.after.view.size)
         ended = (one for one in older if not (stays and (reached or _is_exchange(one))))
-        by = self._stopped_by if after.stopped else result.requests[0].by
+        by = self._stopped_by if after.stopped else result.after.requests[0].by
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
@@ -322,13 +315,13 @@ class EventLogWriter:
         if not result.before.terms.target_size:
             # It has come to its end.
             return []
-        is_sized = any(isinstance(one.what, Resize) for one in result.requests)
+        is_sized = any(isinstance(one.what, Resize) for one in result.after.requests)
         gone = [dataclasses.replace(one, superseded_by="") for one in no_longer]
         return [one for one in self._under_way if one not in gone and not (is_sized and isinstance(one.what, Resize))]
 
     def _decided(self, result: BarrierResult, request: Asked) -> None:
         assert result.before is not None
-        slow = result.slow if isinstance(request.what, Resize) else {}
+        slow = result.after.slow if isinstance(request.what, Resize) else {}
         decision = DecisionEvent(
             step=request.step, rule=request.by, saw=request.inputs, size=result.before.view.size, asked=_size(request),
             done=describe_decision(result, request), won=request.won, lost=request.lost, peers=_named(request),

@@ -13,10 +13,10 @@ import threading
 import time
 
 from kungfu.errors import UsageError
+from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
-from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.settings import Settings, read_settings
@@ -74,7 +74,7 @@ def train(
                 assert time.monotonic() < until
         result = membership.hold_barrier(state, terms, requests=requests_of(state, size))
         terms, before, size = result.after.terms, size, result.after.view.size
-        if result.after.rank is None:
+        if result.rank is None:
             return membership.finish({"steps": state.barriers, "traces": 0}, leaving=True)
         if is_over(result, before):
             membership.final_barrier(state, terms)

@@ -14,6 +14,7 @@ import grpc
 
 from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.runtime.attachment.protocol import SilentRanks
+from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.cluster import PeerProgressed, PeersLost, ViewStarted
 from kungfu.runtime.core.next_membership import SizeWanted
 from kungfu.runtime.core.request import Asked, Resize
@@ -29,7 +30,6 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
-from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.membership import Membership
 from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings

@@ -70,7 +70,7 @@ def test_a_barrier_without_a_request_leaves_all_as_it_was() -> None:
         for _ in range(3):
             results = running.all_do(barrier())
             assert [result.after for result in results] == [result.before for result in results]
-            assert [result.after.rank for result in results] == [0, 1]
+            assert [result.rank for result in results] == [0, 1]
         assert [len(member.socket.opened) for member in running.members] == [1, 1]
         assert [member.socket.plugged for member in running.members] == [True, True]
 
@@ -100,7 +100,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
 
         after = joining.result(WITHIN_S).after
         assert [result.after.view for result in results] == [after.view] * 2
-        assert (after.view.version, after.view.ids, after.rank) == (2, (0, 1, 2), 2)
+        assert (after.view.version, after.view.ids) == (2, (0, 1, 2))
         assert after.terms == Terms(96, 32.0)
         assert results[0].offer == JoinerOffer((peer,), parts={"spawn": 0.5})
         assert {name for name in results[0].parts if "/" not in name} == {"barrier", "attach", "state"}
@@ -108,7 +108,7 @@ def test_growth_goes_through_prepare_and_offer_to_a_view_that_holds_one_state() 
         assert [member.state.rescales for member in running.members] == [1, 1, 1], "the first view is no rescale"
         assert [member.socket.opened[-1]["rendezvous"] for member in running.members] == ["store for 3"] * 3
         assert running.agent.in_force[-1] == after.view
-        assert [result.after.rank for result in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
+        assert [result.rank for result in running.all_do(barrier(terms=after.terms))] == [0, 1, 2]
 
 
 def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
@@ -135,13 +135,13 @@ def test_the_peers_of_a_host_know_of_a_joiner_there_until_it_is_ready() -> None:
 def test_a_shrink_unplugs_the_newest_and_the_others_go_on() -> None:
     with job(b"state", b"state", b"state") as running:
         results = running.all_do(barrier(2))
-        assert [result.after.rank for result in results] == [0, 1, None]
+        assert [result.rank for result in results] == [0, 1, None]
         assert {result.after.view.ids for result in results} == {(0, 1)}
         assert [member.socket.plugged for member in running.members] == [True, True, False]
         assert running.agent.in_force[-1] == results[0].after.view
         stayers = running.members[:2]
-        assert [result.after.rank for result in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
-        assert running.members[0].membership.hold_barrier(running.members[0].state, TERMS).after.rank == 0
+        assert [result.rank for result in running.all_do(barrier(1, terms=TERMS), stayers)] == [0, None]
+        assert running.members[0].membership.hold_barrier(running.members[0].state, TERMS).rank == 0
         with pytest.raises(InternalError, match="held by a peer that is in no view"):
             running.members[2].membership.hold_barrier(running.members[2].state, TERMS)
 
@@ -152,7 +152,7 @@ def test_the_leaders_request_counts_and_a_dissent_is_recorded() -> None:
         results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=requests[running.members.index(member)]
         ))  # fmt: skip
-        assert [result.after.rank for result in results] == [0, None]
+        assert [result.rank for result in results] == [0, None]
         running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == ['{"event": "dissent", "view": 1, "wishes": {"0": "rule asks for 1", "1": ""}}']
 
@@ -186,7 +186,7 @@ def test_the_end_that_the_program_of_rank_0_asks_for_is_no_dissent_about_a_size(
         results = running.all_do(lambda member: member.membership.hold_barrier(
             member.state, TERMS, requests=(grow, end) if member is running.members[0] else (grow,)
         ))  # fmt: skip
-        assert [one.by for one in results[0].superseded] == [grow.by]
+        assert [one.by for one in results[0].after.superseded] == [grow.by]
         running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)
         assert running.agent.reports == []
 
@@ -202,7 +202,7 @@ def test_a_request_from_outside_comes_before_the_rules_and_is_no_dissent() -> No
             member.state, TERMS, requests=(rule,) if running.members.index(member) else (rule, told)
         ))  # fmt: skip
         assert [result.after.view.size for result in results] == [2, 2]
-        assert [result.requests for result in results] == [(told,), (told,)], (
+        assert [result.after.requests for result in results] == [(told,), (told,)], (
             "who follows may lead soon, and tell of it"
         )
         running.members[0].membership.finish({"steps": 0, "traces": 0}, leaving=False)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kungfu.errors import PeerFailure
+from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_offer, from_view
-from kungfu.runtime.peer.barrier_result import BarrierResult
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from tests.runtime.peer.running import TERMS, Job, barrier, job, tell
 
@@ -39,7 +39,7 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
 def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
     with job(b"state", b"state", b"state") as running:
         results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
-        assert [result.after.rank for result in results] == [0, 1]
+        assert [result.rank for result in results] == [0, 1]
         assert {result.after.terms for result in results} == {Terms(96, 32.0, target_size=3)}, "the batch is kept"
         assert running.agent.in_force[-1] == results[0].after.view
 
@@ -57,7 +57,7 @@ def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> N
         assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
         view = View(3, running.agent.in_force[0].peers[1:2])
         tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
+        assert wait.result(timeout=180.0).rank == 0
         assert running.agent.losses.empty(), "once for each"
 
 
@@ -72,7 +72,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
+        assert wait.result(timeout=180.0).rank == 0
     assert (list(report.suspects), how in report.error) == ([0], True)
 
 
@@ -86,7 +86,7 @@ def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect()
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
+        assert wait.result(timeout=180.0).rank == 0
     assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
 
 
@@ -100,7 +100,7 @@ def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:])
         tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
-        assert wait.result(timeout=180.0).after.rank == 0
+        assert wait.result(timeout=180.0).rank == 0
     assert list(report.suspects) == [0]
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from kungfu.errors import PeerFailure
+from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.ipc.convert import from_offer
-from kungfu.runtime.peer.barrier_result import BarrierResult
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import TERMS, Job, Member, barrier, errors_of, job, tell
 
@@ -46,7 +46,7 @@ def test_weights_that_differ_by_rounding_become_those_of_rank_0_and_it_is_told()
         running.members[1].state.variables[0] += np.float32(1e-5)
         running.members[2].state.variables[0] *= np.float32(1 + 1e-6)
         results = running.all_do(barrier())
-        assert [result.after.rank for result in results] == [0, 1, 2]
+        assert [result.rank for result in results] == [0, 1, 2]
         assert same(running)
         np.testing.assert_array_equal(running.members[2].state.variables[0], WEIGHTS)
         (event,) = events(running)

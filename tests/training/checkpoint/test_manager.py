@@ -15,9 +15,9 @@ import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, read_manifest, stable_names
 from kungfu.runtime.checkpoints.folder import published
+from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.registered.registered_sync import PeerGroup, PendingSync
 from tests.training.linear import linear_model, linear_run, points
@@ -234,9 +234,9 @@ def regrouped(lost: int) -> BarrierResult:
     """How peer 1 of the peers 0, 1 and 2 comes through the loss of another one."""
     before, left = (Peer(0, "a:0"), Peer(1, "a:1"), Peer(2, "a:2")), [peer for peer in (0, 1, 2) if peer != lost]
     after = View(3, tuple(before[peer] for peer in left))
-    standing = PeerState(View(1, before), 1, Terms()), PeerState(after, left.index(1), Terms())
+    decided = Decision(View(1, before), Terms()), Decision(after, Terms())
     return BarrierResult(
-        *standing, recovery=LossRecovery({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1)
+        *decided, 1, recovery=LossRecovery({lost: "killed by SIGKILL"}, "rank 0 died", 0), sources=(0, 1)
     )
 
 
@@ -276,9 +276,9 @@ def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
     run.training.on_rescale(lambda change: heard.append(change.change))
     walked(run, until=1)
     between_steps, manifest = run.training._runner.barrier.between_steps, Manifest(4, 2, 6, Terms())
-    before, after = (PeerState(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), 1, Terms()) for number in (2, 4))
+    before, after = (Decision(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), Terms()) for number in (2, 4))
     between_steps.entered(
-        BarrierResult(before, after, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
+        BarrierResult(before, after, 1, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
     )
 
     def on_synced():

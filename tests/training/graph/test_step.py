@@ -10,8 +10,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu import control, policy
 from kungfu.errors import UsageError
+from kungfu.runtime.core.barrier import BarrierResult, Decision
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -48,7 +48,7 @@ def test_the_time_of_a_step_in_another_view_is_not_known():
     run.step(points(2))
     times, barrier = run.training._averaging.graph_state.times, run.training._runner.barrier
     times.step_seconds.assign(0.5)
-    barrier.enter(BarrierResult(None, PeerState(View(2, (Peer(0, ""),)), 0, barrier.terms)), barrier.terms)
+    barrier.enter(BarrierResult(None, Decision(View(2, (Peer(0, ""),)), barrier.terms), 0), barrier.terms)
     assert np.isnan(times.step_seconds.numpy())
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kungfu.errors import UsageError
 from kungfu.runtime.checkpoints import Manifest
+from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.runtime.settings import CheckpointSettings
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import TrainedObjects
@@ -22,29 +24,31 @@ def view(version: int, *peers: int) -> View:
     return View(version, tuple(Peer(peer, f"a:{peer}") for peer in peers))
 
 
-def standing(where: View, rank: int | None) -> PeerState:
-    return PeerState(where, rank, Terms())
+def came(before: View | None, after: View, **more: Any) -> BarrierResult:
+    """What a barrier came to on peer 1."""
+    known = None if before is None else Decision(before, Terms())
+    return BarrierResult(known, Decision(after, Terms()), 1, **more)
 
 
 LOST = LossRecovery({1: "killed by SIGKILL"}, "rank 1 is gone", 0)
-TWO = standing(view(1, 0, 1), 1)
+TWO = view(1, 0, 1)
 
 
 @pytest.mark.parametrize(
     ("result", "founders", "told"),
     [
-        (BarrierResult(TWO, standing(view(2, 0, 1, 2), 1), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
-        (BarrierResult(TWO, standing(view(2, 1), 0), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
-        (BarrierResult(TWO, standing(view(2, 1, 2), 0), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
+        (came(TWO, view(2, 0, 1, 2), sources=(0, 1)), 2, [Rescaled("grew", 2, 3, 1, 40)]),
+        (came(TWO, view(2, 1), sources=(0,)), 2, [Rescaled("shrank", 2, 1, 0, 40)]),
+        (came(TWO, view(2, 1, 2), sources=(0,)), 2, [Rescaled("exchanged", 2, 2, 0, 40)]),
         (
-            BarrierResult(TWO, standing(view(3, 1), 0), recovery=LOST, sources=(0,)),
+            came(TWO, view(3, 1), recovery=LOST, sources=(0,)),
             2,
             [Rescaled("recovered", 2, 1, 0, 40)],
         ),
-        (BarrierResult(None, standing(view(2, 0, 1, 2), 2), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
-        (BarrierResult(None, TWO, sources=(0,)), 2, []),
-        (BarrierResult(TWO, TWO), 2, []),
-        (BarrierResult(TWO, standing(view(2, 0), None)), 2, []),
+        (came(None, view(2, 0, 2, 1), sources=(0, 1)), 0, [Rescaled("joined", 0, 3, 2, 40)]),
+        (came(None, TWO, sources=(0,)), 2, []),
+        (came(TWO, TWO), 2, []),
+        (came(TWO, view(2, 0)), 2, []),
     ],
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(result, founders, told):

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from kungfu.runtime.core.barrier import decide
+from kungfu.runtime.core.barrier import BarrierResult, Decision, decide
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Keep, Leave, Resize, When
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, PeerState
 from kungfu.runtime.settings import Limits
 from kungfu.training.telemetry.decision_text import describe_decision
 
@@ -35,11 +34,10 @@ def told(
 ) -> list[str]:
     """What is told of each of these requests, carried out together in a view of four, perhaps while it grows."""
     limits = Limits(least, most)
-    before = PeerState(View(1, tuple(Peer(number, "") for number in range(4))), 0, Terms(32, 8.0, target))
+    before = Decision(View(1, tuple(Peer(number, "") for number in range(4))), Terms(32, 8.0, target))
     decision = decide(BarrierInput(before.view, before.terms, limits, requests=requests, speeds=speeds))
-    after = PeerState(decision.view, 0, decision.terms)
-    result = BarrierResult(before, after, decision.requests, slow=decision.slow)
-    return [describe_decision(result, one) for one in result.requests]
+    result = BarrierResult(before, decision, 0)
+    return [describe_decision(result, one) for one in decision.requests]
 
 
 @pytest.mark.parametrize(

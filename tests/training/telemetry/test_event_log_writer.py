@@ -12,6 +12,7 @@ from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call
 from kungfu.control.hook import HookRequest
 from kungfu.rule_requests import HookAnswer
+from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import (
     Asked,
@@ -25,15 +26,19 @@ from kungfu.runtime.core.request import (
 )
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.peer.barrier_result import BarrierResult, LossRecovery, PeerState
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import Downtime
 
 PEERS = tuple(Peer(number, f"host:{number}") for number in range(4))
-TWO = PeerState(View(1, PEERS[:2]), 0, Terms(global_batch_size=64, batch_per_peer=32.0))
-FOUR = PeerState(View(2, PEERS), 0, Terms(global_batch_size=128, batch_per_peer=32.0))
+TWO = Decision(View(1, PEERS[:2]), Terms(global_batch_size=64, batch_per_peer=32.0))
+FOUR = Decision(View(2, PEERS), Terms(global_batch_size=128, batch_per_peer=32.0))
 GROW = Asked(Resize(4, "local_batch_size"), "gns_batch", 50, inputs={"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
+
+
+def result(before, after, *requests, peer=0, **more):
+    """What the barrier between two decisions came to, on this peer."""
+    return BarrierResult(before, replace(after, requests=requests), peer, **more)
 
 
 def event_log(*, rank=0, deciding=()):
@@ -44,7 +49,7 @@ def event_log(*, rank=0, deciding=()):
         recorded.append((stream, fields() if callable(fields) else fields))
 
     made = EventLogWriter(record, deciding=deciding, clock=lambda: hands[0])
-    made.joined(BarrierResult(None, replace(TWO, rank=rank)), step=40)
+    made.joined(BarrierResult(None, TWO, rank), step=40)
     return made, recorded, hands
 
 
@@ -55,7 +60,7 @@ def events(recorded):
 def grown():
     """The barrier at which two prepared peers come in."""
     offer = JoinerOffer(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
-    return BarrierResult(TWO, FOUR, offer=offer, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
+    return result(TWO, FOUR, offer=offer, parts={"barrier": 0.01, "attach": 0.02, "state": 0.03})
 
 
 def stops(*first_steps_s):
@@ -73,7 +78,7 @@ def test_the_coordinator_tells_which_rules_may_decide_and_a_joiner_does_not():
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
     (event,) = events(recorded)
     assert event == {
         "event": "decision",
@@ -88,7 +93,7 @@ def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
 
 def test_a_rescale_is_told_behind_the_first_step_of_the_new_view_with_all_its_parts():
     told, recorded, hands = event_log()
-    told.passed(BarrierResult(TWO, TWO, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, TWO, GROW), step=51, stop_s=0.1)
     told.passed(grown(), step=60, stop_s=0.25)
     told.stepped(FIGURES.copy)
     assert [event["event"] for event in events(recorded)] == ["decision"], "that step held the barrier"
@@ -128,7 +133,7 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
     told, recorded, _ = event_log()
     refused = replace(TWO, terms=replace(TWO.terms, refused_size=4))
     offer = JoinerOffer(missing=(2, 3), reason="peer 2: killed by SIGKILL")
-    told.passed(BarrierResult(TWO, refused, offer=offer), step=60, stop_s=0.1)
+    told.passed(result(TWO, refused, offer=offer), step=60, stop_s=0.1)
     (event,) = events(recorded)
     assert (event["event"], event["asked"], event["size"]) == ("refused", 4, 2)
     assert event["reason"] == "peer 2: killed by SIGKILL"
@@ -138,11 +143,11 @@ def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
     for ready in (0, 1):
         told, recorded, _ = event_log()
         both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-        told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
+        told.passed(result(TWO, both, GROW, SLOW), step=51, stop_s=0.1)
         after = replace(TWO, view=View(1 + ready, PEERS[: 2 + ready]), terms=replace(TWO.terms, refused_size=4))
         offer = JoinerOffer(PEERS[2 : 2 + ready], missing=(5, 6), reason="no host has a free slot")
-        told.passed(BarrierResult(both, after, offer=offer), step=60, stop_s=0.1)
-        told.passed(BarrierResult(after, after), step=70, stop_s=0.1)
+        told.passed(result(both, after, offer=offer), step=60, stop_s=0.1)
+        told.passed(result(after, after), step=70, stop_s=0.1)
         (event,) = [one for one in events(recorded) if one["event"] == "refused"]
         assert (event["rule"], event["asked"], event["size"]) == ("gns_batch and slow", 4, 2 + ready)
         assert (event["reason"], event["peers"]) == ("no host has a free slot", (1,))
@@ -151,7 +156,7 @@ def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
 def test_an_older_offer_with_missing_peers_is_no_refusal_while_others_are_awaited():
     told, recorded, _ = event_log()
     growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(growing, growing, (SLOW,), offer=JoinerOffer(missing=(5, 6))), step=60, stop_s=0.1)
+    told.passed(result(growing, growing, SLOW, offer=JoinerOffer(missing=(5, 6))), step=60, stop_s=0.1)
     assert [one["event"] for one in events(recorded)] == ["decision"]
 
 
@@ -168,12 +173,12 @@ def test_a_call_of_a_hook_is_told_with_all_that_it_asked_for():
 
 def test_only_rank_0_tells_and_a_peer_that_becomes_rank_0_goes_on_from_there():
     told, recorded, _ = event_log(rank=1)
-    told.passed(BarrierResult(replace(TWO, rank=1), replace(TWO, rank=1), (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, TWO, GROW, peer=1), step=51, stop_s=0.1)
     told.called(HOOK, HookAnswer((), None))
     told.stepped(FIGURES.copy)
     assert recorded == []
-    first = replace(FOUR, rank=0)
-    told.passed(replace(grown(), before=replace(TWO, rank=1), after=first), step=60, stop_s=0.1)
+    first = replace(FOUR, view=View(2, PEERS[1:]))
+    told.passed(replace(grown(), after=first, peer=1), step=60, stop_s=0.1)
     told.stepped(FIGURES.copy)
     told.stepped(FIGURES.copy)
     assert events(recorded)[0]["rule"] == "gns_batch"
@@ -189,10 +194,8 @@ def test_a_step_is_told_with_what_the_monitors_showed():
 
 def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     told, recorded, _ = event_log()
-    told.passed(BarrierResult(TWO, FOUR, (GROW,)), step=51, stop_s=0.1)
-    told.recovered(
-        BarrierResult(FOUR, TWO, recovery=LossRecovery({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops()
-    )
+    told.passed(result(TWO, FOUR, GROW), step=51, stop_s=0.1)
+    told.recovered(result(FOUR, TWO, recovery=LossRecovery({2: "killed"}, "died", 0)), step=60, redone=0, stop=stops())
     told.stepped(FIGURES.copy)
     told.passed(grown(), step=80, stop_s=0.1)
     told.stepped(FIGURES.copy)
@@ -202,7 +205,7 @@ def test_who_comes_after_a_loss_comes_for_the_lost_and_by_no_earlier_decision():
     assert (rescale["rule"], rescale["decided_at"]) == ("", None)
 
 
-LOST = BarrierResult(FOUR, TWO, recovery=LossRecovery({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
+LOST = result(FOUR, TWO, recovery=LossRecovery({2: "killed", 3: "killed"}, "died", 0), parts={"regroup": 0.2})
 
 
 def test_a_recovery_is_reported_behind_the_next_step_with_its_parts():
@@ -251,7 +254,7 @@ def test_each_rule_of_a_request_is_reported_with_its_outcome():
     """Each rule of a request is reported with what was made of it, and the change names all."""
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(BarrierResult(TWO, preparing, (GROW, SLOW)), step=51, stop_s=0.1)
+    told.passed(result(TWO, preparing, GROW, SLOW), step=51, stop_s=0.1)
     found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
     assert found == [
         ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
@@ -305,10 +308,10 @@ def test_what_was_superseded_is_told_by_rank_0():
 def test_what_was_under_way_is_told_when_something_else_takes_its_place():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
     newer = Asked(Resize(1, "local_batch_size"), "kungfu resize 1", 55)
     one = replace(TWO, view=View(2, PEERS[:1]))
-    told.passed(BarrierResult(preparing, one, (newer,)), step=55, stop_s=0.1)
+    told.passed(result(preparing, one, newer), step=55, stop_s=0.1)
     first, second, third = events(recorded)
     assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
     assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
@@ -317,9 +320,9 @@ def test_what_was_under_way_is_told_when_something_else_takes_its_place():
 def test_the_end_of_training_takes_the_place_of_a_growth():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
     told.set([Asked(StopTraining(), "stop_on_nan", 57)])
-    told.passed(BarrierResult(preparing, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
+    told.passed(result(preparing, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
     decision, ends, over = events(recorded)
     assert (decision["event"], ends["event"], over["event"]) == ("decision", "set", "superseded")
     assert (over["rule"], over["step"], over["by"], over["later"]) == ("gns_batch", 50, "stop_on_nan", 58)
@@ -328,12 +331,12 @@ def test_the_end_of_training_takes_the_place_of_a_growth():
 def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
     evict = Asked(Leave((1,), "now", 1, "local_batch_size"), "evict", 54)
     one = replace(TWO, view=View(2, PEERS[:1]), terms=replace(TWO.terms, target_size=3))
-    told.passed(BarrierResult(preparing, one, (evict,)), step=55, stop_s=0.1)
+    told.passed(result(preparing, one, evict), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(3, (PEERS[0], *PEERS[2:])))
-    told.passed(BarrierResult(one, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(result(one, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     found = [(event["rule"], event["decided_at"]) for event in events(recorded) if event["event"] == "rescale"]
     assert found == [("evict", 54), ("gns_batch", 50)]
@@ -343,13 +346,13 @@ def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
 def test_a_growth_keeps_its_decision_through_a_loss():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    alone = PeerState(View(4, PEERS[:1]), 0, replace(TWO.terms, target_size=4))
-    lost = BarrierResult(preparing, alone, recovery=LossRecovery({1: "killed"}, "died", 0))
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    alone = Decision(View(4, PEERS[:1]), replace(TWO.terms, target_size=4))
+    lost = result(preparing, alone, recovery=LossRecovery({1: "killed"}, "died", 0))
     told.recovered(lost, step=55, redone=0, stop=stops(0.5))
     told.stepped(FIGURES.copy)
-    four = PeerState(View(5, (PEERS[0], *PEERS[2:], Peer(4, "host:4"))), 0, FOUR.terms)
-    told.passed(BarrierResult(alone, four, offer=JoinerOffer((*PEERS[2:], Peer(4, "host:4")))), step=60, stop_s=0.2)
+    four = Decision(View(5, (PEERS[0], *PEERS[2:], Peer(4, "host:4"))), FOUR.terms)
+    told.passed(result(alone, four, offer=JoinerOffer((*PEERS[2:], Peer(4, "host:4")))), step=60, stop_s=0.2)
     told.ended()
     decision, recovered, rescale = events(recorded)
     assert (decision["event"], recovered["event"]) == ("decision", "recovered")
@@ -359,8 +362,8 @@ def test_a_growth_keeps_its_decision_through_a_loss():
 def test_a_growth_whose_joiners_were_lost_too_is_over_and_told():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    told.recovered(BarrierResult(preparing, TWO, recovery=LossRecovery({}, "died", 0)), step=55, redone=0, stop=stops())
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told.recovered(result(preparing, TWO, recovery=LossRecovery({}, "died", 0)), step=55, redone=0, stop=stops())
     over = events(recorded)[-1]
     assert (over["event"], over["rule"], over["by"], over["later"]) == (
         "superseded",
@@ -373,10 +376,8 @@ def test_a_growth_whose_joiners_were_lost_too_is_over_and_told():
 def test_what_goes_on_is_not_told_as_superseded():
     told, recorded, _ = event_log()
     preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, preparing, (GROW,)), step=51, stop_s=0.1)
-    told.passed(
-        BarrierResult(preparing, preparing, (replace(GROW, by="kungfu resize 4", step=55),)), step=55, stop_s=0.1
-    )
+    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told.passed(result(preparing, preparing, replace(GROW, by="kungfu resize 4", step=55)), step=55, stop_s=0.1)
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
 
@@ -384,11 +385,11 @@ def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
     """A replacement that is asked for while the job grows is reported with the growth when both have come."""
     told, recorded, _ = event_log()
     growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(BarrierResult(TWO, growing, (GROW,)), step=51, stop_s=0.1)
+    told.passed(result(TWO, growing, GROW), step=51, stop_s=0.1)
     both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(BarrierResult(growing, both, (SLOW,)), step=55, stop_s=0.1)
+    told.passed(result(growing, both, SLOW), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(2, (PEERS[0], *PEERS[2:])))
-    told.passed(BarrierResult(both, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(result(both, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     *decisions, rescale = events(recorded)
     assert [one["event"] for one in decisions] == ["decision", "decision"], "nothing was superseded"
@@ -398,13 +399,13 @@ def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
 def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is():
     told, recorded, _ = event_log()
     both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(BarrierResult(TWO, both, (GROW, SLOW)), step=51, stop_s=0.1)
+    told.passed(result(TWO, both, GROW, SLOW), step=51, stop_s=0.1)
     newer = replace(GROW, by="hook", what=Resize(3))
     smaller = replace(TWO, terms=replace(TWO.terms, target_size=3, leaving=(1,)))
-    told.passed(BarrierResult(both, smaller, (newer,)), step=55, stop_s=0.1)
+    told.passed(result(both, smaller, newer), step=55, stop_s=0.1)
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("gns_batch", "hook")]
-    told.passed(BarrierResult(smaller, FOUR, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(result(smaller, FOUR, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     assert events(recorded)[-1]["rule"] == "slow and hook"
 
@@ -412,8 +413,8 @@ def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is
 def test_an_exchange_that_a_loss_ended_is_told():
     told, recorded, _ = event_log()
     exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
-    told.passed(BarrierResult(TWO, exchanging, (SLOW,)), step=51, stop_s=0.1)
-    lost = BarrierResult(exchanging, TWO, recovery=LossRecovery({1: "killed"}, "died", 0))
+    told.passed(result(TWO, exchanging, SLOW), step=51, stop_s=0.1)
+    lost = result(exchanging, TWO, recovery=LossRecovery({1: "killed"}, "died", 0))
     told.recovered(lost, step=60, redone=0, stop=stops())
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("slow", "the loss of peers")]
@@ -424,7 +425,7 @@ def test_a_change_with_another_in_its_first_step_is_reported_by_its_coordinator(
     told, recorded, _ = event_log()
     told.passed(grown(), step=60, stop_s=0.1)
     told.stepped(FIGURES.copy)
-    told.passed(BarrierResult(FOUR, replace(TWO, rank=None)), step=61, stop_s=0.1)
+    told.passed(result(FOUR, TWO, peer=3), step=61, stop_s=0.1)
     (grew,) = [event for event in events(recorded) if event["event"] == "rescale"]
     assert (grew["step"], grew["from"], grew["to"]) == (60, 2, 4)
     assert "first_step_s" not in grew["parts"]

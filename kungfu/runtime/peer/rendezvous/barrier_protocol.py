@@ -24,7 +24,6 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_asked, from_terms, from_view, to_shadow, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
-from kungfu.runtime.peer.barrier_result import PeerState
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
 from kungfu.runtime.peer.rendezvous.state_comparison import rounding_event
 from kungfu.runtime.state import ReplicatedState, sync_state
@@ -81,30 +80,30 @@ class BarrierProtocol(Meeting):
 
     def install(
         self,
-        entering: PeerState,
+        entering: Decision,
         admission: pb.Admission,
         state: ReplicatedState,
         parts: dict[str, float],
         make_terms: MakeTerms | None = None,
-    ) -> PeerState:
+    ) -> Decision:
         """Enters the view.
 
         Args:
-            entering: The view, and this peer's rank in it.
+            entering: The view, and its terms.
             admission: To that view: where the attachments meet, and which ranks hold the state from the start.
             state: The replicated state; fetched if this peer lacks it.
             parts: Gets the seconds of attaching and of the state, by name.
             make_terms: On rank 0, where it makes the terms: called once it has the state.
 
         Returns:
-            Where this peer stands in the view, with the terms in force.
+            What is in force in the view.
 
         Raises:
             PeerFailure: A member is gone.
             DeadlineExceeded: A member did not come; the error names it.
             InternalError: The states differ.
         """
-        view, rank, started = entering.view, entering.rank, time.monotonic()
+        view, rank, started = entering.view, entering.view.rank_of(self.settings.peer), time.monotonic()
         assert rank is not None
         context = self.transfer(view, rank, sources=admission.sources)
 
