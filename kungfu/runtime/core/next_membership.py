@@ -76,23 +76,8 @@ class JoinerOffer:
 
 
 @dataclass(frozen=True)
-class SizeWanted:
-    """A number of peers that rank 0 asks the agent for.
-
-    Args:
-        size: The number, those included that leave when others have come.
-        host: The number of the host on which new peers should run; ``None`` for any.
-        leaving: The ids of the peers that leave when others have come.
-    """
-
-    size: int
-    host: int | None = None
-    leaving: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
 class Decision:
-    """What a barrier decides.
+    """What a barrier decides. The agent hears of it where it has processes to start or to end.
 
     Args:
         view: The view after the barrier.
@@ -116,11 +101,6 @@ class Decision:
     settings: tuple[Asked, ...] = ()
     superseded: tuple[Asked, ...] = ()
     slow: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def wanted(self) -> SizeWanted | None:
-        """What the agent is asked for; ``None`` if it has nothing to do."""
-        return None if self.prepare is None else SizeWanted(self.prepare, self.host, self.terms.leaving)
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,14 @@ def converters(
 
     Args:
         kind: The class of the records.
-        message: Its message; it has all fields of the class, and may have others.
+        message: Its message, which may have other fields. A field of the class that it lacks does not travel, and has its
+            default.
         unspecified: The words for which the zero value of an enum stands, by field, within the parts too; in other
             fields it is refused with a ``UsageError``, as is a value that a newer version has sent.
     """
     hints, wire = get_type_hints(kind), message.DESCRIPTOR  # type: ignore[attr-defined]  # generated without types
-    names = list(inspect.signature(kind).parameters)
+    sent = {*wire.fields_by_name, *wire.oneofs_by_name}
+    names = [name for name in inspect.signature(kind).parameters if name in sent]
     parts = [_field(hints[name], wire, name, unspecified) for name in names]
 
     def to_message(value: Value) -> Message:
@@ -48,7 +50,7 @@ def converters(
         return message(**given)
 
     def to_value(message: Message) -> Value:
-        return kind(*(decode(message) for _, decode in parts))
+        return kind(**{name: decode(message) for name, (_, decode) in zip(names, parts, strict=True)})
 
     return to_message, to_value
 

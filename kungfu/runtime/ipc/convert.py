@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.cluster import ReportedEvent, Spawn
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
@@ -23,18 +23,30 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 from_peer, to_peer = converters(Peer, pb.PeerInfo)
 from_view, to_view = converters(View, pb.ViewInfo)
-_from_terms, to_terms = converters(Terms, pb.Terms, unspecified={"keep": "local_batch_size"})
+_IN_TERMS = {"keep": "local_batch_size"}
+_from_terms, to_terms = converters(Terms, pb.Terms, unspecified=_IN_TERMS)
+_from_decision, to_decision = converters(Decision, pb.Decision, unspecified=_IN_TERMS)
 
 
 def from_terms(terms: Terms) -> pb.Terms:
     """The message of terms; raises ``UsageError`` for a batch that no message can carry."""
+    return _from_terms(_checked(terms))
+
+
+def from_decision(decision: Decision) -> pb.Decision:
+    """The message of a decision; raises ``UsageError`` for a batch that no message can carry."""
+    _checked(decision.terms)
+    return _from_decision(decision)
+
+
+def _checked(terms: Terms) -> Terms:
     # A rule asks for any number of samples, where nobody knows how many an epoch has.
     if terms.global_batch_size not in _INT64:
         raise UsageError(
             f"a rule asks for steps of {float(terms.global_batch_size):g} samples; hold what it asks for within what "
             "the job can do, as kf.ops.clip does"
         )
-    return _from_terms(terms)
+    return terms
 
 
 # ---- what barriers are asked for ---------------------------------------------------------------------------------

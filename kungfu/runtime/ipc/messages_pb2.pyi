@@ -1,13 +1,8 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import (
-    ClassVar as _ClassVar,
-)
-
-from google.protobuf import descriptor as _descriptor
-from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -77,7 +72,6 @@ class PeerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PEER_STATE_READY: _ClassVar[PeerState]
     PEER_STATE_TRAINING: _ClassVar[PeerState]
     PEER_STATE_LEAVING: _ClassVar[PeerState]
-
 FAILURE_KIND_UNSPECIFIED: FailureKind
 FAILURE_KIND_PEER: FailureKind
 FAILURE_KIND_DEADLINE: FailureKind
@@ -124,7 +118,7 @@ class Ack(_message.Message):
     def __init__(self) -> None: ...
 
 class Failure(_message.Message):
-    __slots__ = ("kind", "peers", "ranks", "text", "view", "waited_s")
+    __slots__ = ("kind", "text", "ranks", "peers", "view", "waited_s")
     KIND_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -137,58 +131,28 @@ class Failure(_message.Message):
     peers: _containers.RepeatedScalarFieldContainer[int]
     view: int
     waited_s: float
-    def __init__(
-        self,
-        kind: FailureKind | str | None = ...,
-        text: str | None = ...,
-        ranks: _Iterable[int] | None = ...,
-        peers: _Iterable[int] | None = ...,
-        view: int | None = ...,
-        waited_s: float | None = ...,
-    ) -> None: ...
+    def __init__(self, kind: _Optional[_Union[FailureKind, str]] = ..., text: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[int]] = ..., view: _Optional[int] = ..., waited_s: _Optional[float] = ...) -> None: ...
 
 class PeerInfo(_message.Message):
-    __slots__ = ("address", "id")
+    __slots__ = ("id", "address")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     id: int
     address: str
-    def __init__(self, id: int | None = ..., address: str | None = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ViewInfo(_message.Message):
-    __slots__ = ("begins_phase", "peers", "version")
+    __slots__ = ("version", "peers", "begins_phase")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
     BEGINS_PHASE_FIELD_NUMBER: _ClassVar[int]
     version: int
     peers: _containers.RepeatedCompositeFieldContainer[PeerInfo]
     begins_phase: bool
-    def __init__(
-        self,
-        version: int | None = ...,
-        peers: _Iterable[PeerInfo | _Mapping] | None = ...,
-        begins_phase: bool = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., peers: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., begins_phase: bool = ...) -> None: ...
 
 class Terms(_message.Message):
-    __slots__ = (
-        "base_batch",
-        "base_size",
-        "batch_per_peer",
-        "by_command",
-        "departing",
-        "global_batch_size",
-        "keep",
-        "leaving",
-        "max_global_batch",
-        "policy_share",
-        "ramp",
-        "refused_size",
-        "replaced_peers",
-        "replacement_refused",
-        "stopped",
-        "target_size",
-    )
+    __slots__ = ("global_batch_size", "batch_per_peer", "target_size", "refused_size", "keep", "ramp", "stopped", "leaving", "departing", "max_global_batch", "replaced_peers", "replacement_refused", "by_command", "policy_share", "base_batch", "base_size")
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     BATCH_PER_PEER_FIELD_NUMBER: _ClassVar[int]
     TARGET_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -221,28 +185,10 @@ class Terms(_message.Message):
     policy_share: float
     base_batch: int
     base_size: int
-    def __init__(
-        self,
-        global_batch_size: int | None = ...,
-        batch_per_peer: float | None = ...,
-        target_size: int | None = ...,
-        refused_size: int | None = ...,
-        keep: Keep | str | None = ...,
-        ramp: Ramp | _Mapping | None = ...,
-        stopped: bool = ...,
-        leaving: _Iterable[int] | None = ...,
-        departing: _Iterable[int] | None = ...,
-        max_global_batch: int | None = ...,
-        replaced_peers: int | None = ...,
-        replacement_refused: bool = ...,
-        by_command: bool = ...,
-        policy_share: float | None = ...,
-        base_batch: int | None = ...,
-        base_size: int | None = ...,
-    ) -> None: ...
+    def __init__(self, global_batch_size: _Optional[int] = ..., batch_per_peer: _Optional[float] = ..., target_size: _Optional[int] = ..., refused_size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., ramp: _Optional[_Union[Ramp, _Mapping]] = ..., stopped: bool = ..., leaving: _Optional[_Iterable[int]] = ..., departing: _Optional[_Iterable[int]] = ..., max_global_batch: _Optional[int] = ..., replaced_peers: _Optional[int] = ..., replacement_refused: bool = ..., by_command: bool = ..., policy_share: _Optional[float] = ..., base_batch: _Optional[int] = ..., base_size: _Optional[int] = ...) -> None: ...
 
 class Ramp(_message.Message):
-    __slots__ = ("over", "since", "start", "target", "unit")
+    __slots__ = ("start", "target", "since", "over", "unit")
     START_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
     SINCE_FIELD_NUMBER: _ClassVar[int]
@@ -253,17 +199,10 @@ class Ramp(_message.Message):
     since: int
     over: float
     unit: RampUnit
-    def __init__(
-        self,
-        start: float | None = ...,
-        target: float | None = ...,
-        since: int | None = ...,
-        over: float | None = ...,
-        unit: RampUnit | str | None = ...,
-    ) -> None: ...
+    def __init__(self, start: _Optional[float] = ..., target: _Optional[float] = ..., since: _Optional[int] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
 
 class BarrierArrival(_message.Message):
-    __slots__ = ("begins_view", "digests", "gaps", "number", "rank", "requested", "round", "shadows", "version")
+    __slots__ = ("version", "number", "rank", "requested", "digests", "round", "gaps", "shadows", "begins_view")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -282,18 +221,7 @@ class BarrierArrival(_message.Message):
     gaps: _containers.RepeatedCompositeFieldContainer[VariableGap]
     shadows: _containers.RepeatedCompositeFieldContainer[Shadow]
     begins_view: bool
-    def __init__(
-        self,
-        version: int | None = ...,
-        number: int | None = ...,
-        rank: int | None = ...,
-        requested: str | None = ...,
-        digests: _Iterable[int] | None = ...,
-        round: int | None = ...,
-        gaps: _Iterable[VariableGap | _Mapping] | None = ...,
-        shadows: _Iterable[Shadow | _Mapping] | None = ...,
-        begins_view: bool = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., number: _Optional[int] = ..., rank: _Optional[int] = ..., requested: _Optional[str] = ..., digests: _Optional[_Iterable[int]] = ..., round: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[VariableGap, _Mapping]]] = ..., shadows: _Optional[_Iterable[_Union[Shadow, _Mapping]]] = ..., begins_view: bool = ...) -> None: ...
 
 class Shadow(_message.Message):
     __slots__ = ("rule", "step", "value")
@@ -303,12 +231,10 @@ class Shadow(_message.Message):
     rule: str
     step: int
     value: float
-    def __init__(
-        self, rule: str | None = ..., step: int | None = ..., value: float | None = ...
-    ) -> None: ...
+    def __init__(self, rule: _Optional[str] = ..., step: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class VariableGap(_message.Message):
-    __slots__ = ("difference", "index", "is_rounding", "largest")
+    __slots__ = ("index", "difference", "largest", "is_rounding")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     LARGEST_FIELD_NUMBER: _ClassVar[int]
@@ -317,77 +243,59 @@ class VariableGap(_message.Message):
     difference: float
     largest: float
     is_rounding: bool
-    def __init__(
-        self,
-        index: int | None = ...,
-        difference: float | None = ...,
-        largest: float | None = ...,
-        is_rounding: bool = ...,
-    ) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., difference: _Optional[float] = ..., largest: _Optional[float] = ..., is_rounding: bool = ...) -> None: ...
 
-class BarrierReply(_message.Message):
-    __slots__ = ("admission", "differing", "failure", "requests")
-    ADMISSION_FIELD_NUMBER: _ClassVar[int]
-    REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    DIFFERING_FIELD_NUMBER: _ClassVar[int]
-    FAILURE_FIELD_NUMBER: _ClassVar[int]
-    admission: Admission
-    requests: _containers.RepeatedCompositeFieldContainer[Asked]
-    differing: _containers.RepeatedScalarFieldContainer[int]
-    failure: Failure
-    def __init__(
-        self,
-        admission: Admission | _Mapping | None = ...,
-        requests: _Iterable[Asked | _Mapping] | None = ...,
-        differing: _Iterable[int] | None = ...,
-        failure: Failure | _Mapping | None = ...,
-    ) -> None: ...
-
-class Admission(_message.Message):
-    __slots__ = ("attachment_address", "recovery", "sources", "target", "term", "terms", "view")
+class Decision(_message.Message):
+    __slots__ = ("view", "terms", "prepare", "host", "requests")
     VIEW_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    PREPARE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    view: ViewInfo
+    terms: Terms
+    prepare: int
+    host: int
+    requests: _containers.RepeatedCompositeFieldContainer[Asked]
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ..., terms: _Optional[_Union[Terms, _Mapping]] = ..., prepare: _Optional[int] = ..., host: _Optional[int] = ..., requests: _Optional[_Iterable[_Union[Asked, _Mapping]]] = ...) -> None: ...
+
+class Admission(_message.Message):
+    __slots__ = ("decision", "differing", "attachment_address", "sources", "recovery", "term", "target", "failure")
+    DECISION_FIELD_NUMBER: _ClassVar[int]
+    DIFFERING_FIELD_NUMBER: _ClassVar[int]
     ATTACHMENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
-    view: ViewInfo
-    terms: Terms
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    decision: Decision
+    differing: _containers.RepeatedScalarFieldContainer[int]
     attachment_address: str
     sources: _containers.RepeatedScalarFieldContainer[int]
     recovery: Recovery
     term: int
     target: int
-    def __init__(
-        self,
-        view: ViewInfo | _Mapping | None = ...,
-        terms: Terms | _Mapping | None = ...,
-        attachment_address: str | None = ...,
-        sources: _Iterable[int] | None = ...,
-        recovery: Recovery | _Mapping | None = ...,
-        term: int | None = ...,
-        target: int | None = ...,
-    ) -> None: ...
+    failure: Failure
+    def __init__(self, decision: _Optional[_Union[Decision, _Mapping]] = ..., differing: _Optional[_Iterable[int]] = ..., attachment_address: _Optional[str] = ..., sources: _Optional[_Iterable[int]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., term: _Optional[int] = ..., target: _Optional[int] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("lost", "target")
+    __slots__ = ("target", "lost")
     class LostEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: int
         value: str
-        def __init__(self, key: int | None = ..., value: str | None = ...) -> None: ...
-
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     TARGET_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     target: int
     lost: _containers.ScalarMap[int, str]
-    def __init__(self, target: int | None = ..., lost: _Mapping[int, str] | None = ...) -> None: ...
+    def __init__(self, target: _Optional[int] = ..., lost: _Optional[_Mapping[int, str]] = ...) -> None: ...
 
 class FetchRequest(_message.Message):
-    __slots__ = ("purpose", "rank", "start", "stop", "version")
+    __slots__ = ("version", "start", "stop", "rank", "purpose")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
@@ -398,43 +306,33 @@ class FetchRequest(_message.Message):
     stop: int
     rank: int
     purpose: str
-    def __init__(
-        self,
-        version: int | None = ...,
-        start: int | None = ...,
-        stop: int | None = ...,
-        rank: int | None = ...,
-        purpose: str | None = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., start: _Optional[int] = ..., stop: _Optional[int] = ..., rank: _Optional[int] = ..., purpose: _Optional[str] = ...) -> None: ...
 
 class StateChunk(_message.Message):
     __slots__ = ("data",)
     DATA_FIELD_NUMBER: _ClassVar[int]
     data: bytes
-    def __init__(self, data: bytes | None = ...) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class FailureAnnouncement(_message.Message):
-    __slots__ = ("how", "peer", "version")
+    __slots__ = ("peer", "version", "how")
     PEER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     HOW_FIELD_NUMBER: _ClassVar[int]
     peer: int
     version: int
     how: str
-    def __init__(
-        self, peer: int | None = ..., version: int | None = ..., how: str | None = ...
-    ) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., version: _Optional[int] = ..., how: _Optional[str] = ...) -> None: ...
 
 class JoinerOffer(_message.Message):
-    __slots__ = ("missing", "number", "parts", "ready", "reason")
+    __slots__ = ("ready", "missing", "reason", "parts", "number")
     class PartsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: float
-        def __init__(self, key: str | None = ..., value: float | None = ...) -> None: ...
-
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     READY_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -445,79 +343,62 @@ class JoinerOffer(_message.Message):
     reason: str
     parts: _containers.ScalarMap[str, float]
     number: int
-    def __init__(
-        self,
-        ready: _Iterable[PeerInfo | _Mapping] | None = ...,
-        missing: _Iterable[int] | None = ...,
-        reason: str | None = ...,
-        parts: _Mapping[str, float] | None = ...,
-        number: int | None = ...,
-    ) -> None: ...
+    def __init__(self, ready: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ..., missing: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., parts: _Optional[_Mapping[str, float]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class AttachmentAddress(_message.Message):
     __slots__ = ("address",)
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     address: str
-    def __init__(self, address: str | None = ...) -> None: ...
+    def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class PhaseRequest(_message.Message):
     __slots__ = ("number",)
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     number: int
-    def __init__(self, number: int | None = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class DataPosition(_message.Message):
-    __slots__ = ("epoch", "offset", "phase")
+    __slots__ = ("phase", "epoch", "offset")
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     phase: int
     epoch: int
     offset: int
-    def __init__(
-        self, phase: int | None = ..., epoch: int | None = ..., offset: int | None = ...
-    ) -> None: ...
+    def __init__(self, phase: _Optional[int] = ..., epoch: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class TraceRequest(_message.Message):
-    __slots__ = ("folder", "seconds")
+    __slots__ = ("seconds", "folder")
     SECONDS_FIELD_NUMBER: _ClassVar[int]
     FOLDER_FIELD_NUMBER: _ClassVar[int]
     seconds: float
     folder: str
-    def __init__(self, seconds: float | None = ..., folder: str | None = ...) -> None: ...
+    def __init__(self, seconds: _Optional[float] = ..., folder: _Optional[str] = ...) -> None: ...
 
 class TraceReply(_message.Message):
     __slots__ = ("error",)
     ERROR_FIELD_NUMBER: _ClassVar[int]
     error: str
-    def __init__(self, error: str | None = ...) -> None: ...
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
 
 class PeerReport(_message.Message):
-    __slots__ = ("peer_noticed", "peer_progressed", "peers_lost", "program_exiting", "size_wanted", "view_started")
+    __slots__ = ("peer_progressed", "decision", "view_started", "peers_lost", "peer_noticed", "program_exiting")
     PEER_PROGRESSED_FIELD_NUMBER: _ClassVar[int]
-    SIZE_WANTED_FIELD_NUMBER: _ClassVar[int]
+    DECISION_FIELD_NUMBER: _ClassVar[int]
     VIEW_STARTED_FIELD_NUMBER: _ClassVar[int]
     PEERS_LOST_FIELD_NUMBER: _ClassVar[int]
     PEER_NOTICED_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_EXITING_FIELD_NUMBER: _ClassVar[int]
     peer_progressed: PeerProgressed
-    size_wanted: SizeWanted
+    decision: Decision
     view_started: ViewStarted
     peers_lost: PeersLost
     peer_noticed: PeerNoticed
     program_exiting: ProgramExiting
-    def __init__(
-        self,
-        peer_progressed: PeerProgressed | _Mapping | None = ...,
-        size_wanted: SizeWanted | _Mapping | None = ...,
-        view_started: ViewStarted | _Mapping | None = ...,
-        peers_lost: PeersLost | _Mapping | None = ...,
-        peer_noticed: PeerNoticed | _Mapping | None = ...,
-        program_exiting: ProgramExiting | _Mapping | None = ...,
-    ) -> None: ...
+    def __init__(self, peer_progressed: _Optional[_Union[PeerProgressed, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., view_started: _Optional[_Union[ViewStarted, _Mapping]] = ..., peers_lost: _Optional[_Union[PeersLost, _Mapping]] = ..., peer_noticed: _Optional[_Union[PeerNoticed, _Mapping]] = ..., program_exiting: _Optional[_Union[ProgramExiting, _Mapping]] = ...) -> None: ...
 
 class PeerProgressed(_message.Message):
-    __slots__ = ("identity", "peer", "phase", "ready")
+    __slots__ = ("peer", "ready", "identity", "phase")
     PEER_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
@@ -526,67 +407,45 @@ class PeerProgressed(_message.Message):
     ready: bool
     identity: Identity
     phase: int
-    def __init__(
-        self,
-        peer: PeerInfo | _Mapping | None = ...,
-        ready: bool = ...,
-        identity: Identity | _Mapping | None = ...,
-        phase: int | None = ...,
-    ) -> None: ...
+    def __init__(self, peer: _Optional[_Union[PeerInfo, _Mapping]] = ..., ready: bool = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., phase: _Optional[int] = ...) -> None: ...
 
 class Identity(_message.Message):
-    __slots__ = ("machine", "program")
+    __slots__ = ("program", "machine")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     program: str
     machine: str
-    def __init__(self, program: str | None = ..., machine: str | None = ...) -> None: ...
+    def __init__(self, program: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class ViewStarted(_message.Message):
     __slots__ = ("view",)
     VIEW_FIELD_NUMBER: _ClassVar[int]
     view: ViewInfo
-    def __init__(self, view: ViewInfo | _Mapping | None = ...) -> None: ...
+    def __init__(self, view: _Optional[_Union[ViewInfo, _Mapping]] = ...) -> None: ...
 
 class PhaseProgress(_message.Message):
-    __slots__ = ("holders", "over")
+    __slots__ = ("over", "holders")
     OVER_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     over: int
     holders: _containers.RepeatedCompositeFieldContainer[PeerInfo]
-    def __init__(
-        self, over: int | None = ..., holders: _Iterable[PeerInfo | _Mapping] | None = ...
-    ) -> None: ...
+    def __init__(self, over: _Optional[int] = ..., holders: _Optional[_Iterable[_Union[PeerInfo, _Mapping]]] = ...) -> None: ...
 
 class ProgramDescription(_message.Message):
     __slots__ = ("parts",)
     PARTS_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[ProgramPart]
-    def __init__(self, parts: _Iterable[ProgramPart | _Mapping] | None = ...) -> None: ...
+    def __init__(self, parts: _Optional[_Iterable[_Union[ProgramPart, _Mapping]]] = ...) -> None: ...
 
 class ProgramPart(_message.Message):
-    __slots__ = ("content", "section", "shown")
+    __slots__ = ("section", "shown", "content")
     SECTION_FIELD_NUMBER: _ClassVar[int]
     SHOWN_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
     section: str
     shown: str
     content: str
-    def __init__(
-        self, section: str | None = ..., shown: str | None = ..., content: str | None = ...
-    ) -> None: ...
-
-class SizeWanted(_message.Message):
-    __slots__ = ("host", "leaving", "size")
-    SIZE_FIELD_NUMBER: _ClassVar[int]
-    HOST_FIELD_NUMBER: _ClassVar[int]
-    LEAVING_FIELD_NUMBER: _ClassVar[int]
-    size: int
-    host: int
-    leaving: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(
-        self, size: int | None = ..., host: int | None = ..., leaving: _Iterable[int] | None = ...
-    ) -> None: ...
+    def __init__(self, section: _Optional[str] = ..., shown: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
 
 class Record(_message.Message):
     __slots__ = ("event", "metrics", "trace")
@@ -596,30 +455,23 @@ class Record(_message.Message):
     event: bytes
     metrics: str
     trace: str
-    def __init__(
-        self, event: bytes | None = ..., metrics: str | None = ..., trace: str | None = ...
-    ) -> None: ...
+    def __init__(self, event: _Optional[bytes] = ..., metrics: _Optional[str] = ..., trace: _Optional[str] = ...) -> None: ...
 
 class Records(_message.Message):
-    __slots__ = ("number", "peer", "records")
+    __slots__ = ("peer", "records", "number")
     PEER_FIELD_NUMBER: _ClassVar[int]
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     peer: int
     records: _containers.RepeatedCompositeFieldContainer[Record]
     number: int
-    def __init__(
-        self,
-        peer: int | None = ...,
-        records: _Iterable[Record | _Mapping] | None = ...,
-        number: int | None = ...,
-    ) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., records: _Optional[_Iterable[_Union[Record, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class TrainingFinished(_message.Message):
     __slots__ = ("event",)
     EVENT_FIELD_NUMBER: _ClassVar[int]
     event: bytes
-    def __init__(self, event: bytes | None = ...) -> None: ...
+    def __init__(self, event: _Optional[bytes] = ...) -> None: ...
 
 class PeersLost(_message.Message):
     __slots__ = ("peer", "report")
@@ -627,10 +479,10 @@ class PeersLost(_message.Message):
     REPORT_FIELD_NUMBER: _ClassVar[int]
     peer: int
     report: LossReport
-    def __init__(self, peer: int | None = ..., report: LossReport | _Mapping | None = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., report: _Optional[_Union[LossReport, _Mapping]] = ...) -> None: ...
 
 class LossReport(_message.Message):
-    __slots__ = ("digest", "error", "holds", "late", "stage", "step", "suspects", "version")
+    __slots__ = ("version", "step", "holds", "error", "suspects", "late", "stage", "digest")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
@@ -647,34 +499,24 @@ class LossReport(_message.Message):
     late: bool
     stage: int
     digest: int
-    def __init__(
-        self,
-        version: int | None = ...,
-        step: int | None = ...,
-        holds: bool = ...,
-        error: str | None = ...,
-        suspects: _Iterable[int] | None = ...,
-        late: bool = ...,
-        stage: int | None = ...,
-        digest: int | None = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., step: _Optional[int] = ..., holds: bool = ..., error: _Optional[str] = ..., suspects: _Optional[_Iterable[int]] = ..., late: bool = ..., stage: _Optional[int] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class PeerNoticed(_message.Message):
     __slots__ = ("peer",)
     PEER_FIELD_NUMBER: _ClassVar[int]
     peer: int
-    def __init__(self, peer: int | None = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ...) -> None: ...
 
 class ProgramExiting(_message.Message):
-    __slots__ = ("exit", "peer")
+    __slots__ = ("peer", "exit")
     PEER_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     peer: int
     exit: Exit
-    def __init__(self, peer: int | None = ..., exit: Exit | _Mapping | None = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., exit: _Optional[_Union[Exit, _Mapping]] = ...) -> None: ...
 
 class Exit(_message.Message):
-    __slots__ = ("error", "kind", "name", "step", "where")
+    __slots__ = ("kind", "step", "name", "error", "where")
     KIND_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -685,35 +527,25 @@ class Exit(_message.Message):
     name: str
     error: str
     where: str
-    def __init__(
-        self,
-        kind: ExitKind | str | None = ...,
-        step: int | None = ...,
-        name: str | None = ...,
-        error: str | None = ...,
-        where: str | None = ...,
-    ) -> None: ...
+    def __init__(self, kind: _Optional[_Union[ExitKind, str]] = ..., step: _Optional[int] = ..., name: _Optional[str] = ..., error: _Optional[str] = ..., where: _Optional[str] = ...) -> None: ...
 
 class HostAdmissionRequest(_message.Message):
-    __slots__ = ("command_line", "host")
+    __slots__ = ("host", "command_line")
     class CommandLineEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: str
-        def __init__(self, key: str | None = ..., value: str | None = ...) -> None: ...
-
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     HOST_FIELD_NUMBER: _ClassVar[int]
     COMMAND_LINE_FIELD_NUMBER: _ClassVar[int]
     host: HostInfo
     command_line: _containers.ScalarMap[str, str]
-    def __init__(
-        self, host: HostInfo | _Mapping | None = ..., command_line: _Mapping[str, str] | None = ...
-    ) -> None: ...
+    def __init__(self, host: _Optional[_Union[HostInfo, _Mapping]] = ..., command_line: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class HostInfo(_message.Message):
-    __slots__ = ("incarnation", "number", "pid", "threads")
+    __slots__ = ("number", "pid", "incarnation", "threads")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -722,16 +554,10 @@ class HostInfo(_message.Message):
     pid: int
     incarnation: str
     threads: int
-    def __init__(
-        self,
-        number: int | None = ...,
-        pid: int | None = ...,
-        incarnation: str | None = ...,
-        threads: int | None = ...,
-    ) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., pid: _Optional[int] = ..., incarnation: _Optional[str] = ..., threads: _Optional[int] = ...) -> None: ...
 
 class HostAdmissionReply(_message.Message):
-    __slots__ = ("refusal", "retry", "settings", "term")
+    __slots__ = ("settings", "refusal", "retry", "term")
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     RETRY_FIELD_NUMBER: _ClassVar[int]
@@ -740,31 +566,10 @@ class HostAdmissionReply(_message.Message):
     refusal: str
     retry: bool
     term: int
-    def __init__(
-        self,
-        settings: bytes | None = ...,
-        refusal: str | None = ...,
-        retry: bool = ...,
-        term: int | None = ...,
-    ) -> None: ...
+    def __init__(self, settings: _Optional[bytes] = ..., refusal: _Optional[str] = ..., retry: bool = ..., term: _Optional[int] = ...) -> None: ...
 
 class ReplicateRequest(_message.Message):
-    __slots__ = (
-        "committed",
-        "end",
-        "job",
-        "kills",
-        "leader",
-        "leaves",
-        "now",
-        "number",
-        "reports",
-        "requests",
-        "starts",
-        "state",
-        "term",
-        "version",
-    )
+    __slots__ = ("job", "term", "leader", "number", "now", "state", "version", "committed", "starts", "kills", "reports", "end", "leaves", "requests")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
@@ -793,26 +598,10 @@ class ReplicateRequest(_message.Message):
     end: JobEnd
     leaves: bool
     requests: bytes
-    def __init__(
-        self,
-        job: str | None = ...,
-        term: int | None = ...,
-        leader: int | None = ...,
-        number: int | None = ...,
-        now: float | None = ...,
-        state: bytes | None = ...,
-        version: int | None = ...,
-        committed: int | None = ...,
-        starts: _Iterable[Spawn | _Mapping] | None = ...,
-        kills: _Iterable[int] | None = ...,
-        reports: _Iterable[Records | _Mapping] | None = ...,
-        end: JobEnd | _Mapping | None = ...,
-        leaves: bool = ...,
-        requests: bytes | None = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., leader: _Optional[int] = ..., number: _Optional[int] = ..., now: _Optional[float] = ..., state: _Optional[bytes] = ..., version: _Optional[int] = ..., committed: _Optional[int] = ..., starts: _Optional[_Iterable[_Union[Spawn, _Mapping]]] = ..., kills: _Optional[_Iterable[int]] = ..., reports: _Optional[_Iterable[_Union[Records, _Mapping]]] = ..., end: _Optional[_Union[JobEnd, _Mapping]] = ..., leaves: bool = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class Spawn(_message.Message):
-    __slots__ = ("host", "joins", "leaving", "peer", "threads")
+    __slots__ = ("peer", "joins", "leaving", "threads", "host")
     PEER_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
@@ -823,17 +612,10 @@ class Spawn(_message.Message):
     leaving: _containers.RepeatedScalarFieldContainer[int]
     threads: int
     host: int
-    def __init__(
-        self,
-        peer: int | None = ...,
-        joins: bool = ...,
-        leaving: _Iterable[int] | None = ...,
-        threads: int | None = ...,
-        host: int | None = ...,
-    ) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., joins: bool = ..., leaving: _Optional[_Iterable[int]] = ..., threads: _Optional[int] = ..., host: _Optional[int] = ...) -> None: ...
 
 class JobEnd(_message.Message):
-    __slots__ = ("chosen", "code", "failed", "output", "peer", "why")
+    __slots__ = ("code", "why", "peer", "failed", "output", "chosen")
     CODE_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -846,24 +628,16 @@ class JobEnd(_message.Message):
     failed: bool
     output: _containers.RepeatedScalarFieldContainer[str]
     chosen: bool
-    def __init__(
-        self,
-        code: int | None = ...,
-        why: str | None = ...,
-        peer: int | None = ...,
-        failed: bool = ...,
-        output: _Iterable[str] | None = ...,
-        chosen: bool = ...,
-    ) -> None: ...
+    def __init__(self, code: _Optional[int] = ..., why: _Optional[str] = ..., peer: _Optional[int] = ..., failed: bool = ..., output: _Optional[_Iterable[str]] = ..., chosen: bool = ...) -> None: ...
 
 class ReplicateReply(_message.Message):
     __slots__ = ("started",)
     STARTED_FIELD_NUMBER: _ClassVar[int]
     started: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, started: _Iterable[int] | None = ...) -> None: ...
+    def __init__(self, started: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class VoteRequest(_message.Message):
-    __slots__ = ("binding", "host", "job", "term")
+    __slots__ = ("job", "term", "host", "binding")
     JOB_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -872,12 +646,10 @@ class VoteRequest(_message.Message):
     term: int
     host: int
     binding: bool
-    def __init__(
-        self, job: str | None = ..., term: int | None = ..., host: int | None = ..., binding: bool = ...
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., term: _Optional[int] = ..., host: _Optional[int] = ..., binding: bool = ...) -> None: ...
 
 class VoteReply(_message.Message):
-    __slots__ = ("fenced", "granted", "hears_leader", "requests", "state", "term", "version", "voted_term")
+    __slots__ = ("granted", "hears_leader", "fenced", "term", "version", "state", "voted_term", "requests")
     GRANTED_FIELD_NUMBER: _ClassVar[int]
     HEARS_LEADER_FIELD_NUMBER: _ClassVar[int]
     FENCED_FIELD_NUMBER: _ClassVar[int]
@@ -894,20 +666,10 @@ class VoteReply(_message.Message):
     state: bytes
     voted_term: int
     requests: bytes
-    def __init__(
-        self,
-        granted: bool = ...,
-        hears_leader: bool = ...,
-        fenced: bool = ...,
-        term: int | None = ...,
-        version: int | None = ...,
-        state: bytes | None = ...,
-        voted_term: int | None = ...,
-        requests: bytes | None = ...,
-    ) -> None: ...
+    def __init__(self, granted: bool = ..., hears_leader: bool = ..., fenced: bool = ..., term: _Optional[int] = ..., version: _Optional[int] = ..., state: _Optional[bytes] = ..., voted_term: _Optional[int] = ..., requests: _Optional[bytes] = ...) -> None: ...
 
 class HostEvent(_message.Message):
-    __slots__ = ("code", "host", "kind", "number", "peer", "pid", "tail")
+    __slots__ = ("host", "kind", "peer", "pid", "code", "tail", "number")
     HOST_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
@@ -922,47 +684,17 @@ class HostEvent(_message.Message):
     code: int
     tail: _containers.RepeatedScalarFieldContainer[str]
     number: int
-    def __init__(
-        self,
-        host: int | None = ...,
-        kind: HostEventKind | str | None = ...,
-        peer: int | None = ...,
-        pid: int | None = ...,
-        code: int | None = ...,
-        tail: _Iterable[str] | None = ...,
-        number: int | None = ...,
-    ) -> None: ...
+    def __init__(self, host: _Optional[int] = ..., kind: _Optional[_Union[HostEventKind, str]] = ..., peer: _Optional[int] = ..., pid: _Optional[int] = ..., code: _Optional[int] = ..., tail: _Optional[_Iterable[str]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Asked(_message.Message):
-    __slots__ = (
-        "by",
-        "id",
-        "if_view",
-        "inputs",
-        "leave",
-        "lost",
-        "migrate",
-        "number",
-        "profile",
-        "resize",
-        "retry",
-        "save_checkpoint",
-        "scale_out",
-        "set_batch",
-        "set_rate",
-        "step",
-        "stop_training",
-        "superseded_by",
-        "won",
-    )
+    __slots__ = ("resize", "leave", "scale_out", "migrate", "profile", "set_batch", "set_rate", "save_checkpoint", "stop_training", "retry", "by", "step", "inputs", "won", "lost", "id", "if_view", "number", "superseded_by")
     class InputsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: float
-        def __init__(self, key: str | None = ..., value: float | None = ...) -> None: ...
-
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     RESIZE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     SCALE_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -1001,46 +733,20 @@ class Asked(_message.Message):
     if_view: int
     number: int
     superseded_by: str
-    def __init__(
-        self,
-        resize: Resize | _Mapping | None = ...,
-        leave: Leave | _Mapping | None = ...,
-        scale_out: ScaleOut | _Mapping | None = ...,
-        migrate: Migrate | _Mapping | None = ...,
-        profile: Profile | _Mapping | None = ...,
-        set_batch: SetBatch | _Mapping | None = ...,
-        set_rate: SetRate | _Mapping | None = ...,
-        save_checkpoint: SaveCheckpoint | _Mapping | None = ...,
-        stop_training: StopTraining | _Mapping | None = ...,
-        retry: Retry | _Mapping | None = ...,
-        by: str | None = ...,
-        step: int | None = ...,
-        inputs: _Mapping[str, float] | None = ...,
-        won: _Iterable[str] | None = ...,
-        lost: _Iterable[str] | None = ...,
-        id: str | None = ...,
-        if_view: int | None = ...,
-        number: int | None = ...,
-        superseded_by: str | None = ...,
-    ) -> None: ...
+    def __init__(self, resize: _Optional[_Union[Resize, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., scale_out: _Optional[_Union[ScaleOut, _Mapping]] = ..., migrate: _Optional[_Union[Migrate, _Mapping]] = ..., profile: _Optional[_Union[Profile, _Mapping]] = ..., set_batch: _Optional[_Union[SetBatch, _Mapping]] = ..., set_rate: _Optional[_Union[SetRate, _Mapping]] = ..., save_checkpoint: _Optional[_Union[SaveCheckpoint, _Mapping]] = ..., stop_training: _Optional[_Union[StopTraining, _Mapping]] = ..., retry: _Optional[_Union[Retry, _Mapping]] = ..., by: _Optional[str] = ..., step: _Optional[int] = ..., inputs: _Optional[_Mapping[str, float]] = ..., won: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., id: _Optional[str] = ..., if_view: _Optional[int] = ..., number: _Optional[int] = ..., superseded_by: _Optional[str] = ...) -> None: ...
 
 class Resize(_message.Message):
-    __slots__ = ("keep", "max_global_batch", "size")
+    __slots__ = ("size", "keep", "max_global_batch")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     MAX_GLOBAL_BATCH_FIELD_NUMBER: _ClassVar[int]
     size: int
     keep: Keep
     max_global_batch: int
-    def __init__(
-        self,
-        size: int | None = ...,
-        keep: Keep | str | None = ...,
-        max_global_batch: int | None = ...,
-    ) -> None: ...
+    def __init__(self, size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., max_global_batch: _Optional[int] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("host", "keep", "peers", "size", "when")
+    __slots__ = ("peers", "when", "size", "keep", "host")
     PEERS_FIELD_NUMBER: _ClassVar[int]
     WHEN_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1051,14 +757,7 @@ class Leave(_message.Message):
     size: int
     keep: Keep
     host: int
-    def __init__(
-        self,
-        peers: _Iterable[int] | None = ...,
-        when: When | str | None = ...,
-        size: int | None = ...,
-        keep: Keep | str | None = ...,
-        host: int | None = ...,
-    ) -> None: ...
+    def __init__(self, peers: _Optional[_Iterable[int]] = ..., when: _Optional[_Union[When, str]] = ..., size: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ..., host: _Optional[int] = ...) -> None: ...
 
 class ScaleOut(_message.Message):
     __slots__ = ("count", "keep")
@@ -1066,18 +765,18 @@ class ScaleOut(_message.Message):
     KEEP_FIELD_NUMBER: _ClassVar[int]
     count: int
     keep: Keep
-    def __init__(self, count: int | None = ..., keep: Keep | str | None = ...) -> None: ...
+    def __init__(self, count: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class Migrate(_message.Message):
-    __slots__ = ("host", "peer")
+    __slots__ = ("peer", "host")
     PEER_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     peer: int
     host: str
-    def __init__(self, peer: int | None = ..., host: str | None = ...) -> None: ...
+    def __init__(self, peer: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class Profile(_message.Message):
-    __slots__ = ("keep", "maximum", "minimum", "steps")
+    __slots__ = ("minimum", "maximum", "steps", "keep")
     MINIMUM_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -1086,31 +785,23 @@ class Profile(_message.Message):
     maximum: int
     steps: int
     keep: Keep
-    def __init__(
-        self,
-        minimum: int | None = ...,
-        maximum: int | None = ...,
-        steps: int | None = ...,
-        keep: Keep | str | None = ...,
-    ) -> None: ...
+    def __init__(self, minimum: _Optional[int] = ..., maximum: _Optional[int] = ..., steps: _Optional[int] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class SetBatch(_message.Message):
     __slots__ = ("samples",)
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     samples: float
-    def __init__(self, samples: float | None = ...) -> None: ...
+    def __init__(self, samples: _Optional[float] = ...) -> None: ...
 
 class SetRate(_message.Message):
-    __slots__ = ("over", "rate", "unit")
+    __slots__ = ("rate", "over", "unit")
     RATE_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     rate: float
     over: float
     unit: RampUnit
-    def __init__(
-        self, rate: float | None = ..., over: float | None = ..., unit: RampUnit | str | None = ...
-    ) -> None: ...
+    def __init__(self, rate: _Optional[float] = ..., over: _Optional[float] = ..., unit: _Optional[_Union[RampUnit, str]] = ...) -> None: ...
 
 class SaveCheckpoint(_message.Message):
     __slots__ = ()
@@ -1125,7 +816,7 @@ class Retry(_message.Message):
     def __init__(self) -> None: ...
 
 class RequestProgress(_message.Message):
-    __slots__ = ("id", "points", "reason", "seconds", "state", "view", "words")
+    __slots__ = ("id", "words", "state", "reason", "view", "seconds", "points")
     ID_FIELD_NUMBER: _ClassVar[int]
     WORDS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -1140,19 +831,10 @@ class RequestProgress(_message.Message):
     view: int
     seconds: float
     points: _containers.RepeatedCompositeFieldContainer[Point]
-    def __init__(
-        self,
-        id: str | None = ...,
-        words: str | None = ...,
-        state: RequestState | str | None = ...,
-        reason: str | None = ...,
-        view: int | None = ...,
-        seconds: float | None = ...,
-        points: _Iterable[Point | _Mapping] | None = ...,
-    ) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., words: _Optional[str] = ..., state: _Optional[_Union[RequestState, str]] = ..., reason: _Optional[str] = ..., view: _Optional[int] = ..., seconds: _Optional[float] = ..., points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("samples", "seconds", "size", "steps")
+    __slots__ = ("size", "steps", "samples", "seconds")
     SIZE_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
@@ -1161,26 +843,20 @@ class Point(_message.Message):
     steps: int
     samples: int
     seconds: float
-    def __init__(
-        self,
-        size: int | None = ...,
-        steps: int | None = ...,
-        samples: int | None = ...,
-        seconds: float | None = ...,
-    ) -> None: ...
+    def __init__(self, size: _Optional[int] = ..., steps: _Optional[int] = ..., samples: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class RequestId(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]
     id: str
-    def __init__(self, id: str | None = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class Empty(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ("figures", "job", "membership", "peers", "progress", "request", "scaling", "troubles")
+    __slots__ = ("job", "scaling", "membership", "peers", "figures", "request", "troubles", "progress")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SCALING_FIELD_NUMBER: _ClassVar[int]
     MEMBERSHIP_FIELD_NUMBER: _ClassVar[int]
@@ -1197,20 +873,10 @@ class JobStatus(_message.Message):
     request: RequestProgress
     troubles: _containers.RepeatedCompositeFieldContainer[Trouble]
     progress: TrainingProgress
-    def __init__(
-        self,
-        job: str | None = ...,
-        scaling: Scaling | str | None = ...,
-        membership: MembershipStatus | _Mapping | None = ...,
-        peers: _Iterable[PeerStatus | _Mapping] | None = ...,
-        figures: JobMetrics | _Mapping | None = ...,
-        request: RequestProgress | _Mapping | None = ...,
-        troubles: _Iterable[Trouble | _Mapping] | None = ...,
-        progress: TrainingProgress | _Mapping | None = ...,
-    ) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., scaling: _Optional[_Union[Scaling, str]] = ..., membership: _Optional[_Union[MembershipStatus, _Mapping]] = ..., peers: _Optional[_Iterable[_Union[PeerStatus, _Mapping]]] = ..., figures: _Optional[_Union[JobMetrics, _Mapping]] = ..., request: _Optional[_Union[RequestProgress, _Mapping]] = ..., troubles: _Optional[_Iterable[_Union[Trouble, _Mapping]]] = ..., progress: _Optional[_Union[TrainingProgress, _Mapping]] = ...) -> None: ...
 
 class MembershipStatus(_message.Message):
-    __slots__ = ("maximum", "minimum", "size", "target", "version")
+    __slots__ = ("version", "size", "target", "minimum", "maximum")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -1221,17 +887,10 @@ class MembershipStatus(_message.Message):
     target: int
     minimum: int
     maximum: int
-    def __init__(
-        self,
-        version: int | None = ...,
-        size: int | None = ...,
-        target: int | None = ...,
-        minimum: int | None = ...,
-        maximum: int | None = ...,
-    ) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., size: _Optional[int] = ..., target: _Optional[int] = ..., minimum: _Optional[int] = ..., maximum: _Optional[int] = ...) -> None: ...
 
 class PeerStatus(_message.Message):
-    __slots__ = ("address", "for_s", "host", "id", "is_straggler", "pid", "rank", "speed", "state")
+    __slots__ = ("id", "rank", "host", "pid", "state", "for_s", "speed", "is_straggler", "address")
     ID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -1250,21 +909,10 @@ class PeerStatus(_message.Message):
     speed: float
     is_straggler: bool
     address: str
-    def __init__(
-        self,
-        id: int | None = ...,
-        rank: int | None = ...,
-        host: str | None = ...,
-        pid: int | None = ...,
-        state: PeerState | str | None = ...,
-        for_s: float | None = ...,
-        speed: float | None = ...,
-        is_straggler: bool = ...,
-        address: str | None = ...,
-    ) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., state: _Optional[_Union[PeerState, str]] = ..., for_s: _Optional[float] = ..., speed: _Optional[float] = ..., is_straggler: bool = ..., address: _Optional[str] = ...) -> None: ...
 
 class JobMetrics(_message.Message):
-    __slots__ = ("epoch", "global_batch_size", "loss", "samples_per_s", "step")
+    __slots__ = ("step", "epoch", "global_batch_size", "loss", "samples_per_s")
     STEP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     GLOBAL_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -1275,17 +923,10 @@ class JobMetrics(_message.Message):
     global_batch_size: int
     loss: float
     samples_per_s: float
-    def __init__(
-        self,
-        step: int | None = ...,
-        epoch: int | None = ...,
-        global_batch_size: int | None = ...,
-        loss: float | None = ...,
-        samples_per_s: float | None = ...,
-    ) -> None: ...
+    def __init__(self, step: _Optional[int] = ..., epoch: _Optional[int] = ..., global_batch_size: _Optional[int] = ..., loss: _Optional[float] = ..., samples_per_s: _Optional[float] = ...) -> None: ...
 
 class TrainingProgress(_message.Message):
-    __slots__ = ("epoch", "epochs", "fit", "samples", "samples_left", "seconds_left", "steps_left")
+    __slots__ = ("samples", "epoch", "epochs", "samples_left", "steps_left", "seconds_left", "fit")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
@@ -1300,39 +941,18 @@ class TrainingProgress(_message.Message):
     steps_left: int
     seconds_left: float
     fit: int
-    def __init__(
-        self,
-        samples: int | None = ...,
-        epoch: int | None = ...,
-        epochs: int | None = ...,
-        samples_left: int | None = ...,
-        steps_left: int | None = ...,
-        seconds_left: float | None = ...,
-        fit: int | None = ...,
-    ) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., epoch: _Optional[int] = ..., epochs: _Optional[int] = ..., samples_left: _Optional[int] = ..., steps_left: _Optional[int] = ..., seconds_left: _Optional[float] = ..., fit: _Optional[int] = ...) -> None: ...
 
 class Trouble(_message.Message):
-    __slots__ = ("text", "time")
+    __slots__ = ("time", "text")
     TIME_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     time: float
     text: str
-    def __init__(self, time: float | None = ..., text: str | None = ...) -> None: ...
+    def __init__(self, time: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
 
 class RequestPlan(_message.Message):
-    __slots__ = (
-        "after",
-        "batch_after",
-        "batch_before",
-        "before",
-        "joins",
-        "leaves",
-        "missing",
-        "refusal",
-        "refused_sizes",
-        "view",
-        "words",
-    )
+    __slots__ = ("words", "refusal", "view", "before", "after", "joins", "leaves", "missing", "batch_before", "batch_after", "refused_sizes")
     WORDS_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
     VIEW_FIELD_NUMBER: _ClassVar[int]
@@ -1355,28 +975,15 @@ class RequestPlan(_message.Message):
     batch_before: int
     batch_after: int
     refused_sizes: _containers.RepeatedCompositeFieldContainer[RefusedSizes]
-    def __init__(
-        self,
-        words: str | None = ...,
-        refusal: str | None = ...,
-        view: int | None = ...,
-        before: int | None = ...,
-        after: int | None = ...,
-        joins: _Iterable[PlannedPeer | _Mapping] | None = ...,
-        leaves: _Iterable[PlannedPeer | _Mapping] | None = ...,
-        missing: int | None = ...,
-        batch_before: int | None = ...,
-        batch_after: int | None = ...,
-        refused_sizes: _Iterable[RefusedSizes | _Mapping] | None = ...,
-    ) -> None: ...
+    def __init__(self, words: _Optional[str] = ..., refusal: _Optional[str] = ..., view: _Optional[int] = ..., before: _Optional[int] = ..., after: _Optional[int] = ..., joins: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., leaves: _Optional[_Iterable[_Union[PlannedPeer, _Mapping]]] = ..., missing: _Optional[int] = ..., batch_before: _Optional[int] = ..., batch_after: _Optional[int] = ..., refused_sizes: _Optional[_Iterable[_Union[RefusedSizes, _Mapping]]] = ...) -> None: ...
 
 class PlannedPeer(_message.Message):
-    __slots__ = ("host", "id")
+    __slots__ = ("id", "host")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     id: int
     host: str
-    def __init__(self, id: int | None = ..., host: str | None = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., host: _Optional[str] = ...) -> None: ...
 
 class RefusedSizes(_message.Message):
     __slots__ = ("first", "last", "reason")
@@ -1386,6 +993,4 @@ class RefusedSizes(_message.Message):
     first: int
     last: int
     reason: str
-    def __init__(
-        self, first: int | None = ..., last: int | None = ..., reason: str | None = ...
-    ) -> None: ...
+    def __init__(self, first: _Optional[int] = ..., last: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kungfu.runtime.core.barrier import BarrierInput, JoinerOffer, SizeWanted, decide
+from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide
 from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.cluster.joiners import on_size_wanted
+from kungfu.runtime.core.cluster.joiners import on_decision
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
 from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, first_answer, react
@@ -129,8 +129,8 @@ def _carried_out(
     for _ in range(_BARRIERS):
         decision = decide(BarrierInput(view, terms, context.limits, requests=requests, offer=offer, speeds=speeds))
         view, terms, requests, offer = decision.view, decision.terms, (), None
-        if decision.wanted is not None:
-            cluster, offer = _offer(replace(cluster, view=view), decision.wanted, now)
+        if decision.prepare is not None:
+            cluster, offer = _offer(replace(cluster, view=view), decision, now)
             missing += len(offer.missing)
         # All peers are there, and nobody is about to leave.
         elif not terms.departing:
@@ -145,9 +145,9 @@ def _carried_out(
     )
 
 
-def _offer(cluster: Cluster, wanted: SizeWanted, now: float) -> tuple[Cluster, JoinerOffer]:
+def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:
     """The joiners that the agent would offer, if all of them came."""
-    after, commands = on_size_wanted(cluster, wanted, now)
+    after, commands = on_decision(cluster, decision, now)
     # Those without a slot are still to be offered as missing, or have been, where nobody else is on the way.
     offered = [one.missing for one in commands if isinstance(one, JoinerOffer)]
     lacking = len(after.missing) + len(after.hosts.queue) + sum(map(len, offered))

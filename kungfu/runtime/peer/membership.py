@@ -28,7 +28,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_shadow, to_asked, to_terms, to_view
+from kungfu.runtime.ipc.convert import from_shadow, to_decision
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import add_PeerServiceServicer_to_server
 from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry
@@ -242,10 +242,9 @@ class Membership:
             )
             return made
 
-        verdict = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
-        admission = verdict.admission
+        admission = self._barrier_protocol.hold(before.view, arrival, decision, names=names, digest=digest, state=state)
         # The coordinator's own requests have whole numbers with all their digits, which messages do not.
-        after = made or replace(self._admitted(admission), requests=tuple(map(to_asked, verdict.requests)))
+        after = made or to_decision(admission.decision)
         parts["barrier"] = time.monotonic() - started
         parts["barrier/meeting"] = parts["barrier"] - parts["barrier/digest"]
         self._apply(before, after, admission, state, parts)
@@ -395,7 +394,7 @@ class Membership:
             else:
                 admission = self._regroup_protocol.report_and_await_admission(loss, self._last_view(), meanwhile=watch)
                 parts["regroup"] = time.monotonic() - started
-            entering, sources = self._admitted(admission), tuple(admission.sources)
+            entering, sources = to_decision(admission.decision), tuple(admission.sources)
             # Only a fault of the runtime admits a peer to a view without it.
             if (rank := self._rank_in(entering.view)) is None:
                 peer, version = self._settings.peer, entering.view.version
@@ -419,9 +418,6 @@ class Membership:
     def _last_view(self) -> LastView:
         in_force = None if self._in_force is None else self._in_force.view
         return LastView(self._entering or in_force, self._heard, self._holds)
-
-    def _admitted(self, admission: pb.Admission) -> Decision:
-        return Decision(to_view(admission.view), to_terms(admission.terms))
 
     def _rank_in(self, view: View) -> int | None:
         return view.rank_of(self._settings.peer)

@@ -43,7 +43,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def __init__(
         self, *, deadline_s: float, on_offer: Callable[[], None], prepare_attachment: Callable[[int], str]
     ) -> None:
-        self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.BarrierReply] = RendezvousTable()
+        self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.Admission] = RendezvousTable()
         self.state_server = StateServer()
         self._deadline_s, self._on_offer, self._prepare_attachment = deadline_s, on_offer, prepare_attachment
         self._changed = threading.Condition()
@@ -77,13 +77,13 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
 
     # Other peers wait longer than their coordinator, so that the error that comes back is its own, which has the names.
 
-    def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.BarrierReply:  # noqa: N802 - gRPC's name
+    def Arrive(self, request: pb.BarrierArrival, context: Any) -> pb.Admission:  # noqa: N802 - gRPC's name
         rendezvous = self.rendezvous.at(rendezvous_key(request))
         rendezvous.arrive(request.rank, request)
         if (reply := rendezvous.result(deadline_s=2 * self._deadline_s)) is not None:
             return reply
         # The coordinator, this peer, does not come to the end of its own wait.
-        return pb.BarrierReply(failure=from_failure(PeerFailure("the coordinator never decided")))
+        return pb.Admission(failure=from_failure(PeerFailure("the coordinator never decided")))
 
     def Fetch(self, request: pb.FetchRequest, context: Any) -> Iterator[pb.StateChunk]:  # noqa: N802 - gRPC's name
         try:
@@ -98,8 +98,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def Admit(self, request: pb.Admission, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             # Of two views the later one counts, and of two agents that form one the leader of the later term.
-            newest = max(self._newest, (request.view.version, request.term))
-            late = newest != (request.view.version, request.term)
+            at = request.decision.view.version, request.term
+            newest = max(self._newest, at)
+            late = newest != at
             if not late:
                 self._admission, self._newest = request, newest
                 self._changed.notify_all()
@@ -108,7 +109,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             version, term = self._newest
             context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
-                f"this peer is admitted to view {version} (of term {term}): view {request.view.version} of term "
+                f"this peer is admitted to view {version} (of term {term}): view {at[0]} of term "
                 f"{request.term} is not in force any more",
             )
         return pb.Ack()
@@ -198,7 +199,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def _admitted(self, after: int, *, within_s: float) -> pb.Admission | None:
 
         def arrived() -> bool:
-            return self._admission is not None and self._admission.view.version > after
+            return self._admission is not None and self._admission.decision.view.version > after
 
         with self._changed:
             # None has come so far.

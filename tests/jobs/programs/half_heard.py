@@ -36,7 +36,7 @@ def die_between_the_answers() -> None:
 
     def arrive(self: PeerService, request: Any, context: Any) -> Any:
         verdict = answered(self, request, context)
-        ends = verdict.admission.terms.stopped or (HOW == "last" and not request.begins_view)
+        ends = verdict.decision.terms.stopped or (HOW == "last" and not request.begins_view)
         if ends and request.rank != HEARS:
             until = time.monotonic() + WITHIN_S
             while not (FOLDER / "heard").exists() and time.monotonic() < until:

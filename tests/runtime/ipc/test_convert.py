@@ -23,7 +23,7 @@ from kungfu.runtime.core.cluster import (
     Spawn,
 )
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, Identity, ProgramPart
 from kungfu.runtime.core.request import (
     Asked,
@@ -78,6 +78,7 @@ asked = st.builds(
     st.text(max_size=9),
     st.none() | counts,
 )
+a_view = st.builds(View, counts, st.lists(peers, max_size=5).map(tuple))
 terms = st.builds(
     Terms,
     counts,
@@ -104,19 +105,23 @@ offer = st.builds(
     st.text(max_size=20),
     st.dictionaries(st.text(max_size=5), seconds, max_size=3),
 )
+decisions = st.builds(
+    Decision, a_view, terms, st.none() | counts, st.none() | counts, st.lists(asked, max_size=3).map(tuple)
+)
 exits = st.builds(Exit, st.sampled_from(get_args(ExitKind)), counts, *[st.text(max_size=9)] * 3)
 losses = st.builds(LossReport, counts, counts, st.booleans(), st.text(max_size=9), ids, st.booleans(), counts, counts)
 reported = st.one_of(
     st.builds(PeerProgressed, peers, st.booleans(), st.builds(Identity, *[st.text(max_size=9)] * 2), counts),
-    st.builds(SizeWanted, counts, st.none() | counts, ids),
+    decisions,
     st.builds(PeersLost, counts, losses),
     st.builds(PeerNoticed, counts),
     st.builds(ProgramExiting, counts, exits),
 )
 descriptions = st.builds(Description, st.lists(st.builds(ProgramPart.of, *[st.text(max_size=9)] * 3)).map(tuple))
 SENT: dict[type, tuple[st.SearchStrategy[Any], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    View: (st.builds(View, counts, st.lists(peers, max_size=5).map(tuple)), convert.from_view, convert.to_view),
+    View: (a_view, convert.from_view, convert.to_view),
     Terms: (terms, convert.from_terms, convert.to_terms),
+    Decision: (decisions, convert.from_decision, convert.to_decision),
     JoinerOffer: (offer, convert.from_offer, convert.to_offer),
     Asked: (asked, convert.from_asked, convert.to_asked),
     PeersLost: (reported, convert.from_report, convert.to_report),
@@ -139,6 +144,8 @@ def test_a_batch_that_no_message_can_carry_is_a_usage_error_with_the_number() ->
     assert convert.to_terms(convert.from_terms(Terms(2**63 - 1))).global_batch_size == 2**63 - 1
     with pytest.raises(UsageError, match=r"steps of 1e\+30 samples; hold what it asks for"):
         convert.from_terms(Terms(10**30))
+    with pytest.raises(UsageError, match="hold what it asks for within"):
+        convert.from_decision(Decision(View(1, ()), Terms(10**30)))
 
 
 def test_an_empty_message_is_the_terms_of_a_job_that_has_none_yet() -> None:

@@ -40,12 +40,12 @@ class Service(PeerServiceServicer):
     may_end: threading.Event = field(default_factory=threading.Event)
 
     def Admit(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        self.admitted.append(request.view.version)
+        self.admitted.append(request.decision.view.version)
         return pb.Ack()
 
     def Arrive(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
         self.may_end.wait(180.0)
-        return pb.BarrierReply()
+        return pb.Admission()
 
     def Fetch(self, request: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - gRPC's name
         yield pb.StateChunk(data=b"secret state")
@@ -73,7 +73,7 @@ def served(service: Service | None = None) -> Iterator[tuple[Service, str]]:
 
 def admit(address: str, *, secret: str, version: int = 3) -> None:
     with rpc.connect(address, secret=secret) as channel:
-        message = pb.Admission(view=pb.ViewInfo(version=version))
+        message = pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=version)))
         rpc.call(PeerServiceStub(channel).Admit, message, deadline_s=60.0, what="rank 1")
 
 
@@ -347,7 +347,7 @@ def test_a_call_whose_connection_breaks_is_made_again() -> None:
             assert held.inside.wait(180.0), "the barrier hears of it once more"
             held.may_end.set()
             thread.join(180.0)
-            assert came == [pb.BarrierReply()]
+            assert came == [pb.Admission()]
 
 
 def test_nobody_waits_for_a_port_that_refuses() -> None:
@@ -378,7 +378,7 @@ def test_a_line_stays_open_until_it_is_not_kept() -> None:
     with served() as (service, one), served() as (_, other):
         line = channels.to(one)
         for version in (1, 2):
-            message = pb.Admission(view=pb.ViewInfo(version=version))
+            message = pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=version)))
             rpc.call(PeerServiceStub(channels.to(one)).Admit, message, deadline_s=60.0, what="rank 1")
         assert channels.to(one) is line
         assert service.admitted == [1, 2]

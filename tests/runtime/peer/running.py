@@ -16,13 +16,13 @@ from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier import BarrierResult
 from kungfu.runtime.core.cluster import PeerProgressed, PeersLost, ViewStarted
-from kungfu.runtime.core.next_membership import SizeWanted
+from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_peer, from_terms, from_view, to_report
+from kungfu.runtime.ipc.convert import from_decision, from_peer, to_report
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.ipc.messages_pb2_grpc import (
     AgentServiceServicer,
@@ -90,7 +90,7 @@ class Agent(AgentServiceServicer):
                 self.attached += 1
             case PeerProgressed(peer):
                 self.ready.put(peer)
-            case SizeWanted(size):
+            case Decision(prepare=size):
                 self.wanted.put(size)
             case ViewStarted(view):
                 self.in_force.append(view)
@@ -196,9 +196,8 @@ def job(*contents: bytes | Numbers, wait_s: float = 60.0) -> Iterator[Job]:
             begun = [running.begin(running.add(content)) for content in contents]
             view = View(1, tuple(peer for _, peer in begun))
             for peer in view.peers:
-                message = pb.Admission(
-                    view=from_view(view), terms=from_terms(TERMS), attachment_address="r", sources=[0]
-                )
+                decision = from_decision(Decision(view, TERMS))
+                message = pb.Admission(decision=decision, attachment_address="r", sources=[0])
                 tell(peer, "Admit", message)
             for joining, _ in begun:
                 joining.result(WITHIN_S)

@@ -19,8 +19,9 @@ from kungfu.event_log.codec import event_to_json, unpack_event
 from kungfu.event_log.events import FinishedEvent, LoggedEvent, UnheardEvent
 from kungfu.event_log.numbers import as_json
 from kungfu.runtime.core.cluster import PeerProgressed, ViewStarted
-from kungfu.runtime.core.next_membership import SizeWanted
+from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -105,16 +106,19 @@ def settings(agent: str, *, wait_s: float = 60.0) -> Settings:
     return Settings("job", 3, agent, "ab", "local", Limits(1, 4), Deadlines(wait_s=wait_s), report_s=0.1)
 
 
+GROWING = Decision(View(2, (ME,)), Terms(64, 32.0, target_size=5), 5)
+
+
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
     view = View(2, (ME, Peer(4, "127.0.0.1:10")))
     with attached() as (agent_client, agent):
         agent_client.report_ready(Identity("digest", "2 threads"))
-        agent_client.report(SizeWanted(5))
+        agent_client.report(GROWING)
         agent_client.report(ViewStarted(view))
         agent_client.finish(TRAINED, leaving=True)
         heard = [agent.next() for _ in range(4)]
     ready = PeerProgressed(ME, True, Identity("digest", "2 threads"))
-    reported = [("event", one) for one in (ready, SizeWanted(5), ViewStarted(view))]
+    reported = [("event", one) for one in (ready, GROWING, ViewStarted(view))]
     assert heard == [*reported, ("finished", finished(leaving=True))]
 
 
@@ -123,9 +127,9 @@ def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
         with agent_client.on_the_way(every_s=0.01):
             assert [agent.next() for _ in range(3)] == [ATTACHED] * 3
         agent_client.report_ready(Identity())
-        agent_client.report(SizeWanted(5))
+        agent_client.report(GROWING)
         heard = [agent.next()]
-        while heard[-1] != ("event", SizeWanted(5)):
+        while heard[-1] != ("event", GROWING):
             heard.append(agent.next())
     after_that = heard[heard.index(("event", PeerProgressed(ME, True))) :]
     assert ATTACHED not in after_that

@@ -57,7 +57,11 @@ def test_a_peer_that_was_admitted_to_a_view_without_it_says_so() -> None:
     with job(b"state") as running:
         late = running.add(b"late")
         joining, peer = running.begin(late)
-        tell(peer, "Admit", pb.Admission(view=pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")])))
+        tell(
+            peer,
+            "Admit",
+            pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=2, peers=[pb.PeerInfo(id=0, address="a:1")]))),
+        )
         with pytest.raises(InternalError, match="peer 1 was admitted to view 2, which lacks it"):
             joining.result(WITHIN_S)
 

@@ -35,9 +35,9 @@ def test_an_arrival_waits_for_the_leaders_verdict() -> None:
         meeting = coordinator.rendezvous.at(rendezvous_key(pb.BarrierArrival(version=2, number=5)))
         meeting.arrive(0, pb.BarrierArrival(rank=0))
         arrivals = meeting.everyone(2, deadline_s=60.0, what="barrier 5")
-        meeting.conclude(pb.BarrierReply(admission=pb.Admission(attachment_address="there")))
+        meeting.conclude(pb.Admission(attachment_address="there"))
         assert arrivals[1].requested == "more"
-        assert follower.result(180.0).admission.attachment_address == "there"
+        assert follower.result(180.0).attachment_address == "there"
 
 
 def test_an_arrival_at_another_barrier_or_view_is_not_counted_here() -> None:
@@ -56,18 +56,18 @@ def test_whoever_installs_a_view_waits_for_its_confirmation() -> None:
     entered = pb.BarrierArrival(version=3, rank=1, begins_view=True)
     meeting = coordinator.rendezvous.at(rendezvous_key(entered))
     said = pb.Failure(text="w of rank 1 is not that of rank 0")
-    meeting.conclude(pb.BarrierReply(failure=said))
+    meeting.conclude(pb.Admission(failure=said))
     assert coordinator.Arrive(entered, None).failure == said
 
 
 def test_an_admission_is_given_once() -> None:
     peer = service()
-    peer.Admit(pb.Admission(view=pb.ViewInfo(version=4), sources=[0, 1]), None)
+    peer.Admit(pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=4)), sources=[0, 1]), None)
     admission = peer.admission(after=0, deadline_s=0.0, what="the job")
-    assert (admission.view.version, list(admission.sources)) == (4, [0, 1])
+    assert (admission.decision.view.version, list(admission.sources)) == (4, [0, 1])
     with pytest.raises(DeadlineExceeded, match=r"^waited 0 s for the job to admit this peer$"):
         peer.admission(after=4, deadline_s=0.0, what="the job to admit this peer")
-    peer.Admit(pb.Admission(view=pb.ViewInfo(version=4)), None)
+    peer.Admit(pb.Admission(decision=pb.Decision(view=pb.ViewInfo(version=4))), None)
     with pytest.raises(DeadlineExceeded):
         peer.admission(after=4, deadline_s=0.0, what="a later view than the one that broke")
 
@@ -87,7 +87,12 @@ def test_an_admission_of_an_old_head_that_comes_late_does_not_replace_the_new_on
     peer = service()
 
     def admit(version: int, term: int, address: str) -> None:
-        peer.Admit(pb.Admission(view=pb.ViewInfo(version=version), term=term, attachment_address=address), Call())
+        peer.Admit(
+            pb.Admission(
+                decision=pb.Decision(view=pb.ViewInfo(version=version)), term=term, attachment_address=address
+            ),
+            Call(),
+        )
 
     admit(6, 2, "new")
     for version, term in ((6, 1), (4, 0), (4, 2)):

@@ -29,7 +29,7 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     assert [(one.peer, one.report.step, one.report.holds) for one in reports] == [(1, 7, True), (2, 7, True)]
     assert {one.report.suspects for one in reports} == {(0,)}
     view = View(3, running.agent.in_force[0].peers[1:])
-    admission = pb.Admission(view=from_view(view), sources=[0, 1])
+    admission = pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0, 1])
     admission.recovery.target = 3
     for peer in view.peers:
         tell(peer, "Admit", admission)
@@ -56,7 +56,7 @@ def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> N
         assert again.suspects == (0, 2)
         assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
         view = View(3, running.agent.in_force[0].peers[1:2])
-        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        tell(view.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
         assert wait.result(timeout=180.0).rank == 0
         assert running.agent.losses.empty(), "once for each"
 
@@ -71,7 +71,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
         assert wait.result(timeout=180.0).rank == 0
     assert (list(report.suspects), how in report.error) == ([0], True)
 
@@ -85,7 +85,7 @@ def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect()
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
         assert wait.result(timeout=180.0).rank == 0
     assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
 
@@ -99,7 +99,7 @@ def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None
         wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
         report = running.agent.losses.get(timeout=180.0).report
         after = View(3, view.peers[1:])
-        tell(after.peers[0], "Admit", pb.Admission(view=from_view(after), sources=[0]))
+        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
         assert wait.result(timeout=180.0).rank == 0
     assert list(report.suspects) == [0]
 
@@ -137,7 +137,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         lost = running.agent.losses.get(timeout=180.0)
         assert (lost.peer, lost.report.step, lost.report.holds) == (1, 7, complete)
         view = View(4, running.agent.in_force[-1].peers[1:])
-        tell(view.peers[0], "Admit", pb.Admission(view=from_view(view), sources=[0]))
+        tell(view.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
         wait.result(timeout=180.0)
 
 
@@ -151,6 +151,6 @@ def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_com
             assert [one.report.holds for one in reports] == holds
             view = View(version, running.agent.in_force[0].peers[1:])
             for peer in view.peers:
-                tell(peer, "Admit", pb.Admission(view=from_view(view), sources=[0]))
+                tell(peer, "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
             for wait in waits:
                 wait.result(timeout=180.0)

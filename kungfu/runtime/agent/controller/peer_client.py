@@ -26,14 +26,14 @@ from kungfu.runtime.core.cluster import (
     CoordinatorUnreachable,
     ProgramDiffers,
 )
-from kungfu.runtime.core.next_membership import JoinerOffer
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, difference
 from kungfu.runtime.core.request import AGENT, Asked, Leave
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_asked, from_offer, from_terms, from_view, to_description
+from kungfu.runtime.ipc.convert import from_asked, from_decision, from_offer, from_view, to_description
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.settings import Settings
 
@@ -245,11 +245,9 @@ class PeerClient:
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
     def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:
-        message = from_view(view)
-        address = self._ask(view.peers[0], "PrepareAttachment", message, within_s, is_over).address
-        return pb.Admission(
-            view=message, terms=from_terms(Terms()), attachment_address=address, sources=sources, term=self._term
-        )
+        address = self._ask(view.peers[0], "PrepareAttachment", from_view(view), within_s, is_over).address
+        decision = from_decision(Decision(view, Terms()))
+        return pb.Admission(decision=decision, attachment_address=address, sources=sources, term=self._term)
 
     def _send(self, peer: Peer, method: str, message: Any, *, is_over: IsOver) -> None:
         ask = partial(self._ask, peer, method, message, self._attempt_s, is_over)

@@ -1,7 +1,8 @@
 """The events that the agent hears, and the commands that it may be told to perform: values only.
 
 A request (`Asked`) as a command goes to the coordinator of the view, which carries it out at a barrier; so does an
-offer of joiners (`JoinerOffer`).
+offer of joiners (`JoinerOffer`). A decision of such a barrier (`Decision`) is an event where it wants another number of
+processes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kungfu.runtime.core.exit import Exit, ExitKind
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import Peer, View
@@ -160,7 +161,7 @@ class Tick:
 Event = (
     PeerProgressed
     | ProgramDiffers
-    | SizeWanted
+    | Decision
     | ViewStarted
     | TrainingFinished
     | PeersLost
@@ -177,7 +178,7 @@ Event = (
 
 
 # Those that a peer reports to the agent that leads.
-ReportedEvent = PeerProgressed | SizeWanted | ViewStarted | PeersLost | PeerNoticed | ProgramExiting
+ReportedEvent = PeerProgressed | Decision | ViewStarted | PeersLost | PeerNoticed | ProgramExiting
 
 
 @dataclass(frozen=True)

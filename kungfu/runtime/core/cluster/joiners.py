@@ -22,7 +22,7 @@ from kungfu.runtime.core.cluster.program_check import (
     form_first_view,
     runs_same_program,
 )
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 
 # Replacements in a row that never came to train: what ends them is not chance.
 CRASH_LOOP = 3
@@ -82,11 +82,11 @@ def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tu
     return tuple(peer for peer in peers_on(cluster, host) if peer not in staying)
 
 
-def on_size_wanted(cluster: Cluster, wanted: SizeWanted, now: float) -> Transition:
-    """The coordinator asks for a size: spawns what is missing, dismisses what is too much."""
-    size, host, leaving = wanted.size, wanted.host, wanted.leaving
-    if cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
-        # There is no coordinator yet that could ask, or training is over.
+def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
+    """A barrier decides on a number of processes: spawns what is missing, dismisses what is too much."""
+    size, host, leaving = decision.prepare, decision.host, decision.terms.leaving
+    if size is None or cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
+        # It wants none, or there is no coordinator yet that could decide, or training is over.
         return cluster, []
     have = len(cluster.members) + len(cluster.starting)
     # The newest size counts: whoever waits for a slot was asked for by an older one.

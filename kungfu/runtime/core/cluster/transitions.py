@@ -10,7 +10,7 @@ until it trains in a view; then it is a member, until it ends or a later view la
 | program                           | comes in its place                                                     |
 | a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
 |                                   | else: offer those who are ready                                        |
-| the coordinator wants a size      | spawn what is missing, kill what is too much, offer those who are left |
+| a barrier decides on a size       | spawn what is missing, kill what is too much, offer those who are left |
 | a member ends in the middle       | announce it; the survivors report                                      |
 | a member says that it lost others | when all living ones have: form their view (``recovery``)              |
 | a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
@@ -61,10 +61,10 @@ from kungfu.runtime.core.cluster.joiners import (
     give_up_joiner,
     late_joiner,
     offer_if_ready,
+    on_decision,
     on_joiner_lost,
     on_peer_progressed,
     on_program_differs,
-    on_size_wanted,
     spawn,
     spawn_queued,
 )
@@ -110,7 +110,7 @@ from kungfu.runtime.core.cluster.recovery import (
     resume,
     retry,
 )
-from kungfu.runtime.core.next_membership import SizeWanted
+from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
 
@@ -157,8 +157,8 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
             return on_phase_differs(cluster, peer, how)
         case ProgramDiffers(peer, how):
             return on_program_differs(cluster, peer, how)
-        case SizeWanted():
-            return on_size_wanted(cluster, event, now)
+        case Decision():
+            return on_decision(cluster, event, now)
         case ViewStarted():
             return _on_view_started(cluster, event, now)
         case TrainingFinished(peer, False, phase) if phase:

@@ -22,7 +22,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
-from kungfu.runtime.ipc.convert import from_asked, from_terms, from_view, to_shadow, to_terms
+from kungfu.runtime.ipc.convert import from_decision, from_terms, from_view, to_shadow, to_terms
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.rendezvous.meeting import Meeting
 from kungfu.runtime.peer.rendezvous.state_comparison import rounding_event
@@ -47,7 +47,7 @@ class BarrierProtocol(Meeting):
         names: Sequence[str],
         digest: Callable[[], dict[str, int]],
         state: ReplicatedState,
-    ) -> pb.BarrierReply:
+    ) -> pb.Admission:
         """Holds the barrier with the other peers of ``view``; rank 0 leads.
 
         Args:
@@ -67,7 +67,7 @@ class BarrierProtocol(Meeting):
             UsageError: The states differ. What the coordinator raises, all raise.
         """
 
-        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.BarrierReply:
+        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
             self._log_rounding(names, arrivals, view)
             self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
             self._log_other_shadows(arrivals, view)
@@ -111,14 +111,14 @@ class BarrierProtocol(Meeting):
             self._open_attachment(view, rank, admission.attachment_address)
             parts["attach"] = time.monotonic() - started
 
-        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.BarrierReply:
+        def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
             # Some variables differed by rounding, and are rank 0's now.
             if (event := rounding_event(names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
-            made = pb.Admission() if make_terms is None else pb.Admission(terms=from_terms(make_terms()))
+            terms = None if make_terms is None else from_terms(make_terms())
             # The agent hears it first: no peer may know of a view that its agent does not know of.
             self.agent_client.report(ViewStarted(view))
-            return pb.BarrierReply(admission=made)
+            return pb.Admission(decision=pb.Decision(terms=terms))
 
         abandoned = partial(self.abandon_reason, view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
@@ -134,8 +134,8 @@ class BarrierProtocol(Meeting):
         parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
         parts["state"] = time.monotonic() - started - parts["attach"]
         # Else the terms came with the admission.
-        made = reply.admission.HasField("terms")
-        return dataclasses.replace(entering, terms=to_terms(reply.admission.terms)) if made else entering
+        made = reply.decision.HasField("terms")
+        return dataclasses.replace(entering, terms=to_terms(reply.decision.terms)) if made else entering
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records which variables differed by rounding; people see each of them once, though it recurs."""
@@ -158,19 +158,19 @@ class BarrierProtocol(Meeting):
             shadows = {str(rank): what for rank, what in found.items()}
             self.agent_client.record("events", ShadowDissentEvent(view=view.version, shadows=shadows))
 
-    def _announce(self, view: View, decision: Decision) -> pb.BarrierReply:
+    def _announce(self, view: View, decision: Decision) -> pb.Admission:
         """Tells the agent and the joiners what is decided; the peers of the view get it as their reply."""
-        # Another number of processes is needed for what is under way.
-        if decision.wanted is not None:
-            self.agent_client.report(decision.wanted)
         stayers = [rank for rank, peer in enumerate(decision.view.peers) if view.rank_of(peer.id) is not None]
-        admission = pb.Admission(view=from_view(decision.view), terms=from_terms(decision.terms), sources=stayers)
+        admission = pb.Admission(decision=from_decision(decision), sources=stayers)
+        # Another number of processes is needed for what is under way.
+        if decision.prepare is not None:
+            self.agent_client.report(decision)
         # Another view: its members need the address of its attachment, and joiners an admission.
         if decision.view.version != view.version:
             admission.attachment_address = self._attachment_address(decision.view)
             for peer in decision.view.peers[len(stayers) :]:
                 self._admit(peer, admission)
-        return pb.BarrierReply(admission=admission, requests=map(from_asked, decision.requests))
+        return admission
 
     def _attachment_address(self, view: View) -> str:
         first = view.peers[0]

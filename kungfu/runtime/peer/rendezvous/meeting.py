@@ -24,7 +24,7 @@ from kungfu.runtime.settings import Settings
 from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables
 
 # Makes the result of a rendezvous of the arrivals by rank: on rank 0, once all are there and hold the same state.
-Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.BarrierReply]
+Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.Admission]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Meeting:
 
     def arrive(
         self, view: View, arrival: pb.BarrierArrival, conclude: Conclude, *, names: Sequence[str]
-    ) -> pb.BarrierReply:
+    ) -> pb.Admission:
         """Meets the other peers of ``view``; rank 0 leads.
 
         Args:
@@ -72,7 +72,7 @@ class Meeting:
         names: Sequence[str],
         digest: Callable[[], dict[str, int]],
         state: ReplicatedState,
-    ) -> pb.BarrierReply:
+    ) -> pb.Admission:
         """The second round, as `arrive`: the variables at ``differing`` become rank 0's where that is rounding.
 
         Args:
@@ -110,9 +110,9 @@ class Meeting:
         text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
         return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
 
-    def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.BarrierReply:
+    def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.Admission:
         coordinator = view.peers[0]
-        reply: pb.BarrierReply = rpc.call(
+        reply: pb.Admission = rpc.call(
             PeerServiceStub(self.channels.to(coordinator.address)).Arrive,
             arrival,
             deadline_s=2.5 * self.settings.deadlines.wait_s,
@@ -122,9 +122,7 @@ class Meeting:
         )
         return reply
 
-    def _lead(
-        self, view: View, arrival: pb.BarrierArrival, conclude: Conclude, names: Sequence[str]
-    ) -> pb.BarrierReply:
+    def _lead(self, view: View, arrival: pb.BarrierArrival, conclude: Conclude, names: Sequence[str]) -> pb.Admission:
         rendezvous = self.service.rendezvous.at(rendezvous_key(arrival))
         rendezvous.arrive(0, arrival)
         try:
@@ -136,10 +134,10 @@ class Meeting:
             )
             # Some variables are not the same on all peers: they are looked at before anything is concluded.
             differing = variables_to_reconcile(names, arrivals, view)
-            reply = pb.BarrierReply(differing=differing) if differing else conclude(arrivals)
+            reply = pb.Admission(differing=differing) if differing else conclude(arrivals)
         # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
         except KungfuError as error:
-            rendezvous.conclude(pb.BarrierReply(failure=from_failure(error)))
+            rendezvous.conclude(pb.Admission(failure=from_failure(error)))
             raise
         rendezvous.conclude(reply)
         return reply

@@ -13,6 +13,8 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.cluster.cluster import Hosts
+from kungfu.runtime.core.next_membership import Decision
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
@@ -25,6 +27,11 @@ def peer(id_: int) -> Peer:
 
 def view_of(*ids: int, version: int = 1) -> View:
     return View(version, tuple(peer(id_) for id_ in ids))
+
+
+def wants(size: int, host: int | None = None, leaving: tuple[int, ...] = ()) -> Decision:
+    """What a barrier decides that wants so many processes."""
+    return Decision(View(0, ()), Terms(leaving=leaving), size, host)
 
 
 def after(cluster: Cluster, *events: Event, now: float = 1.0) -> tuple[Cluster, list[Command]]:

@@ -31,7 +31,7 @@ from kungfu.runtime.core.cluster import (
     react,
     start_job,
 )
-from kungfu.runtime.core.next_membership import BarrierInput, SizeWanted
+from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -117,7 +117,7 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
     for what, which in meanwhile:
         happen(world, what, which)
     if decision.prepare is not None:
-        world.tell(SizeWanted(decision.prepare))
+        world.tell(decision)
     leaving = set(world.view.ids) - set(decision.view.ids)
     joining = set(decision.view.ids) - set(world.view.ids)
     assert joining <= world.cluster.alive - world.killed

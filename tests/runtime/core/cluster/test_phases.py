@@ -32,11 +32,11 @@ from kungfu.runtime.core.cluster import (
 )
 from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, wants
 
 
 def ready(id_: int, phase: int, program: str = "") -> PeerProgressed:
@@ -96,7 +96,7 @@ def test_a_job_whose_peers_train_no_more_is_done() -> None:
 
 def joining(*, is_ready: bool) -> Cluster:
     """Two peers train, and a third one is on its way."""
-    cluster = after(training(0, 1), SizeWanted(3))[0]
+    cluster = after(training(0, 1), wants(3))[0]
     return after(cluster, ready(2, 1))[0] if is_ready else cluster
 
 

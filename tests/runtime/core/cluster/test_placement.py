@@ -37,10 +37,10 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.cluster.placement import AVOIDED_S
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of, wants
 
 NO_SLOT = "no host has a free slot"
 
@@ -58,16 +58,16 @@ def test_the_slot_of_a_straggler_that_was_let_go_is_avoided_for_a_while() -> Non
     """The slot that a straggler was let go from is avoided for a while when there is another."""
     evicted, left = TrainingFinished(1, leaving=True), ViewStarted(view_of(0, 2, version=2))
     cluster, _ = after(training(3, 2, 2), evicted, left, ProcessEnded(1, 0), now=10.0)
-    assert after(cluster, SizeWanted(3), now=20.0)[1] == [Spawn(3, 1)]
-    assert after(cluster, SizeWanted(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
-    assert after(cluster, SizeWanted(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
+    assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
+    assert after(cluster, wants(4), now=20.0)[1] == [Spawn(3, 1), Spawn(4, 0)], "there is no other"
+    assert after(cluster, wants(3), now=10.0 + AVOIDED_S)[1] == [Spawn(3, 0)], "a while is over"
 
 
 def test_a_slot_is_avoided_as_soon_as_the_view_has_begun() -> None:
     """A slot is avoided as soon as the view has begun, even if its peer is slow to say that it leaves."""
     left = ViewStarted(view_of(0, 2, version=2))
     cluster, _ = after(training(3, 2, 2), left, now=10.0)
-    assert after(cluster, SizeWanted(3), now=20.0)[1] == [Spawn(3, 1)]
+    assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
     said, _ = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0), now=11.0)
     assert said.hosts.let_go == {1: (0, 10.0)}, "one departure, told twice"
 
@@ -90,19 +90,19 @@ def test_the_slot_of_a_peer_that_was_taken_away_is_not_avoided() -> None:
         ProcessEnded(1, 0),
     ]
     cluster, _ = after(training(3, 2, 2), *away, now=10.0)
-    assert Spawn(3, 0) in after(cluster, SizeWanted(3), now=20.0)[1]
+    assert Spawn(3, 0) in after(cluster, wants(3), now=20.0)[1]
 
 
 def test_who_comes_in_place_of_another_starts_on_another_host_while_there_is_one() -> None:
     # Peers 0 and 1 run on host 0, where a third one has room, peer 2 on host 1.
     growing = training(3, 2, 2)
     growing = replace(growing, hosts=replace(growing.hosts, slots={0: 4, 1: 2}))
-    assert after(growing, SizeWanted(4))[1] == [Spawn(3, 0)]
-    one = after(growing, SizeWanted(4, leaving=(0,)))[1]
+    assert after(growing, wants(4))[1] == [Spawn(3, 0)]
+    one = after(growing, wants(4, leaving=(0,)))[1]
     assert one == [Spawn(3, 1)], "the straggler still runs, so its slot is not free; and its host may have made it slow"
-    three = after(growing, SizeWanted(6, leaving=(0,)))[1]
+    three = after(growing, wants(6, leaving=(0,)))[1]
     assert [command.host for command in three if isinstance(command, Spawn)] == [1, 0, 0], "there is no other"
-    both = after(growing, SizeWanted(4, leaving=(0, 2)))[1]
+    both = after(growing, wants(4, leaving=(0, 2)))[1]
     assert [command.host for command in both if isinstance(command, Spawn)] == [0]
 
 
@@ -110,14 +110,14 @@ def test_another_slot_of_its_host_comes_before_one_that_a_straggler_was_let_go_f
     evicted, left = TrainingFinished(2, leaving=True), ViewStarted(view_of(0, 1, version=2))
     cluster, _ = after(training(3, 2, 1), evicted, left, ProcessEnded(2, 0), now=10.0)
     cluster = replace(cluster, hosts=replace(cluster.hosts, slots={0: 3, 1: 1}))
-    assert after(cluster, SizeWanted(3, leaving=(0,)), now=20.0)[1] == [Spawn(3, 0, leaving=(0,))]
+    assert after(cluster, wants(3, leaving=(0,)), now=20.0)[1] == [Spawn(3, 0, leaving=(0,))]
 
 
 def test_who_starts_hears_whose_seat_it_may_take() -> None:
-    _, commands = after(training(2, 3), SizeWanted(3, leaving=(1,)))
+    _, commands = after(training(2, 3), wants(3, leaving=(1,)))
     assert commands == [Spawn(2, 0, leaving=(1,))]
     leaving = after(training(2, 3), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)))[0]
-    assert after(leaving, SizeWanted(2))[1] == [Spawn(2, 0, leaving=(1,))], "its process has yet to end"
+    assert after(leaving, wants(2))[1] == [Spawn(2, 0, leaving=(1,))], "its process has yet to end"
 
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
@@ -127,14 +127,14 @@ def test_peers_fill_the_hosts_in_their_order() -> None:
 
 
 def test_who_finds_no_slot_is_missing_and_the_coordinator_hears_of_it_at_once() -> None:
-    cluster, commands = after(training(3, 2, 1), SizeWanted(5))
+    cluster, commands = after(training(3, 2, 1), wants(5))
     offer = JoinerOffer((), (3, 4), f"peer 3: {NO_SLOT}; peer 4: {NO_SLOT}")
     assert commands == [offer]
     assert not cluster.starting
 
 
 def test_a_size_can_be_reached_in_part() -> None:
-    _, commands = after(training(2, 2, 1), SizeWanted(4), PeerProgressed(peer(2), ready=True))
+    _, commands = after(training(2, 2, 1), wants(4), PeerProgressed(peer(2), ready=True))
     assert commands == [Spawn(2, 1), JoinerOffer((peer(2),), (3,), f"peer 3: {NO_SLOT}")]
 
 
@@ -151,7 +151,7 @@ def noticed_on_full_hosts(*noticed: int) -> Cluster:
     """Three peers on three slots, of which some are given notice: the coordinator is about to let the first one go."""
     cluster, commands = after(training(3, 2, 1), *map(PeerNoticed, noticed))
     assert [type(one) for one in commands] == [Asked] * len(noticed)
-    cluster, commands = after(cluster, SizeWanted(4))  # one that leaves at this barrier, and those who come for it
+    cluster, commands = after(cluster, wants(4))  # one that leaves at this barrier, and those who come for it
     assert commands == [], "its slot is free in a moment, so nobody is refused"
     return cluster
 
@@ -177,7 +177,7 @@ def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
     cluster, commands = after(noticed_on_full_hosts(1, 2), ViewStarted(view_of(0, 2, version=2)))
     again = Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT)
     assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
-    cluster, commands = after(cluster, SizeWanted(4), PeerProgressed(peer(3), ready=True))
+    cluster, commands = after(cluster, wants(4), PeerProgressed(peer(3), ready=True))
     assert commands == [], "the coordinator hears of both together"
     assert after(cluster, ViewStarted(view_of(0, version=3)))[1] == [Spawn(4, 1, leaving=(2,))]
 
@@ -199,7 +199,7 @@ def test_the_wait_for_a_slot_has_an_end() -> None:
 
 
 def test_a_smaller_size_is_newer_than_the_wait_for_a_slot() -> None:
-    cluster, commands = after(noticed_on_full_hosts(1), SizeWanted(3), ViewStarted(view_of(0, 2, version=2)))
+    cluster, commands = after(noticed_on_full_hosts(1), wants(3), ViewStarted(view_of(0, 2, version=2)))
     assert commands == []
     assert cluster.hosts.queue == ()
 
@@ -208,12 +208,12 @@ def test_the_replacement_of_the_only_peer_cannot_wait_for_its_slot() -> None:
     """The only peer waits for its replacement, so that one cannot wait for its slot."""
     cluster, _ = after(training(1, 1), PeerNoticed(0))
     offer = JoinerOffer((), (1,), f"peer 1: {NO_SLOT}")
-    assert after(cluster, SizeWanted(2, leaving=(0,)))[1] == [offer]
+    assert after(cluster, wants(2, leaving=(0,)))[1] == [offer]
 
 
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
-    assert after(training(2, 2, 1, 1), SizeWanted(3, host=2))[1] == [Spawn(2, 2)]
-    (offer,) = after(training(2, 2, 0, 1), SizeWanted(3, host=1))[1]
+    assert after(training(2, 2, 1, 1), wants(3, host=2))[1] == [Spawn(2, 2)]
+    (offer,) = after(training(2, 2, 0, 1), wants(3, host=1))[1]
     assert isinstance(offer, JoinerOffer)
     assert offer.missing == (2,)
 
@@ -224,7 +224,7 @@ def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> No
     assert free_slots(cluster) == {1: 1}
     left = view_of(2, version=2)
     cluster, commands = after(
-        cluster, TrainingFinished(0, leaving=True), TrainingFinished(1, leaving=True), ViewStarted(left), SizeWanted(3)
+        cluster, TrainingFinished(0, leaving=True), TrainingFinished(1, leaving=True), ViewStarted(left), wants(3)
     )
     assert commands == [Spawn(3, 1)], "there is room for one of the two"
     _, commands = after(cluster, ProcessEnded(0, 0), ProcessEnded(1, 0))
@@ -232,7 +232,7 @@ def test_a_noticed_host_takes_nobody_more_and_is_let_go_when_it_is_empty() -> No
 
 
 def test_who_starts_on_a_noticed_host_starts_elsewhere() -> None:
-    cluster, _ = after(training(1, 1, 1, 1), SizeWanted(2))
+    cluster, _ = after(training(1, 1, 1, 1), wants(2))
     _, commands = after(cluster, HostNoticed(1))
     assert commands[:2] == [Kill(1, "its host will be taken away"), Spawn(2, 2)]
 
@@ -272,7 +272,7 @@ def test_a_host_that_comes_back_makes_losses_good() -> None:
     cluster, _ = after(cluster, ViewStarted(alone))
     cluster, commands = after(cluster, HostJoined(1, 1))
     assert commands == [Asked(Resize(2), "a host with free slots has come", id=AGENT)]
-    assert after(cluster, SizeWanted(2))[1] == [Spawn(3, 1)]
+    assert after(cluster, wants(2))[1] == [Spawn(3, 1)]
 
 
 def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> None:
@@ -283,13 +283,13 @@ def test_a_host_that_comes_to_a_job_of_its_intended_size_changes_nothing() -> No
 
 
 def test_a_host_that_comes_where_a_peer_found_no_slot_lets_rank_0_ask_again_once() -> None:
-    full, commands = after(training(2, 1, 1), SizeWanted(3))
+    full, commands = after(training(2, 1, 1), wants(3))
     assert commands == [JoinerOffer((), (2,), f"peer 2: {NO_SLOT}")]
     told, commands = after(full, HostJoined(2, 1))
     request = Asked(Retry(), "a host with free slots has come", id=AGENT)
     assert commands == [request]
     assert after(told, HostJoined(3, 1))[1] == []
-    assert after(told, SizeWanted(3))[1] == [Spawn(3, 2)]
+    assert after(told, wants(3))[1] == [Spawn(3, 2)]
 
 
 def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
@@ -298,7 +298,7 @@ def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     assert after(cluster, LeaderTookOver())[1] == commands[-1:], "the same view: who was admitted already knows it"
     waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
     assert after(waiting, LeaderTookOver())[1] == [AnnounceFailure(2, 1, "gone")]
-    offered, _ = after(training(2, 2, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    offered, _ = after(training(2, 2, 1), wants(3), PeerProgressed(peer(2), ready=True))
     assert after(offered, LeaderTookOver())[1] == [JoinerOffer((peer(2),))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))
     assert after(noticed, LeaderTookOver())[1] == commands
@@ -329,9 +329,9 @@ def test_an_end_that_the_head_did_not_live_to_tell_of_is_decided_again() -> None
 def test_a_new_leader_kills_the_peers_that_the_former_one_did_not_live_to_kill() -> None:
     """Peers that the former leader did not live to kill are killed, and none of those that may end by themselves."""
     cluster, _ = after(
-        training(2, 2, 2), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), SizeWanted(3)
+        training(2, 2, 2), TrainingFinished(1, leaving=True), ViewStarted(view_of(0, version=2)), wants(3)
     )
-    cluster, commands = after(cluster, SizeWanted(2))
+    cluster, commands = after(cluster, wants(2))
     assert commands == [Kill(3, "the job wants 2 peers now")]
     assert after(cluster, LeaderTookOver())[1] == [Kill(3, "the leader before was lost when it had decided so")]
     cluster, _ = after(cluster, ProcessEnded(3, -9))
@@ -345,7 +345,7 @@ def test_a_new_leader_kills_the_peers_that_the_former_one_did_not_live_to_kill()
 _IDS, _HOSTS = st.integers(0, 8), st.integers(0, 3)
 _EVENTS = st.lists(
     st.one_of(
-        st.builds(SizeWanted, st.integers(1, 7), st.none() | _HOSTS),
+        st.builds(wants, st.integers(1, 7), st.none() | _HOSTS),
         st.builds(lambda id_: PeerProgressed(peer(id_), ready=True), _IDS),
         st.builds(lambda id_, leaving: TrainingFinished(id_, leaving=leaving), _IDS, st.booleans()),
         st.builds(ProcessEnded, _IDS, st.sampled_from([0, 1, -9, -15])),

@@ -22,10 +22,10 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.cluster.events import PeersLost
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of, wants
 
 USUAL = "2 threads, one processor"
 WHY = "its program is not that of the job"
@@ -67,13 +67,13 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
 
 def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() -> None:
     """A joiner that differs is compared with the peers that train, and is not offered."""
-    cluster, commands = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    cluster, commands = after(training(0, 1), wants(3), ready(2, "other"))
     assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []
 
 
 def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(4), ready(2, "other"), ready(3))
+    cluster, _ = after(training(0, 1), wants(4), ready(2, "other"), ready(3))
     cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
@@ -83,8 +83,8 @@ def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it(
 
 
 def test_whoever_asks_again_gets_another_try() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9))
-    assert after(cluster, SizeWanted(3))[1] == [Spawn(3)]
+    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9))
+    assert after(cluster, wants(3))[1] == [Spawn(3)]
 
 
 def test_a_replacement_that_differs_is_not_replaced_again() -> None:
@@ -100,25 +100,25 @@ def test_a_replacement_that_differs_is_not_replaced_again() -> None:
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
     cluster, commands = after(cluster, ProcessEnded(2, 1))
     assert [type(one) for one in commands] == [AnnounceFailure, JoinerOffer]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
 def test_who_takes_over_compares_again() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
     assert ComparePrograms((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
 
 
 def test_a_joiner_that_is_never_compared_is_late() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
     commands = react(cluster, Tick(), 102.0)[1]
     assert [type(one) for one in commands] == [Kill, JoinerOffer]
 
 
 def test_a_joiner_of_another_machine_is_told_and_joins() -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3))
+    cluster, _ = after(training(0, 1), wants(3))
     remark, offer = after(cluster, ready(2, machine="8 threads"))[1]
     assert remark == ReportMachines(USUAL, {2: "8 threads"})
     assert isinstance(offer, JoinerOffer)

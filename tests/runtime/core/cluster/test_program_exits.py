@@ -29,10 +29,10 @@ from kungfu.runtime.core.cluster import (
     start_job,
 )
 from kungfu.runtime.core.exit import Exit
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Deadlines
-from tests.runtime.core.cluster.cluster_steps import after, peer, view_of
+from tests.runtime.core.cluster.cluster_steps import after, peer, view_of, wants
 
 RULES = JobLimits(Deadlines(ready_s=100.0, wait_s=10.0, grace_s=30.0))
 RAISED = Exit("exception", 5, "OSError", "OSError: disk", "train.py:42")
@@ -212,7 +212,7 @@ def test_what_is_told_twice_counts_once() -> None:
 
 
 def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
-    cluster, _ = after(training(2), SizeWanted(3))
+    cluster, _ = after(training(2), wants(3))
     cluster, commands = after(cluster, ProgramExiting(2, USAGE))
     assert commands == []
     assert after(cluster, ProcessEnded(2, 1))[0].missing == {}
@@ -224,7 +224,7 @@ def test_a_joiner_that_fails_is_no_peer_that_trains() -> None:
 
 @pytest.mark.parametrize("exit", [RAISED, USAGE, ENDED], ids=lambda exit: exit.kind)
 def test_a_joiner_whose_program_is_over_is_offered_to_nobody_though_its_process_runs(exit: Exit) -> None:
-    cluster, _ = after(training(1), SizeWanted(3), PeerProgressed(peer(1), ready=True))
+    cluster, _ = after(training(1), wants(3), PeerProgressed(peer(1), ready=True))
     cluster, kills = after(cluster, ProgramExiting(1, exit))
     assert [command.peer for command in kills if isinstance(command, Kill)] == [1]
     cluster, commands = after(cluster, PeerProgressed(peer(2), ready=True))

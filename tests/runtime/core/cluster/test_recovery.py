@@ -28,9 +28,9 @@ from kungfu.runtime.core.cluster import (
     ViewStarted,
     start_job,
 )
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
+from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants
 
 DIED = "peer rank=1 died during gradients"
 
@@ -258,7 +258,7 @@ def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
 def test_a_peer_that_is_given_notice_is_let_go_by_the_coordinator_and_replaced() -> None:
     cluster, commands = after(training(0, 1, 2), PeerNoticed(1), PeerNoticed(1))
     assert commands == [Asked(Leave((1,), "noticed", 3), "preemption notice", id=AGENT)]
-    _, commands = after(cluster, SizeWanted(4))
+    _, commands = after(cluster, wants(4))
     assert commands == [Spawn(3)], "the coordinator counts the one who leaves"
 
 
@@ -355,13 +355,13 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
 
 @pytest.mark.parametrize("suspects", [(), (1,)])
 def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: tuple[int, ...]) -> None:
-    cluster, _ = after(training(0, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    cluster, _ = after(training(0, 1), wants(3), PeerProgressed(peer(2), ready=True))
     assert after(cluster, PeersLost(2, LossReport(2, 0, False, DIED, suspects))) == (cluster, [])
 
 
 def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
     """A joiner that holds a view up until its deadline is ended and offered no more."""
-    cluster, _ = after(training(0, 1), SizeWanted(3), PeerProgressed(peer(2), ready=True))
+    cluster, _ = after(training(0, 1), wants(3), PeerProgressed(peer(2), ready=True))
     late = LossReport(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))
     assert Kill(2, late.error) in commands
@@ -388,7 +388,7 @@ def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
     cluster, _ = after(training(0, 1, 2), ProcessEnded(2, -9))
     cluster, _ = after(cluster, ViewStarted(view_of(0, 1, version=2)))
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
-    _, commands = after(cluster, SizeWanted(3), PeerProgressed(peer(3), ready=True))
+    _, commands = after(cluster, wants(3), PeerProgressed(peer(3), ready=True))
     assert [type(command) for command in commands] == [Spawn, JoinerOffer]
 
 

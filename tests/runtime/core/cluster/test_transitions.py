@@ -28,8 +28,8 @@ from kungfu.runtime.core.cluster import (
     react,
     start_job,
 )
-from kungfu.runtime.core.next_membership import JoinerOffer, SizeWanted
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of
+from kungfu.runtime.core.next_membership import Decision, JoinerOffer
+from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants
 
 
 def attached(id_: int) -> PeerProgressed:
@@ -45,7 +45,7 @@ def started(size: int) -> Cluster:
 
 
 def growing(size: int, target: int) -> Cluster:
-    return after(training(*range(size)), SizeWanted(target), now=10.0)[0]
+    return after(training(*range(size)), wants(target), now=10.0)[0]
 
 
 # ---- the first view -------------------------------------------------------------------------------------------------
@@ -109,14 +109,14 @@ def test_who_is_ready_is_never_late() -> None:
 
 def test_nobody_can_ask_for_a_size_before_there_is_a_coordinator() -> None:
     cluster = started(2)
-    assert react(cluster, SizeWanted(5), 1.0) == (cluster, [])
+    assert react(cluster, wants(5), 1.0) == (cluster, [])
 
 
 # ---- joiners --------------------------------------------------------------------------------------------------------
 
 
 def test_joiners_are_spawned_under_new_ids_and_offered_together() -> None:
-    cluster, commands = after(training(0, 1), SizeWanted(4), now=10.0)
+    cluster, commands = after(training(0, 1), wants(4), now=10.0)
     assert commands == [Spawn(2), Spawn(3)]
     cluster, commands = after(cluster, attached(2), attached(3), now=12.0)
     cluster, more = after(cluster, ready(3), now=13.0)
@@ -162,45 +162,45 @@ def test_a_joiner_that_is_late_is_killed_and_its_end_means_nothing_more() -> Non
 
 def test_what_was_missing_once_is_not_told_twice() -> None:
     cluster, _ = after(growing(2, 3), ProcessEnded(2, 1))
-    cluster, commands = after(cluster, SizeWanted(3), ready(3))
+    cluster, commands = after(cluster, wants(3), ready(3))
     assert commands == [Spawn(3), JoinerOffer((peer(3),))]
 
 
 def test_fewer_wanted_lets_those_go_who_came_least_far() -> None:
     cluster, _ = after(growing(2, 5), ready(3))
-    _, commands = after(cluster, SizeWanted(4))
+    _, commands = after(cluster, wants(4))
     assert commands == [Kill(4, "the job wants 4 peers now")]
 
 
 def test_when_only_ready_ones_are_left_of_those_wanted_they_are_offered() -> None:
     cluster, _ = after(growing(2, 4), ready(2))
-    _, commands = after(cluster, SizeWanted(3))
+    _, commands = after(cluster, wants(3))
     assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
 
 
 def test_surplus_ready_ones_are_dismissed_and_the_others_offered_anew() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    _, commands = after(cluster, SizeWanted(3))
+    _, commands = after(cluster, wants(3))
     assert commands == [Kill(3, "the job wants 3 peers now"), JoinerOffer((peer(2),))]
 
 
 def test_a_coordinator_that_asks_again_for_those_who_are_ready_is_offered_them_again() -> None:
     cluster, _ = after(growing(2, 4), ready(2), ready(3))
-    assert after(cluster, SizeWanted(4))[1] == [JoinerOffer((peer(2), peer(3)))]
+    assert after(cluster, wants(4))[1] == [JoinerOffer((peer(2), peer(3)))]
 
 
 def test_nobody_left_to_come_is_no_offer() -> None:
-    assert after(growing(2, 3), SizeWanted(2))[1] == [Kill(2, "the job wants 2 peers now")]
-    assert after(growing(1, 2), SizeWanted(1))[1] == [Kill(1, "the job wants 1 peer now")]
+    assert after(growing(2, 3), wants(2))[1] == [Kill(2, "the job wants 2 peers now")]
+    assert after(growing(1, 2), wants(1))[1] == [Kill(1, "the job wants 1 peer now")]
 
 
 def test_a_dismissed_joiner_is_not_heard_any_more() -> None:
-    cluster, _ = after(growing(2, 3), SizeWanted(2))
+    cluster, _ = after(growing(2, 3), wants(2))
     assert after(cluster, attached(2), ready(2), ProcessEnded(2, -9))[1] == []
 
 
 def test_more_wanted_while_some_are_under_way_spawns_only_the_rest() -> None:
-    assert after(growing(2, 4), SizeWanted(5))[1] == [Spawn(4)]
+    assert after(growing(2, 4), wants(5))[1] == [Spawn(4)]
 
 
 # ---- ends -----------------------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_a_waiting_joiner_is_offered_to_the_next_coordinator() -> None:
 ids = st.integers(0, 7)
 events = st.one_of(
     st.builds(PeerProgressed, st.builds(peer, ids), st.booleans()),
-    st.builds(SizeWanted, st.integers(1, 6)),
+    st.builds(wants, st.integers(1, 6)),
     st.builds(TrainingFinished, ids, st.booleans()),
     st.builds(ProcessEnded, ids, st.sampled_from([0, 1, -9])),
     st.just(Tick()),
@@ -301,7 +301,7 @@ def possible(cluster: Cluster, event: object, formed: Iterable[AdmitFirstView]) 
         return None
     if isinstance(event, PeerProgressed) and event.peer.id not in cluster.alive:
         return None
-    assert isinstance(event, PeerProgressed | SizeWanted | TrainingFinished | ProcessEnded | Tick)
+    assert isinstance(event, PeerProgressed | Decision | TrainingFinished | ProcessEnded | Tick)
     return event
 
 
@@ -326,7 +326,7 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
         killed |= set(dying)
         assert len(formed) <= 1
         assert not killed & set(cluster.starting)
-        assert not fresh or (isinstance(event, SizeWanted) and population(cluster) == event.size)
+        assert not fresh or (isinstance(event, Decision) and population(cluster) == event.prepare)
         assert (Done() in commands) == (not cluster.alive and not has_failed(commands))
         if has_failed(commands) or not cluster.alive:
             return
