@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
-from kungfu.runtime.api import BarrierResult, NoticedLoss, StandaloneMembership
+from kungfu.runtime.api import NoticedLoss, StandaloneMembership
 from kungfu.training.barrier import Barrier
 from kungfu.training.graph.variable_io import write_variable
 
@@ -149,7 +149,7 @@ class Recovery:
         # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
         barrier.shadows.clear()
         result = barrier.membership.recover(barrier.state, loss, adjust=barrier.adjusted_terms)
-        registered_before = self._registered_before(result)
+        registered_before = self._registered_before(gives=result.rank in result.sources)
         barrier.enter(result, result.after.terms)
         step, self._stage = barrier.steps(), _AFTER_STEP
         barrier.between_steps.entered(result, step=step)
@@ -165,12 +165,12 @@ class Recovery:
         )
         event_log.spanned("recovery", result, step=step, total_s=total_s)
 
-    def _registered_before(self, result: BarrierResult) -> int | None:
+    def _registered_before(self, *, gives: bool) -> int | None:
         """The step before which the registered values were read, where all continue with those of a new joiner."""
         barrier = self._barrier
         pending = barrier.between_steps.pending
         is_new = pending is not None and pending.takes_values and barrier.between_steps.registry.has_agreed_values
-        return barrier.state.registered_before() if is_new and result.rank in result.sources else None
+        return barrier.state.registered_before() if is_new and gives else None
 
     def _digest(self) -> int:
         """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""

@@ -47,8 +47,18 @@ from kungfu.runtime.core.next_membership import (
     next_membership,
     without_joiners,
 )
-from kungfu.runtime.core.request import Asked, Leave, Retry, SetBatch, Setting, StopTraining, changes_membership, merge
-from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings, meant_size
+from kungfu.runtime.core.request import (
+    Asked,
+    Leave,
+    Retry,
+    SetBatch,
+    SetRate,
+    Setting,
+    StopTraining,
+    changes_membership,
+    merge,
+)
+from kungfu.runtime.core.terms import Ramp, RunPosition, Terms, meant_size
 from kungfu.runtime.core.view import View, is_slow
 
 __all__ = [
@@ -58,6 +68,7 @@ __all__ = [
     "Decision",
     "JoinerOffer",
     "LossRecovery",
+    "apply_settings",
     "as_decided",
     "decide",
     "with_requests",
@@ -178,6 +189,38 @@ def with_settings(
         batch, peers = before[1].base(previous)
         terms = replace(terms, base_batch=batch, base_size=peers)
     return apply_settings(terms, decision.settings, position, size=size)
+
+
+def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPosition, *, size: int) -> Terms:
+    """The terms with these settings in force, the later ones over the earlier.
+
+    Args:
+        terms: Those without the settings.
+        settings: A batch is held between one sample per peer and the samples of an epoch. A learning rate begins to
+            move at the next step, from where it is.
+        position: How far the job is.
+        size: Peers.
+
+    >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
+    >>> apply_settings(Terms(64, 16.0), [Asked(SetBatch(128.4), "rule", 39)], position, size=4).batch_per_peer
+    32.0
+    """
+    for setting in settings:
+        match setting.what:
+            case SetBatch(samples):
+                # A step takes at least a sample per peer, and at most an epoch.
+                most = position.epoch_samples or round(samples)
+                whole = max(size, min(round(samples), most))
+                terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
+                terms = replace(terms, base_batch=0, base_size=0)
+            case SetRate(rate, over, unit):
+                # A ramp begins at the rate that is in force, also within another ramp.
+                since = position.steps if unit == "steps" else position.samples
+                terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
+            case StopTraining():
+                # Training ends at this barrier.
+                terms = replace(terms, stopped=True)
+    return terms
 
 
 def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:

@@ -5,10 +5,9 @@ A barrier changes them: by what happens to the membership (``core.barrier``), an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from kungfu.runtime.core.request import Asked, Keep, RampUnit, SetBatch, SetRate, StopTraining
+from kungfu.runtime.core.request import Keep, RampUnit
 from kungfu.runtime.core.view import View
 
 
@@ -114,38 +113,6 @@ class RunPosition:
     samples: int
     epoch_samples: int
     learning_rate: float
-
-
-def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPosition, *, size: int) -> Terms:
-    """The terms with these settings in force, the later ones over the earlier.
-
-    Args:
-        terms: Those without the settings.
-        settings: A batch is held between one sample per peer and the samples of an epoch. A learning rate begins to
-            move at the next step, from where it is.
-        position: How far the job is.
-        size: Peers.
-
-    >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
-    >>> apply_settings(Terms(64, 16.0), [Asked(SetBatch(128.4), "rule", 39)], position, size=4).batch_per_peer
-    32.0
-    """
-    for setting in settings:
-        match setting.what:
-            case SetBatch(samples):
-                # A step takes at least a sample per peer, and at most an epoch.
-                most = position.epoch_samples or round(samples)
-                whole = max(size, min(round(samples), most))
-                terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
-                terms = replace(terms, base_batch=0, base_size=0)
-            case SetRate(rate, over, unit):
-                # A ramp begins at the rate that is in force, also within another ramp.
-                since = position.steps if unit == "steps" else position.samples
-                terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
-            case StopTraining():
-                # Training ends at this barrier.
-                terms = replace(terms, stopped=True)
-    return terms
 
 
 def meant_size(view: View, terms: Terms) -> int:

@@ -33,8 +33,8 @@ def converters(
 
     Args:
         kind: The class of the records.
-        message: Its message, which may have other fields. A field of the class that it lacks does not travel, and has its
-            default.
+        message: Its message, which may have other fields. A field of the class that it lacks does not travel, and has
+            its default.
         unspecified: The words for which the zero value of an enum stands, by field, within the parts too; in other
             fields it is refused with a ``UsageError``, as is a value that a newer version has sent.
     """

@@ -20,8 +20,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
-from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms
-from kungfu.runtime.peer.rendezvous.meeting import Meeting
+from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms, Meeting
 
 _EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 _BEFORE_A_LOSS = "a barrier before a loss"

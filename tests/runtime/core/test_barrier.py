@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.barrier import Decision, JoinerOffer
+from kungfu.runtime.core.barrier import Decision, JoinerOffer, apply_settings
 from kungfu.runtime.core.request import Asked, Keep, Leave, SetBatch
-from kungfu.runtime.core.terms import RunPosition, Terms, apply_settings
+from kungfu.runtime.core.terms import RunPosition, Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_request, terms_of, view_of

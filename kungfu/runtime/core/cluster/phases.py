@@ -35,8 +35,7 @@ from kungfu.runtime.core.cluster.events import (
     PeerProgressed,
     PeersLost,
 )
-from kungfu.runtime.core.cluster.joiners import offer_if_ready, spawn
-from kungfu.runtime.core.cluster.program_check import dismiss_as_different, fail_as_different
+from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.program_exits import PREEMPTED
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View

@@ -57,6 +57,7 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.joiners import (
+    compare_waiting,
     dismiss,
     give_up_joiner,
     late_joiner,
@@ -88,7 +89,6 @@ from kungfu.runtime.core.cluster.placement import (
     release_empty_hosts,
     with_departures,
 )
-from kungfu.runtime.core.cluster.program_check import compare_waiting
 from kungfu.runtime.core.cluster.program_exits import (
     PREEMPTED,
     chosen_failure,
