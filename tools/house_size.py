@@ -23,14 +23,17 @@ from rich.console import Console
 from rich.table import Column, Table
 
 # The classes (and as pb.X the messages) that hold a request, or the answer to it, from the rule that fires to the view
-# with the joiner in it; those of the second list where there is an `Asked`. One that a commit lacks does not count.
-# The files of the walk are the modules of these packages that name one, imports and `View` aside.
+# with the joiner in it; those of the second list where there is an `Asked`. One that a commit lacks does not count, nor
+# does a message that no module on the walk names: it is the encoding of its class, which `ipc/codec.py` makes.
+# The files of the walk are the modules on it that name one, imports and `View` aside. Those of `OUTSIDE` are the door
+# and the book of people and schedulers: their requests come to the walk as `Asked`, and none of a rule passes there.
 WALK = """FiredRule RescaleRequest BarrierRequests Merged Situation Decision pb.PrepareRequest SizeWanted Starting Spawn
     pb.PeerStart PeerProgressed OfferJoiners Prepared pb.PreparedPeers pb.RescaleRequest pb.BarrierReply ViewEntry
     pb.Hello pb.Admission PeerState BarrierResult View"""
 WALK_OF_ASKED = """Asked Resize BarrierInput JoinerOffer ArbitratedRequests pb.Asked pb.Resize pb.JoinerOffer
-    pb.SizeWanted pb.Spawn pb.PeerProgressed pb.PeerReport"""
-WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/")
+    pb.Decision pb.SizeWanted pb.Spawn pb.PeerProgressed Superseded"""
+WALKED = ("kungfu/training/", "kungfu/compiler/", "kungfu/runtime/", "kungfu/rule_requests.py")
+OUTSIDE = ("kungfu/runtime/job_api/", "kungfu/runtime/core/requests/")
 
 # The modules that turn values into bytes or text; of protobuf the generated ones, and of NumPy its archives of arrays.
 ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protobuf", "savez", "struct", "yaml")
@@ -196,13 +199,16 @@ def chains(tree: ast.Module) -> list[str]:
 
 def walk(trees: Mapping[str, ast.Module], messages: Iterable[str]) -> dict[str, list[str]]:
     """The types of the walk that exist, and the modules that name them; see ``WALK``."""
-    known = {*classes_of(trees.values()), *(f"pb.{name}" for name in messages)}
-    types = [name for name in f"{WALK} {WALK_OF_ASKED if 'Asked' in known else ''}".split() if name in known]
-    wanted, files = {*types} - {"View"}, list[str]()
-    for path, tree in trees.items():
-        names = {one.name if isinstance(one, ast.ClassDef) else name_of(one) for one in ast.walk(tree)}
-        files += [path] if path.startswith(WALKED) and wanted & names else []
-    return {"types": types, "files": files}
+    on_it = {path: tree for path, tree in trees.items() if path.startswith(WALKED) and not path.startswith(OUTSIDE)}
+    named = {
+        path: {one.name if isinstance(one, ast.ClassDef) else name_of(one) for one in ast.walk(tree)}
+        for path, tree in on_it.items()
+    }
+    classes, sent = classes_of(on_it.values()), {f"pb.{name}" for name in messages}
+    known = classes.keys() | (sent & {one for names in named.values() for one in names})
+    types = [name for name in f"{WALK} {WALK_OF_ASKED if 'Asked' in classes else ''}".split() if name in known]
+    wanted = {*types} - {"View"}
+    return {"types": types, "files": [path for path, names in named.items() if wanted & names]}
 
 
 def measure(sources: Mapping[str, str]) -> dict[str, Any]:

@@ -41,9 +41,8 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
     def __init__(self, put: Callable[[Any], None], recorder: HostRecorder, *, flushed: Callable[[], bool]) -> None:
         self._put, self._recorder, self._flushed = put, recorder, flushed
 
-    def ReportEvent(self, request: pb.PeerReport, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with rpc.refusing(context):
-            event = to_report(request)
+    @rpc.receives(to_report)
+    def ReportEvent(self, event: decided.ReportedEvent, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         return self._confirm(event, context)
 
     def ReportRecords(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

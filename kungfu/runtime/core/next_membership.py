@@ -67,12 +67,14 @@ class JoinerOffer:
         missing: The ids of those that will not come.
         reason: Why they will not.
         parts: Seconds that the parts of the preparation took, by name: ``spawn`` and ``ready``.
+        number: Counted by the leading agent, so that of two offers the later one counts; 0 before it is sent.
     """
 
     ready: tuple[Peer, ...] = ()
     missing: tuple[int, ...] = ()
     reason: str = ""
     parts: Mapping[str, float] = field(default_factory=dict)
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)

@@ -160,6 +160,7 @@ class Asked:
         if_view: The version of the view in which the request holds; in any other one it is refused. ``None`` for any.
         superseded_by: The rule, or the command from outside, that came before it in a barrier that did not take it up;
             empty where it was taken up, and before.
+        number: Counted by the leading agent where it sends one to the coordinator: what is sent again keeps its number.
     """
 
     what: Request | SetValue
@@ -171,6 +172,7 @@ class Asked:
     id: str = ""
     if_view: int | None = None
     superseded_by: str = ""
+    number: int = field(default=0, compare=False)
 
     @property
     def is_outside(self) -> bool:

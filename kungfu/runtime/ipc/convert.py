@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core.cluster import ReportedEvent, Spawn
@@ -11,7 +12,6 @@ from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.shadow import ShadowAsk
-from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters, optional_field, union_converters
@@ -19,45 +19,40 @@ from kungfu.runtime.ipc.codec import converters, optional_field, union_converter
 # The integers that have room in a field of a message.
 _INT64 = range(-(1 << 63), 1 << 63)
 
-# ---- views and their terms ---------------------------------------------------------------------------------------
+Value = TypeVar("Value")
+
+
+def _of_its_name(kind: type[Value], **unspecified: str) -> tuple[Callable[[Value], Any], Callable[[Any], Value]]:
+    """The converters of a class whose message has its name."""
+    return converters(kind, getattr(pb, kind.__name__), unspecified=unspecified)
+
+
+# ---- views and decisions ---------------------------------------------------------------------------------------
 
 from_peer, to_peer = converters(Peer, pb.PeerInfo)
 from_view, to_view = converters(View, pb.ViewInfo)
-_IN_TERMS = {"keep": "local_batch_size"}
-_from_terms, to_terms = converters(Terms, pb.Terms, unspecified=_IN_TERMS)
-_from_decision, to_decision = converters(Decision, pb.Decision, unspecified=_IN_TERMS)
+_from_decision, to_decision = _of_its_name(Decision, keep="local_batch_size")
 
 
-def from_terms(terms: Terms) -> pb.Terms:
-    """The message of terms; raises ``UsageError`` for a batch that no message can carry."""
-    return _from_terms(_checked(terms))
-
-
-def from_decision(decision: Decision) -> pb.Decision:
+def from_decision(decision: Decision) -> Any:
     """The message of a decision; raises ``UsageError`` for a batch that no message can carry."""
-    _checked(decision.terms)
-    return _from_decision(decision)
-
-
-def _checked(terms: Terms) -> Terms:
     # A rule asks for any number of samples, where nobody knows how many an epoch has.
-    if terms.global_batch_size not in _INT64:
+    if (samples := decision.terms.global_batch_size) not in _INT64:
         raise UsageError(
-            f"a rule asks for steps of {float(terms.global_batch_size):g} samples; hold what it asks for within what "
-            "the job can do, as kf.ops.clip does"
+            f"a rule asks for steps of {float(samples):g} samples; hold what it asks for within what the job can do, "
+            "as kf.ops.clip does"
         )
-    return terms
+    return _from_decision(decision)
 
 
 # ---- what barriers are asked for ---------------------------------------------------------------------------------
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
 # Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.
-_DEFAULTS = {"keep": "global_batch_size", "when": "now", "unit": "steps"}
-from_asked, to_asked = converters(Asked, pb.Asked, unspecified=_DEFAULTS)
-from_offer, to_offer = converters(JoinerOffer, pb.JoinerOffer)
+from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
+from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)
-from_spawn, to_spawn = converters(Spawn, pb.Spawn)
+from_spawn, to_spawn = _of_its_name(Spawn)
 
 # ---- programs ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import grpc
 
@@ -29,6 +30,7 @@ _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_i
 _TCP_INFO_BYTES = 136
 
 RpcError = grpc.RpcError
+Value = TypeVar("Value")
 
 _SECRET_KEY = "kungfu-secret"
 _KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")  # of methods
@@ -202,6 +204,21 @@ def refusing(context: Any) -> Iterator[None]:
         yield
     except UsageError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+
+def receives(decode: Callable[[Any], Value]) -> Callable[[Callable[[Any, Value, Any], Any]], Callable[..., Any]]:
+    """Makes a method of a service of one that takes the decoded message; a message that is refused ends the call."""
+
+    def decoded(method: Callable[[Any, Value, Any], Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def receive(service: Any, request: Any, context: Any) -> Any:
+            with refusing(context):
+                value = decode(request)
+            return method(service, value, context)
+
+        return receive
+
+    return decoded
 
 
 class Method:

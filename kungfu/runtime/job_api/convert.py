@@ -16,10 +16,11 @@ from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 def from_request(request: Asked) -> pb.Asked:
     """The message of a request; raises ``UsageError`` for a batch size that cannot be kept, and for other numbers."""
     try:
-        return from_asked(request)
+        message: pb.Asked = from_asked(request)
     # A number has no room in a message, or is none.
     except (ValueError, TypeError) as error:
         raise UsageError(f"{in_words(request.what)} cannot be asked for: {error}") from error
+    return message
 
 
 def to_request(message: pb.Asked) -> Asked:

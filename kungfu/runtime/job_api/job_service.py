@@ -62,10 +62,9 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
     def GetStatus(self, request: pb.Empty, context: Any) -> pb.JobStatus:  # noqa: N802 - gRPC's name
         return from_status(self._answered(StatusQuery(), context))
 
-    def SubmitRequest(self, request: pb.Asked, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
-        with rpc.refusing(context):
-            wanted = to_request(request)
-        return from_progress(self._answered(wanted, context))
+    @rpc.receives(to_request)
+    def SubmitRequest(self, request: Asked, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
+        return from_progress(self._answered(request, context))
 
     def GetProgress(self, request: pb.RequestId, context: Any) -> pb.RequestProgress:  # noqa: N802 - gRPC's name
         found = self._answered(ProgressQuery(request.id), context)
@@ -73,10 +72,9 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
             context.abort(grpc.StatusCode.NOT_FOUND, f"this job has taken no request {request.id!r}")
         return from_progress(found)
 
-    def PlanRequest(self, request: pb.Asked, context: Any) -> pb.RequestPlan:  # noqa: N802 - gRPC's name
-        with rpc.refusing(context):
-            wanted = to_request(request)
-        return from_plan(self._answered(PlanQuery(wanted), context))
+    @rpc.receives(to_request)
+    def PlanRequest(self, request: Asked, context: Any) -> pb.RequestPlan:  # noqa: N802 - gRPC's name
+        return from_plan(self._answered(PlanQuery(request), context))
 
     def _answered(self, subject: Subject, context: Any) -> Any:
         query = Query(subject)

@@ -114,24 +114,24 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             )
         return pb.Ack()
 
-    def OfferJoiners(self, request: pb.JoinerOffer, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
+    @rpc.receives(to_offer)
+    def OfferJoiners(self, offer: JoinerOffer, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             # A repetition, since the answer was lost, or an older offer.
-            if request.number and request.number <= self._offered:
+            if offer.number and offer.number <= self._offered:
                 return pb.Ack()
-            self._offered = request.number or self._offered
-            self._offer = to_offer(request)
+            self._offered = offer.number or self._offered
+            self._offer = offer
         self._on_offer()
         return pb.Ack()
 
-    def ForwardRequest(self, request: pb.Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        with rpc.refusing(context):
-            external = to_asked(request)
+    @rpc.receives(to_asked)
+    def ForwardRequest(self, external: Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             # A repetition, since the answer was lost.
-            if request.number and request.number in self._told:
+            if external.number and external.number in self._told:
                 return pb.Ack()
-            self._told.add(request.number)
+            self._told.add(external.number)
             # Sent again with every view, in case it has another coordinator; a second one would be written otherwise.
             if isinstance(external.what, SaveCheckpoint):
                 if external.id in self._kept:

@@ -11,7 +11,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -211,8 +211,8 @@ class PeerClient:
         """
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
-        method, message, kind = _in_wire_form(command)
-        message.number = self._newest[kind] = number
+        method, message, kind = _in_wire_form(replace(command, number=number))
+        self._newest[kind] = number
 
         def is_over() -> bool:
             return self._newest[kind] > number or self._rank_0() != rank_0 or self._has_ended(rank_0)

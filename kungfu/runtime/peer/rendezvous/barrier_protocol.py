@@ -8,7 +8,6 @@ own by rounding only, and all arrive once more.
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,11 +28,10 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import (
     from_decision,
     from_failure,
-    from_terms,
     from_view,
+    to_decision,
     to_failure,
     to_shadow,
-    to_terms,
 )
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.agent_client import AgentClient
@@ -247,10 +245,10 @@ class BarrierProtocol(Meeting):
             # Some variables differed by rounding, and are rank 0's now.
             if (event := rounding_event(names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
-            terms = None if make_terms is None else from_terms(make_terms())
+            begun = None if make_terms is None else from_decision(Decision(view, make_terms()))
             # The agent hears it first: no peer may know of a view that its agent does not know of.
             self.agent_client.report(ViewStarted(view))
-            return pb.Admission(decision=pb.Decision(terms=terms))
+            return pb.Admission(decision=begun)
 
         abandoned = partial(self.abandon_reason, view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
@@ -266,8 +264,7 @@ class BarrierProtocol(Meeting):
         parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
         parts["state"] = time.monotonic() - started - parts["attach"]
         # Else the terms came with the admission.
-        made = reply.decision.HasField("terms")
-        return dataclasses.replace(entering, terms=to_terms(reply.decision.terms)) if made else entering
+        return to_decision(reply.decision) if reply.HasField("decision") else entering
 
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records which variables differed by rounding; people see each of them once, though it recurs."""
