@@ -17,7 +17,7 @@ from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
 from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import Asked
-from kungfu.runtime.core.requests import Point
+from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.job_api.status import RequestProgress
 
 

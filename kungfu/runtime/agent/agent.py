@@ -35,7 +35,8 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints import FolderInUse, claim, release
-from kungfu.runtime.core import cluster as decided
+from kungfu.runtime.core.cluster import events as decided
+from kungfu.runtime.core.cluster.cluster import exit_in_words
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -66,7 +67,7 @@ class Agent:
     def __init__(
         self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
     ) -> None:
-        self._journal, self._console = journal, console
+        self._job, self._journal, self._console = job, journal, console
         consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
         slots = job.hosts[job.own_host].slots if several else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
@@ -89,7 +90,7 @@ class Agent:
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
-        alone = len(self._context.job.hosts) == 1
+        alone = len(self._job.hosts) == 1
         try:
             for work in (self._report_host_events,) if alone else (self._report_host_events, self._watch_leader):
                 threading.Thread(target=work, daemon=True, name=f"kungfu{work.__name__}").start()
@@ -131,7 +132,7 @@ class Agent:
         with self._exited:
             self._exits[peer] = code
             self._exited.notify()
-        here = self._context.job.own_host
+        here = self._job.own_host
         ended = pb.HostEvent(host=here, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=code, tail=tail)
         self._context.host_events.put(ended)
 
@@ -220,7 +221,7 @@ class Agent:
             self._exited.wait_for(lambda: started <= self._exits.keys(), timeout=_EXITS_WITHIN_S)
         for peer, code in list(self._exits.items()):
             if peer not in recorder.ended:
-                recorder.event(PeerEndedEvent(peer=peer, how=decided.exit_in_words(code)))
+                recorder.event(PeerEndedEvent(peer=peer, how=exit_in_words(code)))
 
     def _keep_standby(self) -> None:
         if why := self._context.supervisor.keep_standby():
@@ -229,7 +230,7 @@ class Agent:
     @property
     def _recorded_host(self) -> int | None:
         """The number of this host in events of its own; ``None`` where the job has one host only."""
-        job = self._context.job
+        job = self._job
         return job.own_host if len(job.hosts) > 1 else None
 
     def _raised(self) -> dict[int, str]:
@@ -275,14 +276,14 @@ class Agent:
 
     def _serve(self) -> rpc.Server:
         """The agent's server: for its peers, for people and schedulers, and for the other agents."""
-        context, consensus, job = self._context, self._context.consensus, self._context.job
+        context, consensus, job = self._context, self._context.consensus, self._job
 
         def proxy(local: Any, stub: Callable[[Any], Any], deadline_s: float) -> LeaderProxy:
             return LeaderProxy(local, stub, self._leader_client, consensus, deadline_s=deadline_s)
 
         def register(grpc_server: Any) -> None:
             peers = AgentService(context.put, context.recorder, flushed=self._flushed)
-            wait_s = job.settings.deadlines.wait_s
+            wait_s = job.deadlines.wait_s
             add_AgentServiceServicer_to_server(proxy(peers, AgentServiceStub, wait_s), grpc_server)
             add_JobServiceServicer_to_server(proxy(JobService(context.put), JobServiceStub, 4.0), grpc_server)
             hosts = HostService(
@@ -302,9 +303,9 @@ class Agent:
             Whether it is; ``False`` if the main thread handles no events any more.
         """
         # Nobody else needs to know of an event before it is confirmed.
-        if len(self._context.job.hosts) == 1:
+        if len(self._job.hosts) == 1:
             return True
-        passed, until = threading.Event(), time.monotonic() + self._context.job.settings.deadlines.wait_s
+        passed, until = threading.Event(), time.monotonic() + self._job.deadlines.wait_s
         self._context.put(QueueFlush(passed))
         while not passed.wait(_TICK_S):
             # This agent ends, or is held up.
@@ -314,8 +315,8 @@ class Agent:
 
     def _watch_leader(self) -> None:
         """Watches for the loss of the leader, as long as this agent follows one."""
-        consensus, job = self._context.consensus, self._context.job
-        patience_s = lost_after_s(job.settings.deadlines)
+        consensus, job = self._context.consensus, self._job
+        patience_s = lost_after_s(job.deadlines)
         while not self._closing.wait(_LOOK_S):
             leader, silence_s = consensus.leader, consensus.silence_s()
             # Nobody to watch, or a leader that was heard just now.

@@ -12,12 +12,12 @@ from typing import Any
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.core.cluster import Cluster, JobLimits, ReplacementLimits
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
-from kungfu.runtime.settings import Settings
+from kungfu.runtime.settings import Deadlines, Settings
 
 # The exit code of a host that stops because the others may go on without it.
 NO_QUORUM_CODE = 4
@@ -50,8 +50,12 @@ class JobSpec:
     standby: int = 0
 
     @property
+    def deadlines(self) -> Deadlines:
+        return self.settings.deadlines
+
+    @property
     def rules(self) -> JobLimits:
-        return JobLimits(self.settings.deadlines, self.budgets, self.settings.limits.minimum)
+        return JobLimits(self.deadlines, self.budgets, self.settings.limits.minimum)
 
     @property
     def hosts_by_number(self) -> dict[int, Host]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from kungfu.runtime.agent.consensus.consensus_service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
-from kungfu.runtime.core.cluster import Cluster, JobLimits, Spawn
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
+from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_spawn

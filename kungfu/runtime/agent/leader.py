@@ -31,11 +31,11 @@ from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.agent.controller.job_controller import JobController
 from kungfu.runtime.agent.controller.peer_client import FormationFailed, NotifyFailed
 from kungfu.runtime.agent.record.recorder import replicate_nowhere
-from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.cluster.cluster import UNBOUNDED
+from kungfu.runtime.core.cluster import events as decided
+from kungfu.runtime.core.cluster.cluster import UNBOUNDED, Cluster, Hosts
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.failure import Failure
-from kungfu.runtime.core.requests import current
+from kungfu.runtime.core.requests.request_log import current
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_peer
 
@@ -54,7 +54,7 @@ class Leader:
         self._context, self._job, self._clock = context, context.job, context.clock
         self._controller = JobController(context, elected)
         # The peers that run, as far as the leader before had told: some of its last commands may be lost.
-        self._inherited = self._controller.cluster.alive if elected else frozenset[int]()
+        self._inherited = self.cluster.alive if elected else frozenset[int]()
         self._elected, self._began = elected, self._clock()
         self._admissions: list[pb.Records] = []  # the record so far, for those who are admitted before the job begins
         if self._has_followers:
@@ -68,7 +68,7 @@ class Leader:
     @property
     def is_idle(self) -> bool:
         """Whether no deadline is near."""
-        cluster, request_log = self._controller.cluster, self._controller.requests.request_log
+        cluster, request_log = self.cluster, self._controller.requests.request_log
         awaited = (
             cluster.starting
             or cluster.hosts.queue
@@ -112,7 +112,7 @@ class Leader:
             # A message to a peer failed, and is repeated.
             case NotifyFailed(peer, error):
                 # Of a peer whose end is known people need not hear that it does not answer.
-                if peer in self._controller.cluster.alive:
+                if peer in self.cluster.alive:
                     self._controller.record(UnheardEvent(peer=peer, error=error))
                 return None
             case pb.HostEvent():
@@ -164,7 +164,7 @@ class Leader:
         # Its call has timed out meanwhile: it was told to ask again.
         if not requested.reply.set_running_or_notify_cancel():
             return None
-        host, known = requested.request.host, self._controller.cluster.hosts.known
+        host, known = requested.request.host, self.cluster.hosts.known
         refusal = mismatch(dict(requested.request.command_line), self._job)
         is_same = self._controller.incarnations.get(host.number) == host.incarnation
         ending: Ending | None = None
@@ -197,9 +197,9 @@ class Leader:
         # A host that joins, or comes back into, a running job.
         if self._controller.has_begun:
             return self._controller.decide(decided.HostJoined(number, slots))
-        before = self._controller.cluster.hosts
-        hosts = decided.Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
-        self._controller.cluster = replace(self._controller.cluster, hosts=hosts)
+        before = self.cluster.hosts
+        hosts = Hosts({**before.slots, number: slots}, shares={**before.shares, number: threads})
+        self._controller.cluster = replace(self.cluster, hosts=hosts)
         # Others are still to come.
         if len(hosts.slots) < len(self._job.hosts):
             return None
@@ -207,16 +207,14 @@ class Leader:
         self._controller.record(
             StartedEvent(job=job, size=self._job.size, command=tuple(self._job.command)), shown=True
         )
-        return self._controller.apply(
-            decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
-        )
+        return self._controller.apply(start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts))
 
     def _check_missing_hosts(self) -> Ending | None:
-        limit_s = self._job.settings.deadlines.ready_s
+        limit_s = self._job.deadlines.ready_s
         # There is time left.
         if self._clock() - self._began <= limit_s:
             return None
-        there = self._controller.cluster.hosts.slots
+        there = self.cluster.hosts.slots
         who = ", ".join(host.name for number, host in enumerate(self._job.hosts) if number not in there)
         return self._controller.fail(
             decided.Fail(-1, f"waited {limit_s:.0f} s for the agents of {who}: start the same line there", late=True)
@@ -234,26 +232,26 @@ class Leader:
         if event.kind == pb.HOST_EVENT_KIND_SPAWNED:
             self._controller.executor.record_spawn(event.peer, event.pid, host=event.host)
             # The leader before had it started and was lost before anybody else knew of it.
-            if event.peer not in self._controller.cluster.alive:
+            if event.peer not in self.cluster.alive:
                 self._controller.executor.kill(event.peer, host=event.host)
             return None
         if event.kind == pb.HOST_EVENT_KIND_SIGNALLED:
             return self._on_signal(event.host, event.code)
         self._controller.executor.tails[event.peer] = list(event.tail)
         # A peer of a host that was given up, or one whose end is known already.
-        if event.peer not in self._controller.cluster.alive:
+        if event.peer not in self.cluster.alive:
             return None
         return self._controller.handle(decided.ProcessEnded(event.peer, event.code))
 
     def _on_signal(self, host: int, number: int) -> Ending | None:
         """A first SIGTERM to one agent of several is a preemption notice for its host; all else ends the job."""
-        hosts, named = self._controller.cluster.hosts, signal.Signals(number).name
+        hosts, named = self.cluster.hosts, signal.Signals(number).name
         # The host was let go, and ends.
         if self._controller.has_begun and host not in hosts.known:
             return None
         is_notice = number in (signal.SIGTERM, signal.SIGHUP) and host not in hosts.leaving
         # Another host can take the peers: they leave this one at the next barrier.
-        if is_notice and set(hosts.slots) - {host} and self._controller.cluster.view is not None:
+        if is_notice and set(hosts.slots) - {host} and self.cluster.view is not None:
             event = HostNoticedEvent(host=host, name=self._controller.name_of(host), signal=named)
             self._controller.record(event, shown=True)
             return self._controller.decide(decided.HostNoticed(host))
@@ -263,7 +261,7 @@ class Leader:
     def _on_host_lost(self, lost: decided.HostLost) -> Ending | None:
         host, how = lost.host, lost.how
         self._controller.replicator.remove_follower(host)
-        hosts = self._controller.cluster.hosts
+        hosts = self.cluster.hosts
         # The host was let go.
         if host not in hosts.known:
             return None
@@ -277,12 +275,12 @@ class Leader:
         # Before the job begins, the host is simply awaited once more.
         slots = {number: count for number, count in hosts.slots.items() if number != host}
         shares = {number: share for number, share in hosts.shares.items() if number != host}
-        self._controller.cluster = replace(self._controller.cluster, hosts=decided.Hosts(slots, shares=shares))
+        self._controller.cluster = replace(self.cluster, hosts=Hosts(slots, shares=shares))
         return None
 
     def _phase_progress(self) -> pb.PhaseProgress:
         """How many phases are over, and who can tell what they came to."""
-        cluster = self._controller.cluster
+        cluster = self.cluster
         view, phases = cluster.view, cluster.phases
         over = phases.number if phases.is_over else phases.number - 1
         there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()
@@ -304,25 +302,25 @@ class Leader:
         self._reconcile(HostReported(self._job.own_host, tuple(self._context.supervisor.started)))
         ending = self._controller.decide(decided.LeaderTookOver())
         # Hosts that did not vote are lost with the leader.
-        for number in sorted(self._controller.cluster.hosts.known - elected.voters):
+        for number in sorted(self.cluster.hosts.known - elected.voters):
             lost = decided.HostLost(number, "its agent has ended or cannot be reached")
             ending = ending or self._on_host_lost(lost)
         # The job has ended with the leader, or has not begun to train: nobody could ask for anything yet.
-        if ending is not None or self._controller.cluster.view is None:
+        if ending is not None or self.cluster.view is None:
             return ending
         # Requests whose barrier was held under the leader before are carried out.
-        return self._controller.handle_request(decided.ViewStarted(self._controller.cluster.view))
+        return self._controller.handle_request(decided.ViewStarted(self.cluster.view))
 
     def _reconcile(self, event: HostReported) -> None:
         """Makes good what the leader before decided last, but could not have performed, on one host."""
         # The leader that founded the job has performed all that it decided.
         if self._elected is None:
             return
-        here = {peer for peer in self._inherited if self._controller.cluster.hosts.of.get(peer, 0) == event.host}
+        here = {peer for peer in self._inherited if self.cluster.hosts.of.get(peer, 0) == event.host}
         # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
             killed = pb.HostEvent(host=event.host, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=-signal.SIGKILL)
             self._context.put(killed)
         # Peers that were never killed are killed now.
-        for peer in sorted(set(event.started) - self._controller.cluster.alive):
+        for peer in sorted(set(event.started) - self.cluster.alive):
             self._controller.executor.kill(peer, host=event.host)

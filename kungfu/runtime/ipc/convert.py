@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
-from kungfu.runtime.core.cluster import ReportedEvent, Spawn
+from kungfu.runtime.core.cluster.events import ReportedEvent, Spawn
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, installed_version
 from kungfu.runtime.core.request import Asked

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, TypeVar
 
 import grpc

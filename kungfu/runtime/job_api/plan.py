@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.joiners import on_decision
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
-from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, first_answer, react
-from kungfu.runtime.core.requests.admission import refusal_of
-from kungfu.runtime.core.requests.request_log import refusal_of_id
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
+from kungfu.runtime.core.requests.request_log import RequestLog, RequestSubmitted, first_answer, refusal_of_id
+from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 

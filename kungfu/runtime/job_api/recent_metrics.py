@@ -21,7 +21,7 @@ from kungfu.event_log.events import (
 )
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, as_json, step_seconds
-from kungfu.runtime.core.requests import TimedStep
+from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
 _STEPS = 20  # that are remembered

@@ -8,19 +8,22 @@ from typing import Any
 
 from kungfu.event_log.events import CheckpointEvent, LoggedEvent, MissingEvent, RequestEvent
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.core import requests
-from kungfu.runtime.core.cluster import Cluster, Tick, TrainingFinished, ViewStarted, free_slots
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
+from kungfu.runtime.core.cluster.placement import free_slots
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
-from kungfu.runtime.core.requests import (
-    AdmissionContext,
+from kungfu.runtime.core.requests import request_log as requests
+from kungfu.runtime.core.requests.admission import AdmissionContext, Scaling
+from kungfu.runtime.core.requests.profiling import TimedStep
+from kungfu.runtime.core.requests.request_log import (
     Answer,
     LoggedRequest,
     RequestLog,
     current,
     first_answer,
+    refusal_of_id,
 )
-from kungfu.runtime.core.requests.admission import Scaling
-from kungfu.runtime.core.requests.request_log import refusal_of_id
+from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.job_api.job_service import PlanQuery, ProgressQuery, Query
 from kungfu.runtime.job_api.plan import RequestPlan, plan_request
@@ -64,7 +67,7 @@ class RequestHandler:
         self._request_log, self._recent = request_log or RequestLog(), RecentMetrics()
         self._states: dict[int, tuple[str, float]] = {}
         self._noted_cluster: Cluster | None = None
-        self._measured: tuple[requests.TimedStep, ...] = ()
+        self._measured: tuple[TimedStep, ...] = ()
         self._over = ""
         self._unreached: requests.CoordinatorReplied | None = None  # what was recorded of joiners, and not yet handled
         self._replies: list[tuple[Query, Any]] = []
@@ -108,9 +111,7 @@ class RequestHandler:
         if not isinstance(event, MissingEvent):
             return
         # What waits for the joiners is refused with their reason; a request that comes only now did not wait for them.
-        entry = current(self._request_log)
-        external = entry.external if entry else None
-        match external:
+        match self._request_log.external:
             case Asked(what=Resize() | Leave(when="replaced"), id=id):
                 self._unreached = requests.CoordinatorReplied(id, refusal=event.reason)
 
@@ -123,8 +124,7 @@ class RequestHandler:
 
     def _request_events(self, event: Any) -> Iterator[requests.Event]:
         """What an event means for the request that is under way."""
-        entry = current(self._request_log)
-        external = entry.external if entry else None
+        external = self._request_log.external
         match event:
             # A profile counts the steps; a checkpoint was written, or could not be.
             case NewRecords(events, _):
@@ -177,7 +177,7 @@ class RequestHandler:
         # Nothing is under way that the event could change, and to describe the situation takes a while.
         if current(before) is None and not isinstance(event, requests.RequestSubmitted):
             return []
-        self._request_log, externals = requests.react(before, event, self._admission_context(cluster), now)
+        self._request_log, externals = react(before, event, self._admission_context(cluster), now)
         changed = self._request_log is not before
         for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)
@@ -210,7 +210,7 @@ class RequestHandler:
         return JobStatus(
             self._settings.job,
             self._scaling,
-            membership_status(cluster, self._settings.limits, under_way=under_way),
+            membership_status(cluster, self._settings.limits, external=self._request_log.external),
             self._peers(cluster, now),
             self._recent.newest(),
             self._progress(under_way, now),

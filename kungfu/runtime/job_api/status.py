@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kungfu.event_log.progress import TrainingProgress
-from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.request import Leave, Resize, in_words
-from kungfu.runtime.core.requests import Answer, LoggedRequest, Point
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.request import Asked, Leave, Resize, in_words
 from kungfu.runtime.core.requests.admission import Scaling
-from kungfu.runtime.core.requests.request_log import RequestState
+from kungfu.runtime.core.requests.profiling import Point
+from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestState
 from kungfu.runtime.settings import Limits
 
 PeerState = Literal["starting", "ready", "training", "leaving"]
@@ -100,17 +100,17 @@ class JobStatus:
     progress: TrainingProgress = field(default_factory=TrainingProgress)
 
 
-def membership_status(cluster: Cluster, limits: Limits, *, under_way: LoggedRequest | None) -> MembershipStatus:
+def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | None) -> MembershipStatus:
     """The membership of a job, and the size that it moves to.
 
     Args:
         cluster: The job's.
         limits: Its fewest and most peers.
-        under_way: The request that is under way; its size is the target, else the peers with those that are starting.
+        external: What the coordinator was asked for the request that is under way; its size is the target, else the
+            peers with those that are starting.
     """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
-    external = under_way.external if under_way else None
     # A resize says its size. Peers that leave make the job smaller; those that are replaced do not.
     match external.what if external is not None else None:
         case Resize(wanted):

@@ -17,7 +17,7 @@ from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import FinishedEvent, LoggedEvent
 from kungfu.event_log.numbers import as_json
-from kungfu.runtime.core.cluster import PeerProgressed, ReportedEvent
+from kungfu.runtime.core.cluster.events import PeerProgressed, ReportedEvent
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb

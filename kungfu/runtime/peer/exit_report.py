@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.core.cluster import ProgramExiting
+from kungfu.runtime.core.cluster.events import ProgramExiting
 from kungfu.runtime.core.exit import Exit, kind_of
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_report

@@ -20,7 +20,7 @@ from typing import Any
 from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Adjust, BarrierInput, BarrierResult, Decision, LossRecovery, as_decided, decide
-from kungfu.runtime.core.cluster import PeerNoticed
+from kungfu.runtime.core.cluster.events import PeerNoticed
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, Identity
 from kungfu.runtime.core.request import Asked, Leave, Resize, changes_membership, in_words, merge
 from kungfu.runtime.core.shadow import ShadowAsk

@@ -11,7 +11,7 @@ from functools import partial
 
 from kungfu.errors import DeadlineExceeded
 from kungfu.runtime.core.barrier import Adjust, Decision
-from kungfu.runtime.core.cluster import LossReport, PeersLost
+from kungfu.runtime.core.cluster.events import LossReport, PeersLost
 from kungfu.runtime.core.request import AGENT, Asked, StopTraining
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View

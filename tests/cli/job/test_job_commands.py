@@ -16,8 +16,8 @@ from kungfu.cli.job.submit import submit_and_wait
 from kungfu.cli.main import main
 from kungfu.event_log.events import CheckpointEvent
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.core.cluster import TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.cluster import Starting
+from kungfu.runtime.core.cluster.events import TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file

@@ -17,7 +17,7 @@ from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.policies import hybrid_scaling, linear_scaling
 from kungfu.record.lines import header_line
-from kungfu.runtime.core.cluster import Hosts
+from kungfu.runtime.core.cluster.cluster import Hosts
 from tests.cli.recorded import GROWN, measured, written
 from tests.event_log.made import made
 from tests.runtime.job_api.served_job import serve_job

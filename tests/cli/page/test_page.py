@@ -16,7 +16,7 @@ from kungfu.cli.export.metrics_server import ConnectionLimits
 from kungfu.cli.page.app import PageLimits
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.core.cluster import Hosts
+from kungfu.runtime.core.cluster.cluster import Hosts
 from kungfu.runtime.core.request import Resize, StopTraining
 from kungfu.runtime.job_api.job_file import end_job_file
 from tests.cli.page.served_page import Page, serve_page

@@ -30,7 +30,7 @@ from kungfu.runtime.agent.leader import Leader
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb

@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 
 from kungfu.errors import DeadlineExceeded, InternalError, KungfuError, PeerFailure, PolicyError, UsageError
 from kungfu.runtime.core import request
-from kungfu.runtime.core.cluster import (
-    LossReport,
-    PeerNoticed,
-    PeerProgressed,
-    PeersLost,
-    ProgramExiting,
-    Spawn,
-)
+from kungfu.runtime.core.cluster.events import LossReport, PeerNoticed, PeerProgressed, PeersLost, ProgramExiting, Spawn
 from kungfu.runtime.core.exit import Exit, ExitKind
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.program_identity import Description, Identity, ProgramPart

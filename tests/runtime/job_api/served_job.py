@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from kungfu.event_log.events import RequestEvent
-from kungfu.runtime.core.cluster import Cluster, JobLimits, ViewStarted
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
+from kungfu.runtime.core.cluster.events import ViewStarted
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.view import Peer, View

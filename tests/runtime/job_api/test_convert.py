@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Profile, Resize
-from kungfu.runtime.core.requests import Point
 from kungfu.runtime.core.requests.admission import Scaling
+from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.convert import (

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits, Starting
-from kungfu.runtime.core.cluster.cluster import Processes
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes, Starting
 from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
-from kungfu.runtime.core.requests import AdmissionContext, RequestLog, RequestSubmitted, react
+from kungfu.runtime.core.requests.admission import AdmissionContext
+from kungfu.runtime.core.requests.request_log import RequestLog, RequestSubmitted
+from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
 from kungfu.runtime.settings import Deadlines, Limits

@@ -13,7 +13,7 @@ from kungfu.event_log.events import (
     UndefinedEvent,
     ViewEvent,
 )
-from kungfu.runtime.core.requests import TimedStep
+from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.recent_metrics import RecentMetrics
 from kungfu.runtime.job_api.status import JobMetrics
 

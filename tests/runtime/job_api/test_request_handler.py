@@ -9,8 +9,8 @@ from msgspec import structs
 
 from kungfu.event_log.events import CheckpointEvent, MissingEvent, RequestEvent
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting, Tick, TrainingFinished, ViewStarted
-from kungfu.runtime.core.cluster.cluster import Processes
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Starting
+from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery

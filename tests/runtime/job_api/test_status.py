@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import Cluster, JobLimits, Starting
-from kungfu.runtime.core.cluster.cluster import Processes
-from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
-from kungfu.runtime.core.requests import Answer, LoggedRequest
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Starting
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.status import membership_status, peer_states
 from kungfu.runtime.settings import Deadlines, Limits
@@ -17,8 +15,7 @@ LIMITS = Limits(1, 6)
 
 
 def target(external: Asked) -> int:
-    entry = LoggedRequest(Asked(StopTraining(), id="r"), Answer("accepted"), Answer("accepted"), 0.0, 9.0, external)
-    return membership_status(CLUSTER, LIMITS, under_way=entry).target
+    return membership_status(CLUSTER, LIMITS, external=external).target
 
 
 def test_a_peer_is_starting_ready_training_or_leaving() -> None:
@@ -26,7 +23,7 @@ def test_a_peer_is_starting_ready_training_or_leaving() -> None:
 
 
 def test_without_a_request_the_job_goes_where_those_who_start_lead_it() -> None:
-    where = membership_status(CLUSTER, LIMITS, under_way=None)
+    where = membership_status(CLUSTER, LIMITS, external=None)
     assert (where.version, where.size, where.target, where.minimum, where.maximum) == (4, 2, 4, 1, 6)
 
 
@@ -39,4 +36,4 @@ def test_a_request_under_way_says_where_the_job_is_going() -> None:
 
 def test_before_the_first_view_there_is_no_size_yet() -> None:
     cluster = Cluster(JobLimits(Deadlines()), starting={0: Starting(0.0)}, processes=Processes(alive=frozenset([0])))
-    assert (membership_status(cluster, LIMITS, under_way=None).version, peer_states(cluster)) == (0, {0: "starting"})
+    assert (membership_status(cluster, LIMITS, external=None).version, peer_states(cluster)) == (0, {0: "starting"})

@@ -15,7 +15,7 @@ import grpc
 from kungfu.event_log.codec import event_to_line, unpack_event
 from kungfu.runtime.attachment.protocol import SilentRanks
 from kungfu.runtime.core.barrier import BarrierResult
-from kungfu.runtime.core.cluster import PeerProgressed, PeersLost, ViewStarted
+from kungfu.runtime.core.cluster.events import PeerProgressed, PeersLost, ViewStarted
 from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms

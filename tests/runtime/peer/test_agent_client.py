@@ -18,7 +18,7 @@ from kungfu.errors import PeerFailure
 from kungfu.event_log.codec import event_to_json, unpack_event
 from kungfu.event_log.events import FinishedEvent, LoggedEvent, UnheardEvent
 from kungfu.event_log.numbers import as_json
-from kungfu.runtime.core.cluster import PeerProgressed, ViewStarted
+from kungfu.runtime.core.cluster.events import PeerProgressed, ViewStarted
 from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.terms import Terms

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from kungfu.errors import KungfuError
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_request_log
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.core.cluster import Cluster, has_majority
-from kungfu.runtime.core.requests import RequestLog
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.placement import has_majority
+from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from kungfu.runtime.core.cluster import Cluster
-from kungfu.runtime.core.requests import LoggedRequest, RequestLog
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.requests.request_log import LoggedRequest, RequestLog
 from kungfu.runtime.core.view import Peer
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import grpc
 
 from kungfu.errors import KungfuError
-from kungfu.runtime.core.cluster import HostLost
+from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub

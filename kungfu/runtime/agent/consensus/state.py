@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, parse_snapshot
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 

@@ -19,8 +19,8 @@ from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.peer_client import PeerClient
-from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster import events as decided
+from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.failure import headline
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked

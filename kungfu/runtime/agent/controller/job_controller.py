@@ -22,8 +22,9 @@ from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
 from kungfu.runtime.agent.controller.root_cause import root_cause
-from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster import events as decided
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition, exit_in_words
+from kungfu.runtime.core.cluster.transitions import react
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
@@ -50,7 +51,7 @@ class JobController:
         if elected is not None:
             snapshot, term, version = elected.snapshot, elected.term, elected.version
         else:
-            snapshot, term, version = JobSnapshot(Cluster(context.job.rules, hosts=decided.Hosts(slots={}))), 1, 0
+            snapshot, term, version = JobSnapshot(Cluster(context.job.rules, hosts=Hosts(slots={}))), 1, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations = dict(snapshot.incarnations)
         # The last one that every follower has acknowledged, and those after it.
@@ -83,7 +84,7 @@ class JobController:
 
     def decide(self, event: decided.Event) -> Ending | None:
         """Decides what follows from an event, replicates it and performs it."""
-        return self.apply(decided.react(self.cluster, event, self._clock()))
+        return self.apply(react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
         """Answers what people and schedulers ask for, and notes what came of it."""
@@ -102,7 +103,7 @@ class JobController:
         if isinstance(event, decided.ViewStarted):
             self.record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
         elif isinstance(event, decided.ProcessEnded):
-            self.record(PeerEndedEvent(peer=event.peer, how=decided.exit_in_words(event.code)))
+            self.record(PeerEndedEvent(peer=event.peer, how=exit_in_words(event.code)))
         elif isinstance(event, decided.ProgramExiting):
             self._record_exit(event)
         elif isinstance(event, decided.PeerNoticed):
@@ -122,7 +123,7 @@ class JobController:
         )
         self.record(ended, shown=True)
 
-    def apply(self, outcome: decided.Transition) -> Ending | None:
+    def apply(self, outcome: Transition) -> Ending | None:
         """Takes over the decided state, replicates it, then performs its commands."""
         before, (self.cluster, commands) = self.cluster, outcome
         # A command may only be performed once a quorum knows of the decision.

@@ -16,12 +16,12 @@ from functools import partial
 from typing import Any
 
 from kungfu.errors import KungfuError, PeerFailure
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AdmitPhase,
     AdmitSurvivors,
     AnnounceFailure,
-    Cluster,
     ComparePrograms,
     CoordinatorUnreachable,
     ProgramDiffers,

@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from kungfu.runtime.agent.context import AgentContext
-from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.cluster import Cluster
+from kungfu.runtime.core.cluster import events as decided
+from kungfu.runtime.core.cluster.cluster import Cluster, exit_in_words
 from kungfu.runtime.core.failure import Failure, find_root_cause, named
 from kungfu.runtime.ipc import messages_pb2 as pb
 
@@ -54,7 +54,7 @@ def root_cause(
             awaited -= {event.peer}
             # This end may be the reason for the others.
             if _is_bad(event, cluster) and event.peer not in ended:
-                ended[event.peer] = decided.exit_in_words(event.code)
+                ended[event.peer] = exit_in_words(event.code)
     last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
     ids = cluster.view.ids if cluster.view else ()
     ranks = {peer: rank for rank, peer in enumerate(ids) if peer in ended}

@@ -22,7 +22,7 @@ from kungfu.runtime.agent.supervisor.launch import (
 )
 from kungfu.runtime.agent.supervisor.slots import choose_slot, devices_of
 from kungfu.runtime.agent.supervisor.standby import StandbyPool
-from kungfu.runtime.core.cluster import Spawn
+from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.ipc.joiner_page import JoinerPage
 from kungfu.runtime.settings import Settings
 

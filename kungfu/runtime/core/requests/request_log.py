@@ -76,6 +76,12 @@ class RequestLog:
     under_way: str | None = None
     forgotten: str = ""
 
+    @property
+    def external(self) -> Asked | None:
+        """What the coordinator was told last for the request that is under way."""
+        entry = current(self)
+        return entry.external if entry else None
+
 
 @dataclass(frozen=True)
 class RequestSubmitted:

@@ -19,7 +19,7 @@ from kungfu.errors import KungfuError, PeerFailure
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
 from kungfu.runtime.attachment.protocol import Attachment
 from kungfu.runtime.core.barrier import Decision
-from kungfu.runtime.core.cluster import ViewStarted
+from kungfu.runtime.core.cluster.events import ViewStarted
 from kungfu.runtime.core.shadow import differing
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

@@ -15,8 +15,7 @@ import pytest
 from kungfu.runtime.agent.consensus.consensus_service import HostService
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, serialize_snapshot
 from kungfu.runtime.agent.consensus.state import ConsensusState
-from kungfu.runtime.core.cluster import Cluster, Hosts, JobLimits
-from kungfu.runtime.core.cluster.cluster import Processes
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb

@@ -15,7 +15,7 @@ from kungfu.runtime.agent.consensus.consensus_service import HostService, Leader
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import HostRecorder
-from kungfu.runtime.core.cluster import PeerNoticed
+from kungfu.runtime.core.cluster.events import PeerNoticed
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import from_report

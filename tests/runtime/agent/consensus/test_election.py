@@ -16,8 +16,7 @@ from kungfu.runtime.agent.consensus.job_snapshot import RequestLogEncoder, parse
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.consensus.state import ConsensusState
 from kungfu.runtime.core.request import Asked, StopTraining
-from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
-from kungfu.runtime.core.requests.request_log import with_entry
+from kungfu.runtime.core.requests.request_log import Answer, LoggedRequest, RequestLog, with_entry
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings

@@ -14,7 +14,7 @@ from kungfu.runtime.agent.consensus.job_snapshot import (
     parse_snapshot,
     serialize_snapshot,
 )
-from kungfu.runtime.core.cluster import Cluster, JobLimits
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
 from kungfu.runtime.core.request import (
     Asked,
     Leave,
@@ -29,9 +29,16 @@ from kungfu.runtime.core.request import (
     SetRate,
     StopTraining,
 )
-from kungfu.runtime.core.requests import Answer, LoggedRequest, RequestLog
 from kungfu.runtime.core.requests.profiling import Point, Survey
-from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id, with_entry
+from kungfu.runtime.core.requests.request_log import (
+    MOST_FORGOTTEN,
+    REMEMBERED,
+    Answer,
+    LoggedRequest,
+    RequestLog,
+    refusal_of_id,
+    with_entry,
+)
 from kungfu.runtime.settings import Deadlines
 
 

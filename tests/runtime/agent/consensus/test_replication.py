@@ -19,7 +19,7 @@ from kungfu.runtime.agent.consensus.replication import (
     lost_after_s,
     split_off,
 )
-from kungfu.runtime.core.cluster import HostLost
+from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.settings import Settings

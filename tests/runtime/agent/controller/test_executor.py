@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kungfu.runtime.agent.controller.job_controller import JobController
-from kungfu.runtime.core.cluster import PeerProgressed, start_job
+from kungfu.runtime.core.cluster.events import PeerProgressed
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.view import Peer
 from tests.runtime.agent.consensus.agents import agents
 from tests.runtime.agent.test_leader import context_of

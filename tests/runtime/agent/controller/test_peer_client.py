@@ -13,14 +13,8 @@ import grpc
 import pytest
 
 from kungfu.runtime.agent.controller.peer_client import NotifyFailed, PeerClient
-from kungfu.runtime.core.cluster import (
-    AdmitSurvivors,
-    AnnounceFailure,
-    Cluster,
-    CoordinatorUnreachable,
-    JobLimits,
-)
-from kungfu.runtime.core.cluster.cluster import Processes, Regrouping
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Regrouping
+from kungfu.runtime.core.cluster.events import AdmitSurvivors, AnnounceFailure, CoordinatorUnreachable
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.runtime.core.view import Peer, View

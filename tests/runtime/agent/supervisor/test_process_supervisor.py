@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from kungfu.runtime.core.cluster import Spawn
+from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, settings_of, supervisor
 

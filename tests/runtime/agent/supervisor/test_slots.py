@@ -14,7 +14,7 @@ from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.launch import count_gpus, peer_environment
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.agent.supervisor.slots import AVOIDED_S, choose_slot, devices_of
-from kungfu.runtime.core.cluster import Spawn
+from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 DEADLINE_S = 180.0

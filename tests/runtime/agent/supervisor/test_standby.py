@@ -17,7 +17,7 @@ import pytest
 
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.supervisor.process_supervisor import CALM_S, ProcessSupervisor
-from kungfu.runtime.core.cluster import Spawn
+from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 from tests.runtime.agent.supervisor.test_slots import DEADLINE_S, Heard, settings_of
 

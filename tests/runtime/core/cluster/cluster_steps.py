@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import (
-    Cluster,
-    Command,
-    Event,
-    JobLimits,
-    PeerProgressed,
-    ViewStarted,
-    react,
-    start_job,
-)
-from kungfu.runtime.core.cluster.cluster import Hosts
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits
+from kungfu.runtime.core.cluster.events import Command, Event, PeerProgressed, ViewStarted
+from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AnnounceFailure,
-    Cluster,
     ComparePrograms,
     Fail,
     Kill,
     LeaderTookOver,
     LossReport,
     PeerProgressed,
+    PeersLost,
     ProcessEnded,
     ProgramDiffers,
     ReportMachines,
     Spawn,
     Tick,
     ViewStarted,
-    react,
-    start_job,
 )
-from kungfu.runtime.core.cluster.events import PeersLost
+from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View

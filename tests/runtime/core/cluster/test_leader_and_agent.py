@@ -13,14 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import JoinerOffer, decide
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits
+from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
-    Cluster,
     Command,
     Event,
     Fail,
-    Hosts,
-    JobLimits,
     Kill,
     PeerNoticed,
     PeerProgressed,
@@ -28,9 +26,8 @@ from kungfu.runtime.core.cluster import (
     Tick,
     TrainingFinished,
     ViewStarted,
-    react,
-    start_job,
 )
+from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining
 from kungfu.runtime.core.terms import Terms

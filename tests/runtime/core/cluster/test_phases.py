@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, ReplacementLimits
+from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AdmitPhase,
     AnnounceFailure,
-    Cluster,
     Command,
     ComparePrograms,
     Done,
     Fail,
-    JobLimits,
     Kill,
     LeaderTookOver,
     LossReport,
@@ -22,15 +21,13 @@ from kungfu.runtime.core.cluster import (
     ProcessEnded,
     ProgramDiffers,
     ProgramExiting,
-    ReplacementLimits,
     Spawn,
     Tick,
     TrainingFinished,
     ViewStarted,
-    free_slots,
-    start_job,
 )
-from kungfu.runtime.core.cluster.cluster import Hosts
+from kungfu.runtime.core.cluster.placement import free_slots
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.program_identity import Identity

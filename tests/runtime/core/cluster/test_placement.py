@@ -8,17 +8,16 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, Hosts
+from kungfu.runtime.core.cluster.events import (
     AdmitSurvivors,
     AnnounceFailure,
-    Cluster,
     Done,
     Event,
     Fail,
     HostJoined,
     HostLost,
     HostNoticed,
-    Hosts,
     Kill,
     LeaderTookOver,
     LossReport,
@@ -31,12 +30,9 @@ from kungfu.runtime.core.cluster import (
     Tick,
     TrainingFinished,
     ViewStarted,
-    free_slots,
-    has_majority,
-    react,
-    start_job,
 )
-from kungfu.runtime.core.cluster.placement import AVOIDED_S
+from kungfu.runtime.core.cluster.placement import AVOIDED_S, free_slots, has_majority
+from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps

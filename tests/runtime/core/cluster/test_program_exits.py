@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
+from kungfu.runtime.core.cluster.events import (
     AdmitSurvivors,
     AnnounceFailure,
-    Cluster,
     Command,
     Done,
     Fail,
-    JobLimits,
     Kill,
     LeaderTookOver,
     LossReport,
@@ -26,8 +25,8 @@ from kungfu.runtime.core.cluster import (
     Tick,
     TrainingFinished,
     ViewStarted,
-    start_job,
 )
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.view import View

@@ -6,28 +6,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, ReplacementLimits
+from kungfu.runtime.core.cluster.events import (
     AdmitSurvivors,
     AnnounceFailure,
-    Cluster,
     Command,
     CoordinatorUnreachable,
     Done,
     Fail,
-    JobLimits,
     Kill,
     LossReport,
     PeerNoticed,
     PeerProgressed,
     PeersLost,
     ProcessEnded,
-    ReplacementLimits,
     Spawn,
     Tick,
     TrainingFinished,
     ViewStarted,
-    start_job,
 )
+from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants

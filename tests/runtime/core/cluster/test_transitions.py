@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.core import cluster as decided
-from kungfu.runtime.core.cluster import (
+from kungfu.runtime.core.cluster.cluster import Cluster, exit_in_words
+from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AnnounceFailure,
-    Cluster,
     Command,
     Done,
     Event,
@@ -25,9 +24,8 @@ from kungfu.runtime.core.cluster import (
     Tick,
     TrainingFinished,
     ViewStarted,
-    react,
-    start_job,
 )
+from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants
 
@@ -345,4 +343,4 @@ def population(cluster: Cluster) -> int:
 
 
 def test_every_exit_code_has_words() -> None:
-    assert [decided.exit_in_words(code) for code in (0, 7, -15)] == ["exit code 0", "exit code 7", "killed by SIGTERM"]
+    assert [exit_in_words(code) for code in (0, 7, -15)] == ["exit code 0", "exit code 7", "killed by SIGTERM"]

@@ -17,8 +17,7 @@ from kungfu.runtime.core.request import (
     ScaleOut,
     StopTraining,
 )
-from kungfu.runtime.core.requests import AdmissionContext
-from kungfu.runtime.core.requests.admission import refusal_of
+from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.runtime.core.request import Profile
-from kungfu.runtime.core.requests import Point, TimedStep
-from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, start_survey, with_measured
+from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, Point, TimedStep, start_survey, with_measured
 
 
 def test_throughput_leaves_out_the_first_steps_of_the_size() -> None:

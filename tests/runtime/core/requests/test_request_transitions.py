@@ -19,24 +19,25 @@ from kungfu.runtime.core.request import (
     ScaleOut,
     StopTraining,
 )
-from kungfu.runtime.core.requests import (
-    AdmissionContext,
+from kungfu.runtime.core.requests.admission import AdmissionContext
+from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS, TimedStep
+from kungfu.runtime.core.requests.request_log import (
+    MOST_FORGOTTEN,
+    REMEMBERED,
     Answer,
     CoordinatorReplied,
     Event,
     RequestLog,
     RequestSubmitted,
     StepsMeasured,
-    TimedStep,
     TimePassed,
     TrainingEnded,
     ViewChanged,
     current,
     first_answer,
-    react,
+    refusal_of_id,
 )
-from kungfu.runtime.core.requests.profiling import WARM_UP_STEPS
-from kungfu.runtime.core.requests.request_log import MOST_FORGOTTEN, REMEMBERED, refusal_of_id
+from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
