@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster import joiners, phases, placement, program_exits, recovery
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Starting, Transition, exit_in_words
 from kungfu.runtime.core.cluster.events import (
     AnnounceFailure,
@@ -56,60 +57,6 @@ from kungfu.runtime.core.cluster.events import (
     TrainingFinished,
     ViewStarted,
 )
-from kungfu.runtime.core.cluster.joiners import (
-    compare_waiting,
-    dismiss,
-    give_up_joiner,
-    late_joiner,
-    offer_if_ready,
-    on_decision,
-    on_joiner_lost,
-    on_peer_progressed,
-    on_program_differs,
-    spawn,
-    spawn_queued,
-)
-from kungfu.runtime.core.cluster.phases import (
-    form_phase,
-    kill_late_for_phase,
-    on_lost_between_phases,
-    on_lost_while_forming,
-    on_peer_ready_for_phase,
-    on_phase_began,
-    on_phase_differs,
-    on_phase_over,
-    on_reported_while_forming,
-    repeat_admission,
-)
-from kungfu.runtime.core.cluster.placement import (
-    close_host,
-    forget_places,
-    open_host,
-    peers_on,
-    release_empty_hosts,
-    with_departures,
-)
-from kungfu.runtime.core.cluster.program_exits import (
-    PREEMPTED,
-    chosen_failure,
-    count_as_preempted,
-    describe_departure,
-    early_departure,
-    forget_exits,
-    kill_late_exits,
-    on_program_exiting,
-    with_exit_code,
-)
-from kungfu.runtime.core.cluster.recovery import (
-    QUIT,
-    kill_late_members,
-    on_coordinator_unreachable,
-    on_member_lost,
-    on_peers_lost,
-    on_view_started,
-    resume,
-    retry,
-)
 from kungfu.runtime.core.next_membership import Decision
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from kungfu.runtime.core.view import View
@@ -124,7 +71,7 @@ _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 def start_job(size: int, *, rules: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
     """Starts a job of ``size`` peers on hosts that have slots for them; without ``hosts`` on a single one."""
-    return spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
+    return joiners.spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
 
 
 def react(cluster: Cluster, event: Event, now: float) -> Transition:
@@ -140,9 +87,9 @@ def react(cluster: Cluster, event: Event, now: float) -> Transition:
     """
     cluster, commands = _react(cluster, event, now)
     # Whether programs differ is asked once, when the last of them is ready.
-    cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else form_phase(cluster, now)
-    cluster, spawns = spawn_queued(cluster, now)
-    cluster, releases = release_empty_hosts(cluster)
+    cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else phases.form_phase(cluster, now)
+    cluster, spawns = joiners.spawn_queued(cluster, now)
+    cluster, releases = placement.release_empty_hosts(cluster)
     return cluster, [*commands, *forms, *spawns, *releases]
 
 
@@ -150,27 +97,27 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
     match event:
         # No phase is under way: whoever is ready waits for the next one.
         case PeerProgressed(ready=True) if cluster.phases.is_over:
-            return on_peer_ready_for_phase(cluster, event, now)
+            return phases.on_peer_ready_for_phase(cluster, event, now)
         case PeerProgressed():
-            return on_peer_progressed(cluster, event, now)
+            return joiners.on_peer_progressed(cluster, event, now)
         case ProgramDiffers(peer, how) if cluster.phases.is_over:
-            return on_phase_differs(cluster, peer, how)
+            return phases.on_phase_differs(cluster, peer, how)
         case ProgramDiffers(peer, how):
-            return on_program_differs(cluster, peer, how)
+            return joiners.on_program_differs(cluster, peer, how)
         case Decision():
-            return on_decision(cluster, event, now)
+            return joiners.on_decision(cluster, event, now)
         case ViewStarted():
             return _on_view_started(cluster, event, now)
         case TrainingFinished(peer, False, phase) if phase:
-            return on_phase_over(cluster, peer, phase, now)
+            return phases.on_phase_over(cluster, peer, phase, now)
         case TrainingFinished(peer, leaving):
             return _on_training_finished(cluster, peer, now, leaving=leaving)
         case PeersLost() if cluster.phases.is_forming:
-            return on_reported_while_forming(cluster, event)
+            return phases.on_reported_while_forming(cluster, event)
         case PeersLost():
-            return on_peers_lost(cluster, event, now)
+            return recovery.on_peers_lost(cluster, event, now)
         case CoordinatorUnreachable(view):
-            return on_coordinator_unreachable(cluster, view)
+            return recovery.on_coordinator_unreachable(cluster, view)
         case PeerNoticed(peer):
             return _on_peers_noticed(cluster, peer)
         # It was on a host that was given up, or it is told twice.
@@ -178,11 +125,13 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
             return cluster, []
         case ProcessEnded(peer, code):
             people = replace(cluster.processes, alive=cluster.alive - {peer})
-            return _on_process_ended(with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now)
+            return _on_process_ended(
+                program_exits.with_exit_code(replace(cluster, processes=people), peer, code), peer, code, now
+            )
         case ProgramExiting():
-            return on_program_exiting(cluster, event, now)
+            return program_exits.on_program_exiting(cluster, event, now)
         case HostJoined(host, slots):
-            return _on_host_joined(open_host(cluster, host, slots))
+            return _on_host_joined(placement.open_host(cluster, host, slots))
         case HostNoticed(host):
             return _on_host_noticed(cluster, host, now)
         case HostLost(host, how):
@@ -197,11 +146,11 @@ def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transi
     """A view trains. Members that were given notice while no coordinator could let them go are let go now."""
     goal, left = _goal_size(cluster, event.view), _peers_let_go(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
-    hosts = with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
+    hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
     begins = cluster.phases.is_forming and cluster.view == event.view
-    cluster, commands = on_phase_began(cluster, now) if begins else on_view_started(cluster, event, now)
-    cluster, spawns = spawn_queued(forget_exits(forget_places(cluster)), now)
+    cluster, commands = phases.on_phase_began(cluster, now) if begins else recovery.on_view_started(cluster, event, now)
+    cluster, spawns = joiners.spawn_queued(program_exits.forget_exits(placement.forget_places(cluster)), now)
     missed = sorted(cluster.losses.noticed & set(cluster.members)) if cluster.regrouping is None else []
     return cluster, [*commands, *spawns, *_request_leave(cluster, missed)]
 
@@ -212,12 +161,12 @@ def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: b
     if leaving:
         # A view let it go. If its platform takes it away, its host is not to blame.
         noticed = peer in cluster.losses.noticed
-        hosts = cluster.hosts if noticed else with_departures(cluster.hosts, [peer], now)
+        hosts = cluster.hosts if noticed else placement.with_departures(cluster.hosts, [peer], now)
         return replace(cluster, hosts=hosts, processes=replace(people, released=people.released | {peer})), []
     # The job has trained to its end: nobody needs to join any more.
     hosts = replace(cluster.hosts, queue=())
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}), hosts=hosts)
-    return dismiss(cluster, cluster.starting, "training is over")
+    return joiners.dismiss(cluster, cluster.starting, "training is over")
 
 
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
@@ -251,17 +200,17 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
     if cluster.regrouping is not None:
         # In the middle of a recovery.
-        cluster, commands = resume(cluster, now)
+        cluster, commands = recovery.resume(cluster, now)
         return cluster, [*kills, *commands] if cluster.alive or commands else [_job_end(cluster)]
     if not cluster.alive:
         # All processes ended, and the agent before could not say so any more.
         return cluster, [_job_end(cluster)]
     if cluster.phases.is_over or cluster.phases.is_forming:
         # Between two phases: who waits for the next one is admitted to it.
-        return cluster, [*kills, *repeat_admission(cluster)]
+        return cluster, [*kills, *phases.repeat_admission(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*kills, *_request_leave(cluster, noticed), *compare_waiting(cluster), *offers]
+    cluster, offers = joiners.offer_if_ready(cluster)
+    return cluster, [*kills, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster), *offers]
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
@@ -298,23 +247,23 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
         # It is told twice, or is lost.
         return cluster, []
-    cluster = close_host(cluster, host, leaving=True)
-    there = peers_on(cluster, host)
+    cluster = placement.close_host(cluster, host, leaving=True)
+    there = placement.peers_on(cluster, host)
     if cluster.view is None:
         # There is no coordinator that could let its peers go.
         return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
-    cluster, kills = dismiss(cluster, coming, "its host will be taken away")
-    cluster, spawns = spawn(cluster, coming.values(), now)
+    cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
+    cluster, spawns = joiners.spawn(cluster, coming.values(), now)
     cluster, tells = _on_peers_noticed(cluster, *there)
-    cluster, offers = offer_if_ready(cluster)
+    cluster, offers = joiners.offer_if_ready(cluster)
     return cluster, [*kills, *spawns, *tells, *offers]
 
 
 def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
     """A host is lost: each of its processes has ended."""
-    there = peers_on(cluster, host)
-    cluster = close_host(cluster, host, leaving=False)
+    there = placement.peers_on(cluster, host)
+    cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
         # The first view cannot be formed without its peers.
         return cluster, [Fail(-1, how)]
@@ -334,13 +283,14 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
     people, how = cluster.processes, how or exit_in_words(code)
     if cluster.phases.is_forming and cluster.view is not None and peer in cluster.view.ids:
         # The view of a phase is forming around it.
-        return on_lost_while_forming(cluster, peer, how, now)
+        return phases.on_lost_while_forming(cluster, peer, how, now)
     if peer in cluster.starting:
         # It was on its way into the job.
         return _on_joiner_ended(cluster, peer, code, now, how=how)
     training_is_over = bool(people.finished) and not cluster.alive
-    departure = early_departure(cluster, peer)
-    if departure is not None and (failed := chosen_failure(cluster, peer, describe_departure(departure))) is not None:
+    departure = program_exits.early_departure(cluster, peer)
+    said = "" if departure is None else program_exits.describe_departure(departure)
+    if departure is not None and (failed := program_exits.chosen_failure(cluster, peer, said)) is not None:
         # Its program chose the end of the job, though the others may have finished training by now.
         return cluster, [failed]
     if not training_is_over and departure is not None:
@@ -349,16 +299,16 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         if code == 0 and exited:
             # If all others end so too, the job is done.
             cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
-        if code not in PREEMPTED or not exited:
+        if code not in program_exits.PREEMPTED or not exited:
             # It was lost when it said so, or is lost when the others miss it.
             return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
             # It ended by SIGTERM: only now is it known that its platform took it away.
-            return _end_if_nobody_trains(count_as_preempted(cluster, peer), [])
+            return _end_if_nobody_trains(program_exits.count_as_preempted(cluster, peer), [])
     if cluster.phases.is_over and peer in people.finished:
         # Between two phases. A program that has come to its end is missed by nobody.
         if code != 0:
-            cluster = on_lost_between_phases(cluster, peer, code, how)
+            cluster = phases.on_lost_between_phases(cluster, peer, code, how)
         return _end_if_nobody_trains(cluster, [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.released:
         # No view needs it.
@@ -372,9 +322,9 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
     if code == 0 and cluster.regrouping is None:
         # Its script ended without a word. If others train on, they will miss it and report.
         cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
-        return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, QUIT)])
+        return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, recovery.QUIT)])
     # A member was lost while it trained.
-    cluster, commands = on_member_lost(_count_loss(cluster, peer, code), peer, how, now)
+    cluster, commands = recovery.on_member_lost(_count_loss(cluster, peer, code), peer, how, now)
     return cluster, [*commands, *([_job_end(cluster)] if training_is_over else [])]
 
 
@@ -390,7 +340,7 @@ def _count_loss(cluster: Cluster, peer: int, code: int) -> Cluster:
     if peer in losses.noticed:
         # It was counted when it was given notice.
         return cluster
-    if code in PREEMPTED:
+    if code in program_exits.PREEMPTED:
         # Its platform took it away without notice, or before it could pass the notice on.
         losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
     else:
@@ -408,13 +358,13 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
         # The first view cannot be formed without it.
         departure = cluster.losses.exiting.get(peer)
         said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
-        return cluster, [chosen_failure(cluster, peer, said) or Fail(peer, how)]
+        return cluster, [program_exits.chosen_failure(cluster, peer, said) or Fail(peer, how)]
     if cluster.phases.is_over and code == 0:
         # It has passed through all phases, to the end of its program: there was none left to join.
         starting = {other: one for other, one in cluster.starting.items() if other != peer}
         return _end_if_nobody_trains(replace(cluster, starting=starting), [])
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
-    cluster, commands = on_joiner_lost(cluster, peer, why, now)
+    cluster, commands = joiners.on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: peers that wait for it there hear of its end.
     return _end_if_nobody_trains(cluster, [*([AnnounceFailure(peer, 0, how)] if version else []), *commands])
 
@@ -428,7 +378,7 @@ def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transiti
         # The others go on.
         return cluster, commands
     # Only joiners are left, and nobody could take them in.
-    return dismiss(cluster, cluster.starting, "no peer that trains is left")
+    return joiners.dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
 def _job_end(cluster: Cluster) -> Command:
@@ -443,7 +393,7 @@ def _job_end(cluster: Cluster) -> Command:
     # Scripts failed after their training.
     root = min(broken)
     how = f"{broken.pop(root)}, after its training was over"
-    return chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
+    return program_exits.chosen_failure(cluster, root, how, others=broken) or Fail(root, how, others=broken)
 
 
 def _no_training_reason(entry: Starting) -> str:
@@ -454,12 +404,12 @@ def _no_training_reason(entry: Starting) -> str:
 
 def _on_tick(cluster: Cluster, now: float) -> Transition:
     """Time went by: members, programs and joiners may be late."""
-    cluster, commands = retry(cluster, now)
-    cluster, kills = kill_late_members(cluster, now)
-    cluster, overdue = kill_late_exits(cluster, now)
-    cluster, late_for_phase = kill_late_for_phase(cluster, now)
+    cluster, commands = recovery.retry(cluster, now)
+    cluster, kills = recovery.kill_late_members(cluster, now)
+    cluster, overdue = program_exits.kill_late_exits(cluster, now)
+    cluster, late_for_phase = phases.kill_late_for_phase(cluster, now)
     kills = [*commands, *kills, *overdue, *late_for_phase]
-    late = late_joiner(cluster, now)
+    late = joiners.late_joiner(cluster, now)
     if late is None:
         # All joiners are within their time.
         return cluster, kills
@@ -467,5 +417,5 @@ def _on_tick(cluster: Cluster, now: float) -> Transition:
     if cluster.view is None:
         # The first view waits for all its peers.
         return cluster, [Fail(peer, why, late=True)]
-    cluster, commands = give_up_joiner(cluster, peer, why, now)
+    cluster, commands = joiners.give_up_joiner(cluster, peer, why, now)
     return cluster, [*kills, *commands]
