@@ -22,15 +22,14 @@ from rich.text import Text
 from kungfu.cli.draw.panels import draw_curve, fit_axis, smoothed
 from kungfu.cli.draw.recorded_run import MOST_GROUPS
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED, blank_figure, write_png
-from kungfu.cli.report import read_events, read_rows, rows_in_order
-from kungfu.cli.report.changes import changes
+from kungfu.cli.report import changes, read_events, read_rows, rows_in_order
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.step_groups import Figures, Series, StepGroups
-from kungfu.cli.report.values import counted, duration, figure, finite_number, number_or_nan, sizes_passed
 from kungfu.errors import UsageError
-from kungfu.event_log.events import DecisionEvent, LoggedEvent, RescaleEvent, ViewEvent
-from kungfu.event_log.job import fold
+from kungfu.event_log.events import LoggedEvent, of_topics
+from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_json
+from kungfu.event_log.values import counted, duration, figure, finite_number, number_or_nan, sizes_passed
 
 _COLOURS = (BLUE, ORANGE, GREEN, RED, "#6f42c1", "#0b7285", "#a61e4d", GREY)
 _OVER = {"time": "time (s)", "steps": "step", "samples": "samples", "peer-seconds": "peer-seconds"}
@@ -48,24 +47,24 @@ class ComparedRun:
     Attributes:
         name: The name of its folder.
         count: How many steps it has.
-        first: The number of the first one.
         sizes: The sizes, one after the other.
         over: The axes of the plot up to the end of each step: seconds since training began, the number of the step (of
             a group the last one), samples, and peer-seconds.
         figures: Its figures in these groups: the loss, the size and the samples per second.
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
+        job: The job at its end.
         events: What happened.
     """
 
     name: str
     count: int
-    first: int
     sizes: tuple[int, ...]
     over: Mapping[str, Series]
     figures: StepGroups
     loss: Series
     speed: Series
+    job: Job
     events: tuple[LoggedEvent, ...]
 
 
@@ -153,7 +152,8 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
         UsageError: There is no record of this version, or no step in it.
     """
     events = read_events(folder).events
-    began = next((one.time for one in events if isinstance(one, ViewEvent) and one.time is not None), math.nan)
+    job = fold(events)
+    began = math.nan if job.trained_at is None else job.trained_at
     groups, sizes, count = StepGroups(MOST_GROUPS), list[float](), 0
     for step, figures in _sums(rows_in_order(read_rows(folder)), began):
         groups.add(step, figures)
@@ -167,8 +167,7 @@ def read_run(folder: Path, *, name: str) -> ComparedRun:
     over = {"time": sums["time"], "steps": np.array([*groups.lasts()]), **sums}
     loss, speed, size = (groups.curve(name).values for name in (*_CURVES, "size"))
     typical = smoothed(loss, np.zeros_like(loss)), smoothed(speed, size)
-    first = int(next(groups.firsts()))
-    return ComparedRun(name, count, first, tuple(map(int, sizes)), over, groups, *typical, events)
+    return ComparedRun(name, count, tuple(map(int, sizes)), over, groups, *typical, job, events)
 
 
 def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[float, Figures]]:
@@ -192,12 +191,12 @@ def _sums(steps: Iterable[tuple[float, Row]], began: float) -> Iterator[tuple[fl
 def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     """A run in figures, with what it took to come to the loss ``goal``."""
     known = compared.loss[np.isfinite(compared.loss)]
-    asked = Counter(one.rule for one in compared.events if isinstance(one, DecisionEvent))
-    job = fold(compared.events)
+    asked, job = Counter(one.rule for one in of_topics(compared.events, "decision")), compared.job
+    first = int(next(compared.figures.firsts()))
     seconds, _, samples, peer_seconds = (float(axis[-1]) for axis in compared.over.values())
-    resumed = f"its record begins with step {compared.first:,}: what came before, in another run, is not counted"
+    resumed = f"its record begins with step {first:,}: what came before, in another run, is not counted"
     undefined = compared.figures.curve("loss").note
-    notes = [resumed] * (compared.first > 1) + [f"loss: {undefined}"] * bool(undefined)
+    notes = [resumed] * (first > 1) + [f"loss: {undefined}"] * bool(undefined)
     return RunFigures(
         compared.name, compared.count, int(samples), seconds, peer_seconds,
         float(np.median(known[-_AT_THE_END:])) if known.size else None, _reached(compared, goal),
@@ -272,7 +271,7 @@ def _drawn(runs: Sequence[ComparedRun], goal: float | None, *, over: str) -> Any
         draw(size, x, curve("size"), is_stepped=True)
         draw(speed, x, curve("samples_per_s"), line=compared.speed)
         steps = compared.over["steps"]
-        rescales = (one.step for one in compared.events if isinstance(one, RescaleEvent))
+        rescales = (one.step for one in of_topics(compared.events, "rescale"))
         at = np.searchsorted(steps, [step for step in rescales if steps[0] <= step <= steps[-1]])
         size.scatter(x[at], curve("size").values[at], marker="D", s=26, facecolor="white", edgecolor=colour, zorder=3)
     if goal is not None:

@@ -21,9 +21,9 @@ from kungfu.cli.report import (
     read_events,
     read_rows,
 )
-from kungfu.cli.report.values import duration, figure
 from kungfu.errors import UsageError
-from kungfu.event_log.events import GapEvent, LoggedEvent, RecoveredEvent, SpanEvent, SpanPart
+from kungfu.event_log.events import GapEvent, LoggedEvent, SpanEvent, SpanPart
+from kungfu.event_log.values import duration, figure
 from kungfu.runtime.job_api.job_file import is_running, read_job_file
 
 Form = Literal["narrative", "spans"]
@@ -97,7 +97,7 @@ def _print(console: Console, lines: Iterator[Text]) -> None:
 def _unmeasured(folder: Path, record: EventRecord) -> list[str]:
     """Remarks on missing metrics, where peers were lost or a disk was full; else they are whole, and long to read."""
     lost = any(
-        isinstance(event, RecoveredEvent) or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
+        event.topic == "recovery" or (isinstance(event, GapEvent) and event.file == "metrics.jsonl")
         for event in record.events
     )
     metrics = folder / "metrics.jsonl"

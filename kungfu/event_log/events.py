@@ -14,13 +14,18 @@ durations are seconds. ``None`` is what is not known.
 # ruff: noqa: F403, F405 - each module lists its names, so that a new kind of event is named there and in the union alone
 from __future__ import annotations
 
-from kungfu.event_log import job_events, peer_events, rule_events
+from collections.abc import Iterable
+from typing import Any
+
+from kungfu.event_log import change_events, job_events, peer_events, rule_events
+from kungfu.event_log.change_events import *
 from kungfu.event_log.job_events import *
-from kungfu.event_log.logged_event import READABLE_VERSIONS, RECORD_VERSION, LoggedEvent, Number
+from kungfu.event_log.logged_event import READABLE_VERSIONS, RECORD_VERSION, LoggedEvent, Number, Topic
 from kungfu.event_log.peer_events import *
 from kungfu.event_log.rule_events import *
 
-__all__ = ["READABLE_VERSIONS", "RECORD_VERSION", "AnyEvent", "LoggedEvent", "Number"]
+__all__ = ["READABLE_VERSIONS", "RECORD_VERSION", "AnyEvent", "LoggedEvent", "Number", "Topic", "of_topics"]
+__all__ += change_events.__all__
 __all__ += job_events.__all__
 __all__ += peer_events.__all__
 __all__ += rule_events.__all__
@@ -37,3 +42,8 @@ AnyEvent = (
     | RulesEvent | DecisionEvent | SupersededEvent | CalledEvent | SetEvent | ShadowEvent | HeldEvent | RefusedEvent
     | RescaleEvent | RecoveredEvent | SpanEvent | CheckpointEvent
 )  # fmt: skip
+
+
+def of_topics(events: Iterable[LoggedEvent], *topics: Topic) -> list[Any]:
+    """The events of some topics, in their order; those of one topic have the same fields."""
+    return [event for event in events if event.topic in topics]

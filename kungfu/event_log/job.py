@@ -123,7 +123,11 @@ class JobDecision(Struct, frozen=True):
     @property
     def is_open(self) -> bool:
         """True until its outcome is known; a decision that found the job as it wanted it has none."""
-        return self.outcome is None and (self.event.asked != self.event.size or bool(self.event.peers))
+        return self.outcome is None and self.event.is_change
+
+    def result(self) -> tuple[str, str]:
+        """Its state, and its result in words: of the event that closed it, or of the decision itself."""
+        return (self.outcome or self.event).outcome()
 
 
 class Job(Struct, frozen=True):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import field
 
-from kungfu.event_log.logged_event import LoggedEvent
+from kungfu.event_log.logged_event import LoggedEvent, Topic
+from kungfu.event_log.values import counted, duration, figure
 
 __all__ = [
     "DevicesEvent",
@@ -37,11 +40,16 @@ class RecordEvent(LoggedEvent, frozen=True, kw_only=True, tag="record"):
 class GapEvent(LoggedEvent, frozen=True, kw_only=True, tag="gap"):
     """``lines`` of a file could not be written between two times."""
 
+    topic: ClassVar[Topic] = "trouble"
     file: str
     since: float = field(name="from")
     until: float = field(name="to")
     lines: int
     error: str
+
+    def one_line(self) -> str:
+        lines = f"{counted(self.lines, 'line')} of {duration(self.until - self.since)}"
+        return f"{self.file} lacks {lines}, which could not be written ({self.error})"
 
 
 class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
@@ -49,6 +57,10 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
 
     file: str
     error: str
+
+    def one_line(self) -> str:
+        goes_on = "training goes on, and so does the record when it can be written again"
+        return f"{self.file} cannot be written ({self.error}): {goes_on}"
 
 
 # ---- the job and its hosts -------------------------------------------------------------------------------------------
@@ -61,6 +73,10 @@ class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
     size: int
     command: tuple[str, ...]
 
+    def one_line(self) -> str:
+        verb = "starts" if self.size == 1 else "start"
+        return f"{counted(self.size, 'peer')} {verb}: {' '.join(self.command)}"
+
 
 class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
     """The job is over: training is, or a signal ended it, on ``host`` where there are several."""
@@ -68,13 +84,28 @@ class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
     reason: str
     host: int | None = None
 
+    def one_line(self) -> str:
+        return f"ended: {self.reason}"
+
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
     """The job cannot go on. ``peer`` is at the root of it, -1 if none is; ``code`` is its exit code."""
 
+    topic: ClassVar[Topic] = "loss"
     peer: int
     error: str
     code: int
+
+    def one_line(self) -> str:
+        return f"failed: {self.error}"
+
+    def headline(self) -> str:
+        return f"this run failed: {self.error}"
+
+    def details(self) -> tuple[str, ...]:
+        # The cause may be that of the job, and of no one peer.
+        log = f"peers/peer-{self.peer}.log" if self.peer >= 0 else "peers/"
+        return f"what it printed is in {log}", f"the job's exit code is {figure(self.code)}"
 
 
 class HostEvent(LoggedEvent, frozen=True, kw_only=True):
@@ -83,11 +114,19 @@ class HostEvent(LoggedEvent, frozen=True, kw_only=True):
     host: int
     name: str
 
+    @property
+    def named(self) -> str:
+        """The host in words."""
+        return f"host {figure(self.host)} ({self.name})"
+
 
 class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):
     """A host is in the job; ``pid`` is that of its agent."""
 
     pid: int
+
+    def one_line(self) -> str:
+        return f"{self.named} is in"
 
 
 class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed"):
@@ -95,23 +134,38 @@ class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed")
 
     signal: str
 
+    def one_line(self) -> str:
+        return f"{self.named} was told that it will be taken away ({self.signal}): its peers leave at the next barrier"
+
 
 class HostLeftEvent(HostEvent, frozen=True, kw_only=True, tag="host left"):
     """A host has left the job, in good order."""
 
+    topic: ClassVar[Topic] = "host"
     why: str
+
+    def one_line(self) -> str:
+        return f"{self.named} has left: {self.why}"
 
 
 class HostLostEvent(HostEvent, frozen=True, kw_only=True, tag="host lost"):
     """A host is given up, with its peers."""
 
+    topic: ClassVar[Topic] = "loss"
     why: str
+
+    def one_line(self) -> str:
+        return f"{self.named} is lost: {self.why}"
 
 
 class LeaderEvent(HostEvent, frozen=True, kw_only=True, tag="head"):
     """The agent of this host has been elected, and leads the job from now on."""
 
+    topic: ClassVar[Topic] = "host"
     term: int
+
+    def one_line(self) -> str:
+        return f"{self.named} leads the job now"
 
 
 class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
@@ -121,6 +175,16 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
     slots: int
     host: int | None = None
 
+    def one_line(self) -> str:
+        listed = ", ".join(self.devices)
+        # Peers share devices.
+        if len(self.devices) < self.slots:
+            return (
+                f"{figure(self.slots)} slots share {counted(len(self.devices), 'device')} ({listed}): seats get them "
+                "in turn, and TensorFlow takes memory of them as it needs it"
+            )
+        return f"each of {counted(self.slots, 'slot')} gets one device of {listed}; the others are not used"
+
 
 class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
     """From now on there are no processes on standby on a host, and why."""
@@ -128,13 +192,21 @@ class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
     why: str
     host: int | None = None
 
+    def one_line(self) -> str:
+        return f"peers that join load TensorFlow when they start: {self.why}"
+
 
 class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):
     """A request from outside has come to this ``state`` in view ``view``, ``seconds`` after it was asked."""
 
+    topic: ClassVar[Topic] = "request"
     id: str
     request: str
     state: str
     reason: str
     view: int
     seconds: float
+
+    def one_line(self) -> str:
+        after = f" after {duration(self.seconds)}" if self.state in ("carried out", "expired") else ""
+        return f"kungfu {self.request}: {self.state}{after}{f' ({self.reason})' if self.reason else ''}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -14,13 +14,36 @@ READABLE_VERSIONS = (1, 2)  # what came since version 1 may be missing
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 Saw = Mapping[str, Number | None]
 
+# The group of an event, by which screens, pages and plots arrange what happened.
+Topic = Literal[
+    "job", "host", "view", "loss", "trouble", "decision", "call", "superseded", "refusal", "setting", "shadow",
+    "held back", "rescale", "recovery", "request", "checkpoint",
+]  # fmt: skip
+
 
 class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
     """One line of ``events.jsonl``. ``time`` is stamped by the agent that writes it first."""
 
+    topic: ClassVar[Topic] = "job"
     time: float | None = None
 
     @property
     def kind(self) -> str:
         """The word under ``event`` in its line."""
         return str(self.__struct_config__.tag)
+
+    def one_line(self) -> str:
+        """The event in one line, as a running job shows it; empty for one that is not worth a line."""
+        return ""
+
+    def headline(self) -> str:
+        """The headline of its paragraph in ``kungfu why``; empty for one that has no paragraph."""
+        return self.one_line()
+
+    def details(self) -> tuple[str, ...]:
+        """The lines below that headline."""
+        return ()
+
+    def markers(self) -> Mapping[str, float]:
+        """The numbers that a plot shows at the moment of the event, by name."""
+        return {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from msgspec import Struct, field
 
-from kungfu.event_log.logged_event import LoggedEvent, Number
+from kungfu.event_log.logged_event import LoggedEvent, Number, Topic
+from kungfu.event_log.values import counted, duration, figure, label, peers_named
 
 __all__ = [
     "BrokenEvent",
@@ -47,6 +49,11 @@ class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
 
     peer: int
 
+    @property
+    def named(self) -> str:
+        """The peer in words."""
+        return f"peer {figure(self.peer)}"
+
 
 class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
     """A peer's process was started; ``host`` only where there are several."""
@@ -64,8 +71,12 @@ class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):
 class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
     """Peers that were being prepared never got ready."""
 
+    topic: ClassVar[Topic] = "loss"
     peers: tuple[int, ...]
     reason: str
+
+    def one_line(self) -> str:
+        return f"{peers_named(self.peers)} never got ready: {self.reason}"
 
 
 class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
@@ -73,9 +84,15 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
     reason: str
 
+    def one_line(self) -> str:
+        return f"{self.named} was dismissed: {self.reason}"
+
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
     """A peer was told by its platform that it will be taken away."""
+
+    def one_line(self) -> str:
+        return f"{self.named} was told that it will be taken away: it leaves at the next barrier"
 
 
 class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
@@ -83,11 +100,18 @@ class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
 
     error: str
 
+    def one_line(self) -> str:
+        return f"{self.named} did not answer: {self.error}"
+
 
 class PeerEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="peer ended"):
     """A peer's process has ended; ``how`` as in "exit code 0" or "killed by SIGKILL"."""
 
+    topic: ClassVar[Topic] = "loss"
     how: str
+
+    def headline(self) -> str:
+        return "" if self.how == "exit code 0" else f"{self.named} ended: {self.how}"
 
 
 class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended"):
@@ -96,19 +120,50 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     ``how`` is "loop", "exit" or the kind of its exception.
     """
 
+    topic: ClassVar[Topic] = "trouble"
     rank: int | None
     step: int
     others: int
     how: str
     error: str
 
+    def one_line(self) -> str:
+        """The loss that follows tells more of an error, and so does the end of the job."""
+        peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
+        alike = (
+            ": if others train on, they do so without it, and another peer takes its place; to end training on all "
+            "peers, decide it alike on all of them, or let a policy stop"
+        )
+        meaning = alike if self.others else ""
+        # The program goes on without training.
+        if self.how == "loop":
+            return f"{peer} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
+        # The process is over, without an error.
+        if self.how == "exit":
+            by = "by break, return or sys.exit"
+            return f"{peer} ended its program ({by}) after step {step}, before the end of training{meaning}"
+        return f"the program of {peer} ends after step {step}: {self.error}"
+
 
 class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
     """A peer of the view is lost; ``error`` is what it said last."""
 
+    topic: ClassVar[Topic] = "loss"
     rank: int | None
     how: str
     error: str
+
+    def one_line(self) -> str:
+        return self.headline() + ("" if self.error in self.how else f" ({self.error})")
+
+    def headline(self) -> str:
+        lost = self.named if self.rank is None else f"rank {figure(self.rank)} ({self.named})"
+        return f"{lost} is lost: {self.how}"
+
+    def details(self) -> tuple[str, ...]:
+        """A peer that ended in the middle: its own last word, and where to read on."""
+        last = [] if self.error in self.how else [f"its last error: {self.error}"]
+        return *last, f"what it printed is in peers/peer-{figure(self.peer)}.log"
 
 
 class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
@@ -116,6 +171,9 @@ class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
 
     version: int
     why: str
+
+    def one_line(self) -> str:
+        return f"view {figure(self.version)} is broken: {self.why}"
 
 
 class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
@@ -126,12 +184,35 @@ class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
     lost: Mapping[str, str]
     target: int
 
+    def one_line(self) -> str:
+        more = self.target - len(self.peers)
+        coming = f"; {counted(more, 'replacement')} will come" if more > 0 else ""
+        regroup = "regroups" if len(self.peers) == 1 else "regroup"
+        return f"{peers_named(self.peers)} {regroup} in view {figure(self.version)}{coming}"
+
 
 class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
     """A view is in force: its peers, in rank order, hold the same state and train."""
 
+    topic: ClassVar[Topic] = "view"
     version: int
     peers: tuple[int, ...]
+
+    def one_line(self) -> str:
+        """The view in one line.
+
+        >>> ViewEvent(version=2, peers=(0, 1, 2)).one_line()
+        'view 2: 3 peers train'
+        """
+        train = "trains" if len(self.peers) == 1 else "train"
+        return f"view {figure(self.version)}: {counted(len(self.peers), 'peer')} {train}"
+
+    def headline(self) -> str:
+        peers = f"{counted(len(self.peers), 'peer')}: {peers_named(self.peers)}"
+        # The first view is no change of one.
+        if self.version == 1:
+            return f"training begins with {peers}"
+        return f"view {figure(self.version)} is in force, {peers}"
 
 
 class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
@@ -140,6 +221,11 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     phase: int
     view: int
     peers: tuple[int, ...]
+
+    def one_line(self) -> str:
+        """The view that follows says that they train."""
+        peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
+        return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
@@ -151,6 +237,11 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
     batches: int
     seconds: float
 
+    def one_line(self) -> str:
+        batches = f"{figure(self.batches)} {'batch' if self.batches == 1 else 'batches'}"
+        read = f"read {batches} of its data in {duration(self.seconds)}"
+        return f"{self.named} {read} to come to where training is, while the others trained"
+
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
     """A peer has read ``samples`` that others had trained on, to its place in a partition that it took over.
@@ -160,6 +251,10 @@ class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
 
     samples: int
     seconds: float
+
+    def one_line(self) -> str:
+        read = f"read {counted(self.samples, 'sample')} in {duration(self.seconds)}"
+        return f"{self.named} {read} to come to its place in a part of the data that it took over; all waited"
 
 
 class Percentiles(Struct, frozen=True, omit_defaults=True):
@@ -187,14 +282,30 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
     barrier_s: Percentiles | None = None
     stop_s: Percentiles | None = None
 
+    def one_line(self) -> str:
+        # Only a program that may train again, by another fit, has phases.
+        through = f"has trained to the end of fit {figure(self.phase)}" if self.phase else "has trained to the end"
+        return f"{self.named} {'has left the job' if self.leaving else through} after {counted(self.steps, 'step')}"
+
+    def headline(self) -> str:
+        # The end of a peer that reached the end of training is told in the conclusion.
+        return self.one_line() if self.leaving else ""
+
 
 class LateEvent(LoggedEvent, frozen=True, kw_only=True, tag="late"):
     """The others wait for these ranks, which are alive, in an operation after ``step`` steps."""
 
+    topic: ClassVar[Topic] = "trouble"
     ranks: tuple[int, ...]
     where: str = field(name="in")
     step: int
     waited_s: float
+
+    def one_line(self) -> str:
+        ranks, are, they = ("ranks", "are", "they are") if len(self.ranks) > 1 else ("rank", "is", "it is")
+        names = " and ".join(figure(rank) for rank in self.ranks)
+        where = f"{self.where} after step {figure(self.step)}"
+        return f"{ranks} {names} {are} late in {where}: {duration(self.waited_s)} so far, but {they} alive"
 
 
 # ---- what differs between peers --------------------------------------------------------------------------------------
@@ -205,6 +316,13 @@ class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines 
 
     usual: str
     others: Mapping[str, str]
+
+    def one_line(self) -> str:
+        others = "; ".join(f"peer {peer}: {machine}" for peer, machine in self.others.items())
+        return (
+            f"peers have other processors or threads than the job began with ({self.usual}), and round in another way: "
+            f"{others}; what differs by that is evened out at barriers"
+        )
 
 
 class RoundedVariable(Struct, frozen=True):
@@ -227,12 +345,28 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
     view: int | None = None
     again: bool = False
 
+    def one_line(self) -> str:
+        # The same variables differed before: that was told.
+        if self.again:
+            return ""
+        widest = ", ".join(
+            f"{one.name} by {figure(one.difference)} (largest value {figure(one.largest)})" for one in self.widest
+        )
+        view = f" of view {figure(self.view)}" if self.view else ""
+        variables, are = counted(self.variables, "variable"), "is" if self.variables == 1 else "are"
+        return f"{variables} differed by rounding between the peers{view} and {are} now rank 0's: {widest}"
+
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
     """The rules of the peers ask for different things at one barrier; by rank, in words. Rank 0's request counts."""
 
+    topic: ClassVar[Topic] = "trouble"
     view: int
     wishes: Mapping[str, str]
+
+    def one_line(self) -> str:
+        wishes = ", ".join(f"rank {rank} {wish or 'nothing'}" for rank, wish in self.wishes.items())
+        return f"the peers' rules differ in view {figure(self.view)} (rank 0's counts): {wishes}"
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
@@ -241,13 +375,21 @@ class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dis
     view: int
     shadows: Mapping[str, str]
 
+    def one_line(self) -> str:
+        shadows = "; ".join(f"rank {rank}: {what or 'nothing'}" for rank, what in self.shadows.items())
+        return f"rules in the shadow differ between the peers of view {figure(self.view)}: {shadows}"
+
 
 class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):
     """A value is no number from this step on."""
 
+    topic: ClassVar[Topic] = "trouble"
     what: str
     step: int
     value: Number
+
+    def one_line(self) -> str:
+        return f"step {figure(self.step)}: the {self.what} is {figure(self.value)}"
 
 
 class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
@@ -261,11 +403,16 @@ class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
         of: All steps since then.
     """
 
+    topic: ClassVar[Topic] = "trouble"
     step: int
     what: str
     since: int
     missing: int
     of: int
+
+    def one_line(self) -> str:
+        share = f"{figure(self.missing)} of {counted(self.of, 'step')} since step {figure(self.since)}"
+        return f"step {figure(self.step)}: the {label(self.what)} was no number in {share}"
 
 
 class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again"):
@@ -274,3 +421,7 @@ class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again
     what: str
     step: int
     since: int
+
+    def one_line(self) -> str:
+        since = f"for the first time since step {figure(self.since)}"
+        return f"step {figure(self.step)}: the {self.what} is a number again, {since}"

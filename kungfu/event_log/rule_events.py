@@ -1,34 +1,45 @@
-"""Events of rules, and of what comes of them: rescales, recoveries, spans, checkpoints."""
+"""Events of rules: their decisions, and other requests."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 from msgspec import Struct, field
 
-from kungfu.event_log.logged_event import LoggedEvent, Number, Saw
+from kungfu.event_log.logged_event import LoggedEvent, Number, Saw, Topic
+from kungfu.event_log.numbers import as_float
+from kungfu.event_log.values import counted, figure, finite_number, label, peers_named
 
 __all__ = [
     "CalledEvent",
-    "CheckpointEvent",
     "DecisionEvent",
     "HeldEvent",
-    "RecoveredEvent",
-    "RefusedEvent",
-    "RescaleEvent",
     "RuleEvent",
     "RulesEvent",
     "SetEvent",
     "SettingRun",
     "ShadowEvent",
-    "SpanEvent",
-    "SpanPart",
     "SupersededEvent",
     "joined_to_run",
 ]
 
+_ACTIONS = {
+    "Rescale": "another size",
+    "SetGlobalBatchSize": "another batch",
+    "SetLearningRate": "another learning rate",
+    "Stop": "the end of training",
+    "Call": "a call",
+    "Evict": "the eviction of",
+    "Replace": "the replacement of",
+    "Checkpoint": "a checkpoint",
+}
 
-# ---- rules and what comes of them ------------------------------------------------------------------------------------
+
+def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "target")) -> str:
+    """The values that a rule saw, by name."""
+    hidden = {*without}
+    return ", ".join(f"{label(name)} {figure(value)}" for name, value in saw.items() if name not in hidden)
 
 
 class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
@@ -37,6 +48,22 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
     step: int
     rule: str
     saw: Saw
+
+    def one_line(self) -> str:
+        """The headline with the values that the rule saw, in brackets."""
+        said, saw = self.headline(), reasons(self.saw)
+        return f"{said} ({saw})" if said and saw else said
+
+    def headline(self) -> str:
+        return f"step {figure(self.step)}: {self.rule} {self.requested()}"
+
+    def details(self) -> tuple[str, ...]:
+        saw = reasons(self.saw, without=())
+        return (f"it saw: {saw}",) if saw else ()
+
+    def requested(self) -> str:
+        """The request of the rule, in words."""
+        return "fired"
 
 
 class RulesEvent(LoggedEvent, frozen=True, kw_only=True, tag="rules"):
@@ -60,6 +87,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         slow: The peers that left first since they are slow, by id: their speeds as fractions of the median peer's.
     """
 
+    topic: ClassVar[Topic] = "decision"
     size: int
     asked: int
     done: str
@@ -69,6 +97,72 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     when: str = ""
     slow: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def is_change(self) -> bool:
+        """True if it asks for something that the job has not got already."""
+        return self.asked != self.size or bool(self.peers)
+
+    def one_line(self) -> str:
+        """The decision in one line.
+
+        >>> DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done="").one_line()
+        'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
+        """
+        return super().one_line() + (f"; {self.done}" if self.done else "")
+
+    def headline(self) -> str:
+        return f"step {figure(self.step)}: {self.rule} wants {self.requested()}"
+
+    def details(self) -> tuple[str, ...]:
+        shown = reasons(self.saw, without=("size", "target", *self.won, *self.lost))
+        target = self.saw.get("target")
+        makes = f", which makes {figure(target)}" if finite_number(target) not in (None, float(self.asked)) else ""
+        saw = [f"it saw: {shown}{makes}"] if shown else []
+        return *saw, *self.contest(), f"done: {self.done}"
+
+    def markers(self) -> Mapping[str, float]:
+        return {"markers/decision": self.asked}
+
+    def requested(self) -> str:
+        """The request beside the present size.
+
+        >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
+        '3 peers instead of 2'
+        """
+        # Replacements leave the size as it is: the peers are what matters.
+        if self.when == "replaced":
+            return f"{peers_named(self.peers)} replaced"
+        # A rule may find its target reached by the time of the barrier.
+        if self.asked == self.size:
+            return f"to stay at {counted(self.size, 'peer')}"
+        return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}"
+
+    def contest(self) -> list[str]:
+        """The requests of a merged rule's policies, and whose target was taken; empty for a rule that was not merged.
+
+        >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
+        >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
+        ...                          won=("schedule",), lost=("grow",))
+        >>> decision.contest()
+        ['grow wanted 4, schedule wanted 3: schedule won']
+        """
+        names = [name for name in self.saw if name in (*self.won, *self.lost)]
+        # A rule of one policy has no candidates.
+        if not names:
+            return []
+        wishes = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
+        # What was taken may be that of a policy without a target yet.
+        return [f"{wishes}: {' and '.join(self.won) or 'none'} won"]
+
+    def outcome(self) -> tuple[str, str]:
+        """The state of the decision while no other event has closed it, and its effect so far in words."""
+        return "decided" if self.is_change else "carried out", self.done
+
+    def brief(self) -> str:
+        """The decision in a few words, for a line of status."""
+        asked = f"{figure(self.size)} -> {counted(self.asked, 'peer')}"
+        return f"step {figure(self.step)}, {self.rule}: {asked}, under way"
+
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     """Nothing came of what a rule asked for, since ``by`` came before it, or after it in the step ``later``.
@@ -77,6 +171,7 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     in a decision.
     """
 
+    topic: ClassVar[Topic] = "superseded"
     asked: int
     by: str
     what: str = ""
@@ -86,6 +181,32 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     peers: tuple[int, ...] = ()
     when: str = ""
 
+    def headline(self) -> str:
+        """The request that came to nothing, and what came before it.
+
+        >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
+        'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+        """
+        # The rule has asked anew, in place of what it had asked for: its later decision says it all.
+        if self.by == self.rule and self.later is not None:
+            return ""
+        return f"step {figure(self.step)}: {self.rule} wanted {self.requested()}; {self.outcome()[1]}"
+
+    def requested(self) -> str:
+        # It was about single peers, by eviction or replacement.
+        if self.peers:
+            return f"{peers_named(self.peers)} {'replaced' if self.when == 'replaced' else 'to leave'}"
+        return self.what or counted(self.asked, "peer")
+
+    def outcome(self) -> tuple[str, str]:
+        """The state of the request, and why nothing came of it.
+
+        >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
+        ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
+        """
+        when = "before it" if self.later is None else f"after it, at step {figure(self.later)}"
+        return "superseded", f"nothing came of it, since {self.by} came {when}"
+
 
 class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
     """A hook was called, and asked for a size or ``None``; ``ignored`` says why that is passed over, where it is.
@@ -93,18 +214,54 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
     ``also`` is what else it asked for, as it wrote it.
     """
 
+    topic: ClassVar[Topic] = "call"
     asked: int | None
     ignored: str = ""
     also: tuple[str, ...] = ()
+
+    def one_line(self) -> str:
+        saw, ignored = reasons(self.saw), f"; passed over: {self.ignored}" if self.ignored else ""
+        given = f" with {saw}" if saw else ""
+        return f"step {figure(self.step)}: {self.rule} was called{given}; {self.requested()}{ignored}"
+
+    def headline(self) -> str:
+        return f"step {figure(self.step)}: the hook {self.rule} was called; {self.requested()}"
+
+    def details(self) -> tuple[str, ...]:
+        given = reasons(self.saw, without=())
+        ignored = [f"passed over: {self.ignored}"] if self.ignored else []
+        return *([f"it was given: {given}"] if given else []), *ignored
+
+    def requested(self) -> str:
+        also = ", ".join(self.also)
+        # A hook may ask for other things than a size.
+        if self.asked is None:
+            return f"it asks for {also}" if also else "it wants no change of size"
+        return f"it wants {counted(self.asked, 'peer')}" + (f", and {also}" if also else "")
+
+    def outcome(self) -> tuple[str, str]:
+        """The state of the request, and why it is passed over, if it is."""
+        return "called", self.ignored
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
     """A barrier changed a setting (``what``; "stop" ends training) to a value, over so many ``unit``s."""
 
+    topic: ClassVar[Topic] = "setting"
     what: str
     to: Number | None
     over: Number
     unit: str
+
+    def requested(self) -> str:
+        if self.what == "stop":
+            return "ends training"
+        length = f" over {figure(self.over)} {self.unit}" if finite_number(self.over) else ""
+        return f"sets the {self.what} to {figure(self.to)}{length}"
+
+    def markers(self) -> Mapping[str, float]:
+        value = as_float(self.to)
+        return {} if value is None else {f"settings/{self.what.replace(' ', '_')}": value}
 
 
 class SettingRun(Struct, frozen=True):
@@ -113,6 +270,32 @@ class SettingRun(Struct, frozen=True):
     first: SetEvent
     last: SetEvent
     times: int
+
+    @property
+    def time(self) -> float | None:
+        """The time of the first of them."""
+        return self.first.time
+
+    def one_line(self) -> str:
+        """The settings in one line.
+
+        >>> from msgspec.structs import replace
+        >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
+        >>> SettingRun(first, replace(first, step=19, to=0.0525), 10).one_line()
+        'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
+        """
+        first, last = self.first, self.last
+        steps = f"steps {figure(first.step)} to {figure(last.step)}"
+        values = f"from {figure(first.to)} to {figure(last.to)}"
+        return f"{steps}: {first.rule} sets the {first.what} {figure(self.times)} times, {values}"
+
+    def headline(self) -> str:
+        """Their headline in ``kungfu why``."""
+        return self.one_line()
+
+    def details(self) -> tuple[str, ...]:
+        """The lines below it."""
+        return tuple(f"at last {one}" for one in self.last.details())
 
 
 def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEvent | SettingRun:
@@ -125,9 +308,13 @@ def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEven
 class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
     """A rule in the shadow would have asked for this; ``action`` is the class of its action."""
 
+    topic: ClassVar[Topic] = "shadow"
     action: str
     asked: Number | None
     ranks: tuple[int, ...]
+
+    def requested(self) -> str:
+        return f"would have asked for {_action(self)}"
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
@@ -136,136 +323,27 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
     ``budget`` is what is used up, in words: "8 replacements in 800 steps"; empty in older records.
     """
 
+    topic: ClassVar[Topic] = "held back"
     action: str
     asked: Number | None
     ranks: tuple[int, ...]
     budget: str = ""
 
+    def headline(self) -> str:
+        """The request of a rule when the job's budget, or its policy's, was used up.
 
-class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
-    """The peers that a change was to have cannot be had, or not all of them.
-
-    Attributes:
-        rule: The rules or the request that asked for it; empty where nobody did.
-        asked: The size that was asked for.
-        size: Peers that train on.
-        reason: Why nobody more comes.
-        peers: The ids of the peers that were to be replaced, and stay.
-    """
-
-    rule: str
-    asked: int
-    size: int
-    reason: str
-    peers: tuple[int, ...] = ()
+        >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
+        ...                  budget="8 replacements in 800 steps")
+        >>> held.headline()
+        'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
+        """
+        rule, are = self.rule.removeprefix("held(").removesuffix(")"), "is" if self.budget.startswith("1 ") else "are"
+        used_up = f"held: {self.budget} {are} used up"
+        budget = used_up if self.budget else "held back, for its budget of rescales is used up"
+        return f"step {figure(self.step)}: {rule} asks for {_action(self)}; {budget}"
 
 
-class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
-    """The membership changed after ``step`` steps, and training stood still for ``stop_s``.
-
-    Attributes:
-        step: The last step before the change.
-        rule: The rule or the request that asked for it.
-        decided_at: The step in which it was decided, None where no rule decided it.
-        before: Peers before it.
-        after: Peers after it.
-        view: The version of the new view.
-        joined: The ids of the peers that joined.
-        left: The ids of the peers that left.
-        global_batch_size: Samples per step after it.
-        stop_s: Seconds for which training stood still.
-        parts: Seconds of each part. Those of spawn and ready went on beside training, and those of the first step came
-            after the stop.
-        base_global_batch_size: The samples per step from which rules on a rescale go on choosing, where they have
-            chosen others; else 0.
-        base_size: The peers that these were set for; else 0.
-    """
-
-    step: int
-    rule: str
-    decided_at: int | None
-    before: int = field(name="from")
-    after: int = field(name="to")
-    view: int
-    joined: tuple[int, ...]
-    left: tuple[int, ...]
-    global_batch_size: int
-    stop_s: float
-    parts: Mapping[str, float]
-    base_global_batch_size: int = 0
-    base_size: int = 0
-
-
-class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
-    """Peers were lost, and the others train again.
-
-    Attributes:
-        step: The step after which training goes on.
-        before: Peers before the loss.
-        after: Peers that go on.
-        view: The version of the new view.
-        lost: How each peer was lost, by its id.
-        noticed_by: What showed the loss, where no peer was lost.
-        state_of: The peer whose state all others took.
-        redone: Steps that are done once more.
-        registered_before: The step before which the registered values were read that the job continues with, where no
-            peer has lived that knows newer ones; else ``None``.
-        target: Peers that the job is to have, once replacements are ready.
-        global_batch_size: Samples per step from now on.
-        stop_s: Seconds from the end of the last step to the end of the next one, less a step.
-        noticed_s: Seconds of it until the loss was known.
-        regrouped_s: Seconds of it until training could go on.
-        step_s: Seconds of a step before the loss, in the median.
-        parts: Seconds of each part.
-    """
-
-    step: int
-    before: int = field(name="from")
-    after: int = field(name="to")
-    view: int
-    lost: Mapping[str, str]
-    noticed_by: str
-    state_of: int
-    redone: int
-    target: int
-    global_batch_size: int
-    stop_s: float
-    noticed_s: float
-    regrouped_s: float
-    step_s: float
-    parts: Mapping[str, float]
-    registered_before: int | None = None
-
-
-class SpanPart(Struct, frozen=True, omit_defaults=True):
-    """The seconds ``s`` of a part of a stop, and of the parts within it."""
-
-    name: str
-    s: float
-    parts: tuple[SpanPart, ...] = ()
-
-
-class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
-    """The seconds ``s`` that a change of the membership (``what``) took one peer, part by part."""
-
-    what: str
-    peer: int
-    view: int
-    step: int
-    s: float
-    parts: tuple[SpanPart, ...] = ()
-
-
-class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint of ``size_bytes`` is in ``path``, or could not be written there: then ``error`` says why.
-
-    Training stood still for ``stop_s``, the writing took ``seconds``.
-    """
-
-    step: int
-    rule: str
-    path: str
-    size_bytes: int | None = field(name="bytes", default=None)
-    error: str = ""
-    seconds: float
-    stop_s: float
+def _action(event: ShadowEvent | HeldEvent) -> str:
+    ranks = ", ".join(str(rank) for rank in event.ranks)
+    what = _ACTIONS.get(event.action, event.action) + (f": {figure(event.asked)}" if event.asked is not None else "")
+    return what + (f" rank {ranks}" if ranks else "")

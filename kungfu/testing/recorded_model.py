@@ -14,7 +14,7 @@ import numpy as np
 
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
-from kungfu.event_log.events import LoggedEvent, RescaleEvent
+from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
 from kungfu.record import RecordedStep, Trace
 from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
 from kungfu.testing.peer_speeds import CUT, PeerSpeeds
@@ -77,7 +77,7 @@ def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob
         trace: The recorded steps.
         events: What happened in the run; without them the cost of a rescale is guessed.
     """
-    steps, rescales = trace.steps, [one for one in events if isinstance(one, RescaleEvent)]
+    steps, rescales = trace.steps, of_topics(events, "rescale")
     timed = list(_timed(steps))
     sizes = {
         size: _measured(size, [(s, n) for at, s, n in timed if at.size == size])

@@ -28,10 +28,10 @@ from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
 from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_place
 from kungfu.cli.chaos.show import injection_line, print_foreseen, print_report
 from kungfu.cli.report import read_events, read_rows, rows_between
-from kungfu.cli.report.values import counted
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
 from kungfu.event_log.job import JobHost
+from kungfu.event_log.values import counted
 from kungfu.runtime.core.request import Asked, Resize, SaveCheckpoint
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file

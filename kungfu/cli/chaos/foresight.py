@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from kungfu.cli.report.values import counted, duration
 from kungfu.event_log.job import Job
+from kungfu.event_log.values import counted, duration
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.runtime.job_api.status import JobStatus
 from kungfu.testing.faults import (

@@ -10,29 +10,24 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kungfu.cli.chaos.samples import SampleCheck
-from kungfu.cli.report import one_line, rows_in_order
-from kungfu.cli.report.changes import recovered, rescaled
-from kungfu.cli.report.values import duration, figure, finite_number, peers_named
+from kungfu.cli.report import rows_in_order
 from kungfu.event_log.events import (
     CheckpointEvent,
     DismissedEvent,
     FailedEvent,
     FinishedEvent,
-    HostLeftEvent,
-    HostLostEvent,
-    LeaderEvent,
     LoggedEvent,
     LostEvent,
     MissingEvent,
     PeerEndedEvent,
     RecoveredEvent,
-    RefusedEvent,
     RequestEvent,
     RescaleEvent,
     RoundedEvent,
     ViewEvent,
 )
 from kungfu.event_log.job import Job
+from kungfu.event_log.values import duration, figure, finite_number, peers_named
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults import (
     Injection,
@@ -44,10 +39,7 @@ from kungfu.testing.faults import (
 Digests = Literal["equal", "equal after rounding", "one peer"]
 Rows = Sequence[Mapping[str, Any]]
 
-_TOLD = (
-    LostEvent, RecoveredEvent, RefusedEvent, MissingEvent, HostLostEvent, HostLeftEvent, LeaderEvent, RescaleEvent,
-    RequestEvent, CheckpointEvent, FailedEvent,
-)  # fmt: skip
+_TOLD = ("loss", "host", "recovery", "refusal", "rescale", "request", "checkpoint")
 _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 
@@ -144,12 +136,12 @@ def report_chaos(
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
     problems += samples.problems
-    problems += [one_line(event) for event in after if isinstance(event, CheckpointEvent) and event.error]
+    problems += [event.one_line() for event in after if isinstance(event, CheckpointEvent) and event.error]
     # The job ended with an error of its own, or because of the faults.
     if code:
         failed = [event.error for event in after if isinstance(event, FailedEvent)]
         problems.append(f"the job ended with exit code {code}{f': {failed[0]}' if failed else ''}")
-    told = [one_line(event) for event in after if isinstance(event, _TOLD)]
+    told = [event.one_line() for event in after if event.topic in _TOLD]
     return ChaosReport(
         job, faults, tuple(_views(after)), samples, tuple(line for line in told if line), code,
         tuple(dict.fromkeys(problems)),
@@ -221,12 +213,12 @@ def _result(
     """What came of a fault at this time, in words."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
-        return recovered(change)[0] if isinstance(change, RecoveredEvent) else rescaled(change)[0]
+        return change.headline()
     if isinstance(what, SaveCheckpoint):
         written = (event for event in since if isinstance(event, CheckpointEvent))
-        return next(map(one_line, written), "no checkpoint was written")
+        return next((one.one_line() for one in written), "no checkpoint was written")
     if isinstance(what, Resize):
-        return one_line(request) if request is not None else "the job has not answered"
+        return request.one_line() if request is not None else "the job has not answered"
     if isinstance(what, SlowPeers):
         before, meanwhile = _speed(rows, at - _BEFORE_S, at), _speed(rows, at, one.until)
         return f"{figure(before)} -> {figure(meanwhile)} samples/s meanwhile"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kungfu.cli.report import rows_in_order
-from kungfu.cli.report.values import counted, figure, finite_number
+from kungfu.event_log.values import counted, figure, finite_number
 
 _BEFORE_BYTES = 1 << 16
 

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from kungfu.cli.chaos.foresight import ForeseenFault
 from kungfu.cli.chaos.outcome import ChaosReport, FaultOutcome, ViewCheck
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, peers_named
 from kungfu.event_log.numbers import as_json
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, peers_named
 from kungfu.testing.faults import Injection
 
 Form = Literal["text", "json"]

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from kungfu.cli.report import one_line
 from kungfu.event_log.events import LoggedEvent, SetEvent, SettingRun, joined_to_run
 
 HOLD_S = 30.0
@@ -33,7 +32,7 @@ class EventLines:
 
     def event(self, event: LoggedEvent) -> None:
         """Tells an event, or holds it where it goes on with the settings of its rule."""
-        line = one_line(event)
+        line = event.one_line()
         with self._lock:
             if not isinstance(event, SetEvent) or event.what == "stop":
                 # Something else is told: all runs of settings end here.
@@ -63,5 +62,5 @@ class EventLines:
 
     def _tell_held(self) -> None:
         for run in self._held.values():
-            self._tell(one_line(run))
+            self._tell(run.one_line())
         self._held.clear()

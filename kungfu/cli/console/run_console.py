@@ -18,7 +18,7 @@ from kungfu.cli.console.exit_summary import exit_summary, fitted
 from kungfu.cli.console.log_filter import is_startup_noise, sanitize
 from kungfu.cli.console.screen_state import KUNGFU, OutputLine, ScreenState
 from kungfu.cli.console.screens import LiveScreen, PlainScreen
-from kungfu.cli.report import one_line, paces
+from kungfu.cli.report import paces
 from kungfu.event_log.events import GapEvent, LoggedEvent
 from kungfu.runtime.agent.agent import Ending
 
@@ -60,7 +60,7 @@ class RunConsole:
         """Something was decided or done."""
         self._state.event(event)
         if isinstance(event, GapEvent):
-            self._gaps[event.file] = f"the record has a gap: {one_line(event)}"
+            self._gaps[event.file] = f"the record has a gap: {event.one_line()}"
         self._events.event(event)
 
     def status(self, fields: Mapping[str, Any]) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, label, rough_duration
-from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RefusedEvent, RescaleEvent
+from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import FIGURES_OF_JOB, Job
 from kungfu.event_log.progress import TrainingProgress
+from kungfu.event_log.values import counted, figure, label, rough_duration
 
 # More than this between two paintings is more than a person reads; the log files have it all.
 _MOST_LINES = 500
@@ -102,23 +102,7 @@ def activity_words(job: Job) -> str:
 
 def decision_words(job: Job) -> str:
     """The last decision of a job, or what came of it; empty before the first one."""
-    match job.change:
-        case DecisionEvent() as event:
-            asked = f"{figure(event.size)} -> {counted(event.asked, 'peer')}"
-            return f"step {figure(event.step)}, {event.rule}: {asked}, under way"
-        case RescaleEvent() as event:
-            # Peers that take the place of lost ones come without a rule.
-            return f"step {figure(event.step)}, {event.rule or 'in place of lost peers'}: {_came(event)}"
-        case RecoveredEvent() as event:
-            return f"step {figure(event.step)}, after the loss of {counted(len(event.lost), 'peer')}: {_came(event)}"
-        case RefusedEvent() as event:
-            return f"{event.rule or UNKNOWN}: {counted(event.asked, 'peer')} refused"
-    return ""
-
-
-def _came(event: RescaleEvent | RecoveredEvent) -> str:
-    sizes = f"{figure(event.before)} -> {counted(event.after, 'peer')}"
-    return f"{sizes}, stood still for {duration(event.stop_s)}"
+    return job.change.brief() if job.change else ""
 
 
 def status_words(job: Job) -> tuple[tuple[str, str], ...]:

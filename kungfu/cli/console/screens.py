@@ -13,8 +13,8 @@ from rich.text import Text
 
 from kungfu.cli.console.packed_lines import packed
 from kungfu.cli.console.screen_state import KUNGFU, ScreenUpdate, activity_words, decision_words, status_words
-from kungfu.cli.report.values import duration
 from kungfu.event_log.job import Job
+from kungfu.event_log.values import duration
 
 _COLOURS = ("cyan", "magenta", "yellow", "blue", "green", "bright_cyan", "bright_magenta", "bright_yellow")
 _FIXED = "\N{NO-BREAK SPACE}"

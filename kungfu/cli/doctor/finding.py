@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import counted
+from kungfu.event_log.values import counted
 
 Severity = Literal["fine", "remark", "problem"]
 _STYLES: dict[Severity, str] = {"fine": "green", "remark": "yellow", "problem": "bold red"}

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from kungfu.cli.doctor.finding import Finding
-from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError
+from kungfu.event_log.values import counted
 from kungfu.native import cache_folder
 from kungfu.runtime.agent.supervisor.launch import count_gpus, threads_per_peer
 from kungfu.runtime.agent.supervisor.slots import devices_of

@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from kungfu.cli.doctor.finding import Finding, Severity
 from kungfu.cli.doctor.probe import Probe
-from kungfu.cli.report.values import counted
+from kungfu.event_log.values import counted
 from kungfu.runtime.core.program_identity import installed_version
 from kungfu.runtime.settings import AttachmentName
 

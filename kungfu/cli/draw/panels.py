@@ -15,13 +15,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from kungfu.cli.draw.recorded_run import RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
 from kungfu.cli.report.step_groups import DrawnCurve, Series
-from kungfu.cli.report.values import duration, figure
-from kungfu.event_log.events import DecisionEvent, RecoveredEvent, RescaleEvent
+from kungfu.event_log.events import Topic
+from kungfu.event_log.values import duration, figure
 
 # A monitor or a loss that spans more than this factor is drawn on a logarithmic axis.
 _DECADES = 30.0
 # Each is a line at its step: a size that was asked for, and the loss of peers.
-CHANGES: Mapping[type[RescaleEvent | RecoveredEvent], str] = {RescaleEvent: GREY, RecoveredEvent: RED}
+CHANGES: Mapping[Topic, str] = {"rescale": GREY, "recovery": RED}
 _SMOOTH_STEPS = 25
 # Those near an end have fewer around them, on one side at least so many: a lone odd one leaves no trace there either.
 _LEAST_AROUND = 2
@@ -37,7 +37,7 @@ def draw_size(panel: Any, run: RecordedRun) -> None:
     """The peers, and what rules asked for."""
     size = run.curve("size")
     draw_curve(panel, run.steps, size, color=BLUE, linewidth=2, is_stepped=True)
-    decisions = run.happened(DecisionEvent)
+    decisions = run.happened("decision")
     panel.scatter(
         [event.step for event in decisions], [event.asked for event in decisions],
         marker="D", s=34, facecolor="white", edgecolor=RED, linewidth=1.5, zorder=3, label="size asked for",
@@ -148,8 +148,8 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
     """A line at each change of the membership."""
     # All of a kind are one artist: of a long run there may be thousands, and beside each other they are a plane.
     apart = (run.steps[-1] - run.steps[0]) / _MOST_LINES
-    for kind, colour in CHANGES.items():
-        steps = _thinned(sorted(event.step for event in run.happened(kind)), apart=apart)
+    for topic, colour in CHANGES.items():
+        steps = _thinned(sorted(event.step for event in run.happened(topic)), apart=apart)
         lines = [[(step, 0.0), (step, 1.0)] for step in steps]
         drawn = LineCollection(
             lines, transform=panel.get_xaxis_transform(), colors=colour, linewidths=1, linestyles=":", zorder=0
@@ -168,7 +168,7 @@ def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
 
 def _name_rescales(panel: Any, run: RecordedRun, *, height: float) -> None:
     """Beside each line, on the side where the size is larger and leaves room below."""
-    rescales = [event for kind in CHANGES for event in run.happened(kind)]
+    rescales = [event for topic in CHANGES for event in run.happened(topic)]
     for event in rescales if len(rescales) <= _MOST_NAMES else ():
         side = "left" if event.after > event.before else "right"
         text = f" stood {duration(event.stop_s)} "

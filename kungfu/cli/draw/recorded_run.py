@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 from kungfu.cli.report import read_events, read_rows, rows_in_order
 from kungfu.cli.report.metrics import Row
 from kungfu.cli.report.step_groups import DrawnCurve, Series, StepGroups, WholeBatches, numbers_in
-from kungfu.cli.report.values import not_finite
 from kungfu.errors import UsageError
-from kungfu.event_log.events import DecisionEvent, LoggedEvent, RecoveredEvent, RescaleEvent, SetEvent
+from kungfu.event_log.events import LoggedEvent, Topic, of_topics
 from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
-
-Drawn = TypeVar("Drawn", bound=DecisionEvent | RescaleEvent | RecoveredEvent | SetEvent)
+from kungfu.event_log.values import not_finite
 
 # A figure that has a value for each peer.
 FRACTIONS = "straggler_fractions"
@@ -53,10 +51,10 @@ class RecordedRun:
         """The points of one figure, NaN where it is not known."""
         return self.figures.curve(name)
 
-    def happened(self, kind: type[Drawn]) -> list[Drawn]:
-        """The events of a kind, of the steps that are drawn."""
+    def happened(self, *topics: Topic) -> list[Any]:
+        """The events of some topics, of the steps that are drawn."""
         first, last = self.steps[0], self.steps[-1]
-        return [event for event in self.events if isinstance(event, kind) and first <= event.step <= last]
+        return [event for event in of_topics(self.events, *topics) if first <= event.step <= last]
 
 
 def read_run(folder: Path) -> RecordedRun:

@@ -11,9 +11,9 @@ import numpy as np
 from kungfu.cli.draw.panels import draw_curve, fit_axis, line_of
 from kungfu.cli.draw.recorded_run import FRACTIONS, RecordedRun
 from kungfu.cli.png import BLUE, GREEN, GREY, ORANGE, RED
-from kungfu.cli.report.values import finite_number, label
 from kungfu.errors import UsageError
-from kungfu.event_log.events import DecisionEvent, RuleEvent, SetEvent
+from kungfu.event_log.events import RuleEvent, of_topics
+from kungfu.event_log.values import finite_number, label
 
 MOST_SIGNALS = 12  # that a picture may have
 _USUAL = 4  # at most, where nobody says which
@@ -30,7 +30,7 @@ _ELSEWHERE = "noise_scale"
 
 def changing_signals(run: RecordedRun) -> tuple[str, ...]:
     """The signals that have more than one value in the run, first those that decisions saw."""
-    seen = {name for event in run.events if isinstance(event, DecisionEvent | SetEvent) for name in event.saw}
+    seen = {name for event in of_topics(run.events, "decision", "setting") for name in event.saw}
     changing = [name for name in run.signals if name != _ELSEWHERE and _changes(run, name)]
     return tuple(sorted(changing, key=lambda name: name not in seen))
 
@@ -70,8 +70,8 @@ def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
     curve = run.curve(name)
     draw_curve(panel, run.steps, curve, color=_PURPLE, line=line_of(curve), linewidth=1.5, label=curve.note)
     marked = [
-        *_mark(panel, run.happened(SetEvent), name, marker="o", colour=GREY),
-        *_mark(panel, run.happened(DecisionEvent), name, marker="D", colour=RED),
+        *_mark(panel, run.happened("setting"), name, marker="o", colour=GREY),
+        *_mark(panel, run.happened("decision"), name, marker="D", colour=RED),
     ]
     if marked or curve.note:
         panel.legend(loc="upper left", frameon=False, fontsize=9)

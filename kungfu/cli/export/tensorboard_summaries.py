@@ -24,24 +24,9 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from kungfu.cli.report import one_line
-from kungfu.cli.report.changes import recovered, rescaled
-from kungfu.event_log.events import (
-    CalledEvent,
-    CheckpointEvent,
-    DecisionEvent,
-    HeldEvent,
-    LoggedEvent,
-    RecoveredEvent,
-    RefusedEvent,
-    RequestEvent,
-    RescaleEvent,
-    SetEvent,
-    ShadowEvent,
-    SupersededEvent,
-    ViewEvent,
-)
+from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import FIGURES_OF_JOB
+from kungfu.event_log.logged_event import Topic
 from kungfu.event_log.numbers import as_float, as_whole, step_seconds
 from kungfu.event_log.record_follower import NewRecords
 
@@ -49,21 +34,12 @@ Scalars = dict[str, float]
 
 # Every step up to here, then every 10th, from ten times as many on every 100th, and so on.
 _ALL_STEPS = 10_000
-# The texts of these kinds stand apart; those of all other events are of the job.
-_TEXTS: Mapping[type[LoggedEvent], str] = {
-    DecisionEvent: "decisions",
-    CalledEvent: "decisions",
-    SupersededEvent: "decisions",
-    RefusedEvent: "decisions",
-    SetEvent: "settings",
-    ShadowEvent: "shadow",
-    HeldEvent: "held back",
-    RescaleEvent: "rescales",
-    RecoveredEvent: "recoveries",
-    RequestEvent: "requests",
-    CheckpointEvent: "checkpoints",
-    ViewEvent: "views",
-}
+# The texts of these topics stand apart; those of all others are of the job.
+_TEXTS: Mapping[Topic, str] = {
+    **dict.fromkeys(("decision", "call", "superseded", "refusal"), "decisions"),
+    "setting": "settings", "shadow": "shadow", "held back": "held back", "rescale": "rescales",
+    "recovery": "recoveries", "request": "requests", "checkpoint": "checkpoints", "view": "views",
+}  # fmt: skip
 
 
 def is_kept(step: int) -> bool:
@@ -106,10 +82,10 @@ class SummaryMaker:
     def _of_event(self, event: LoggedEvent) -> Iterator[Event]:
         self._step = max(self._step, getattr(event, "step", 0))
         step, time = getattr(event, "step", self._step), event.time or 0.0
-        if numbers := _markers(event):
+        if numbers := event.markers():
             yield _event(time, step, _scalars(numbers))
         if text := _text(event):
-            yield _event(time, step, [_text_value(f"events/{_TEXTS.get(type(event), 'job')}", text)])
+            yield _event(time, step, [_text_value(f"events/{_TEXTS.get(event.topic, 'job')}", text)])
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -132,43 +108,14 @@ def _numbers(row: Mapping[str, Any]) -> Scalars:
     return numbers
 
 
-def _markers(event: LoggedEvent) -> Scalars:
-    """The points that mark an event among the curves."""
-    match event:
-        case DecisionEvent():
-            return {"markers/decision": event.asked}
-        case RefusedEvent():
-            return {"markers/refused": event.asked}
-        case RescaleEvent():
-            return {"markers/rescale": event.after, **_timing("rescale", event)}
-        case RecoveredEvent():
-            return {"markers/recovery": event.after, **_timing("recovery", event)}
-        case CheckpointEvent() if not event.error:
-            size = {} if event.size_bytes is None else {"checkpoint/bytes": float(event.size_bytes)}
-            return {**size, "checkpoint/seconds": event.seconds, "checkpoint/stop_s": event.stop_s}
-        case SetEvent():
-            value = as_float(event.to)
-            return {} if value is None else {f"settings/{event.what.replace(' ', '_')}": value}
-    return {}
-
-
-def _timing(what: str, event: RescaleEvent | RecoveredEvent) -> Scalars:
-    return {f"{what}/stop_s": event.stop_s, **{f"{what}/{part}": took for part, took in event.parts.items()}}
-
-
 # ---- texts -----------------------------------------------------------------------------------------------------------
 
 
 def _text(event: LoggedEvent) -> str:
     """An event in the words of ``kungfu why``; empty for one that is not worth a line."""
-    match event:
-        case RescaleEvent():
-            headline, details = rescaled(event)
-        case RecoveredEvent():
-            headline, details = recovered(event)
-        case _:
-            headline, details = one_line(event), []
-    return "\n".join([headline, *(f"- {one}" for one in details)])
+    if event.topic in ("rescale", "recovery"):
+        return "\n".join([event.headline(), *(f"- {one}" for one in event.details())])
+    return event.one_line()
 
 
 def _text_value(tag: str, text: str) -> Summary.Value:
@@ -178,7 +125,7 @@ def _text_value(tag: str, text: str) -> Summary.Value:
     return Summary.Value(tag=tag, metadata=metadata, tensor=make_tensor_proto([block.encode("utf-8", "replace")]))
 
 
-def _scalars(numbers: Scalars) -> Iterable[Summary.Value]:
+def _scalars(numbers: Mapping[str, float]) -> Iterable[Summary.Value]:
     return [Summary.Value(tag=_utf8(tag), simple_value=value) for tag, value in numbers.items()]
 
 

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from kungfu.cli.report import read_events, rows_between
 from kungfu.cli.report.metrics import newest_step
-from kungfu.cli.report.values import counted, duration, figure, finite_number
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.control import SetLearningRate
 from kungfu.errors import UsageError
-from kungfu.event_log.events import LoggedEvent, RecoveredEvent, RescaleEvent
+from kungfu.event_log.events import LoggedEvent, RescaleEvent, of_topics
 from kungfu.event_log.job import Job, fold
 from kungfu.event_log.numbers import as_float, as_json
+from kungfu.event_log.values import counted, duration, figure, finite_number
 from kungfu.record import read_plan
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.job_api.client import connected
@@ -139,9 +139,7 @@ def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[f
 
     A job of a week has tens of millions of steps, of which so many thousand of each size are enough.
     """
-    changes = sorted(
-        (one for one in events if isinstance(one, RescaleEvent | RecoveredEvent)), key=lambda one: one.step
-    )
+    changes = sorted(of_topics(events, "rescale", "recovery"), key=lambda one: one.step)
     sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
     ends = [*(float(one.step) for one in changes), newest]
     spans, wanted = list[tuple[float, float]](), dict.fromkeys(sizes, _STEPS_OF_A_SIZE)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
-from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
+from kungfu.event_log.values import figure
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.job_api.status import RequestProgress

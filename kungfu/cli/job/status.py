@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import UNKNOWN, counted, duration, figure, rough_duration
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.progress import TrainingProgress
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, rough_duration
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import JobStatus, PeerStatus
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from kungfu.cli.report import read_events
-from kungfu.cli.report.values import counted, duration
 from kungfu.errors import UsageError
 from kungfu.event_log.job import fold
+from kungfu.event_log.values import counted, duration
 from kungfu.runtime.core.request import Asked, StopTraining
 from kungfu.runtime.core.requests.request_log import RequestState
 from kungfu.runtime.job_api.client import JobOver, connected

@@ -11,8 +11,8 @@ from typing import Any
 
 from kungfu.cli.job.plan import forecast_plan, plan_lines
 from kungfu.cli.page.feed import PageFeed
-from kungfu.cli.report.values import counted, duration, figure
 from kungfu.errors import UsageError
+from kungfu.event_log.values import counted, duration, figure
 from kungfu.runtime.core.request import Asked, Request, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import read_job_file

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from kungfu.cli.report.step_groups import StepGroups, WholeBatches
-from kungfu.cli.report.values import finite_number, number_or_nan
 from kungfu.event_log.numbers import as_whole
+from kungfu.event_log.values import finite_number, number_or_nan
 
 MOST_GROUPS = 1024
 MOST_CURVES = 40

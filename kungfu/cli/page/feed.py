@@ -17,10 +17,10 @@ from kungfu.cli.job.plan import MeasuredRun
 from kungfu.cli.page.plan_drawing import draw_plan
 from kungfu.cli.page.run_model import RunModel, as_text
 from kungfu.cli.page.update_log import UpdateLog
-from kungfu.cli.report.values import counted
 from kungfu.errors import KungfuError, UsageError
 from kungfu.event_log.job import Job
 from kungfu.event_log.record_follower import RecordFollower
+from kungfu.event_log.values import counted
 from kungfu.record import read_plan
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.job_file import JobFile, is_running, read_job_file

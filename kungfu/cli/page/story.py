@@ -15,51 +15,39 @@ only the newest ones are kept, so that the page of a week is not longer than a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from kungfu.cli.report.changes import MembershipChange, phase_of
-from kungfu.cli.report.decisions import asked, contest, passed_over, requested_by_hook
-from kungfu.cli.report.narrative import is_told, paragraph
-from kungfu.cli.report.values import counted, duration, figure, label
+from kungfu.cli.report.narrative import is_ended, paragraph
 from kungfu.event_log.events import (
     CalledEvent,
     CheckpointEvent,
     DecisionEvent,
-    DissentEvent,
-    FailedEvent,
-    GapEvent,
-    HeldEvent,
-    HostLostEvent,
-    LateEvent,
     LoggedEvent,
-    LostEvent,
-    MissingEvent,
-    NotFiniteEvent,
-    PeerEndedEvent,
-    ProgramEndedEvent,
-    RecoveredEvent,
-    RefusedEvent,
+    MembershipChange,
     RequestEvent,
-    RescaleEvent,
-    RuleEvent,
     SetEvent,
     SettingRun,
-    ShadowEvent,
     SupersededEvent,
-    UndefinedEvent,
     joined_to_run,
+    phase_of,
 )
 from kungfu.event_log.job import Job, JobDecision
+from kungfu.event_log.logged_event import Topic
+from kungfu.event_log.values import figure, label
 
 Item = dict[str, Any]
 
 # That are kept of each kind.
 MOST_ITEMS = 150
-_FAILURES = (
-    DissentEvent, FailedEvent, GapEvent, HostLostEvent, LateEvent, LostEvent, MissingEvent, NotFiniteEvent,
-    PeerEndedEvent, ProgramEndedEvent, UndefinedEvent,
-)  # fmt: skip
+_KINDS: Mapping[Topic, str] = {
+    **dict.fromkeys(("decision", "call", "superseded"), "decision"),
+    **dict.fromkeys(("rescale", "recovery"), "change"),
+    **dict.fromkeys(("setting", "shadow", "held back"), "setting"),
+    **dict.fromkeys(("loss", "trouble"), "failure"),
+    "request": "request",
+    "checkpoint": "checkpoint",
+}
 _HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands beside it
 
 
@@ -85,11 +73,13 @@ class DecisionFeed:
             self._runs[event.rule, event.what] = number, run
             self._put(number, _told("setting", event, run))
             return
-        if not isinstance(event, FailedEvent) and not is_told(event, expected=_expected(event, job)):
+        told = {peer for peer, one in job.peers.items() if one.is_dismissed or one.is_lost}
+        item = _told(_KINDS.get(event.topic, "event"), event)
+        if not item["headline"] or is_ended(event, told):
             return
         self._runs.clear()
-        for made in _items(event):
-            self._put(self._new_id(), made)
+        if (more := _MORE.get(item["kind"], _nothing_more)(event)) is not None:
+            self._put(self._new_id(), {**item, **more})
 
     def taken(self) -> list[Item]:
         """The items that are new or have changed since the last call, by id."""
@@ -118,29 +108,9 @@ class DecisionFeed:
         event = decision.event
         for number, item in reversed(self._kept.get("decision", {}).items()):
             if (item["rule"], item["step"], item["state"]) == (event.rule, event.step, "decided"):
-                state, outcome = _outcome(decision)
+                state, outcome = decision.result()
                 self._put(number, {**item, "state": state, "outcome": outcome})
                 return
-
-
-def _outcome(decision: JobDecision) -> tuple[str, str]:
-    """The state of a decision, and the words for what came of it."""
-    match decision.outcome:
-        case RescaleEvent() as event:
-            done = f"{counted(event.after, 'peer')} after step {figure(event.step)}; training stood still for "
-            return "carried out", done + duration(event.stop_s)
-        case RefusedEvent() as event:
-            return "refused", f"refused: {event.reason}"
-        case SupersededEvent() as event:
-            return "superseded", passed_over(event)
-    # It found the job as it wanted it.
-    return "decided" if decision.is_open else "carried out", decision.event.done
-
-
-def _expected(event: LoggedEvent, job: Job) -> set[int]:
-    """The peer that an event tells of, if its end was told before."""
-    peer = job.peers.get(event.peer) if isinstance(event, PeerEndedEvent) else None
-    return {peer.id} if peer is not None and (peer.is_dismissed or peer.is_lost) else set()
 
 
 def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None = None) -> Item:
@@ -155,68 +125,27 @@ def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None =
     }
 
 
-def _items(event: LoggedEvent) -> Iterator[Item]:
-    """The items of an event that is told."""
-    match event:
-        case DecisionEvent() | SupersededEvent() | CalledEvent():
-            yield from _decision(event)
-        case RescaleEvent() | RecoveredEvent():
-            yield {**_told("change", event), **_change(event)}
-        case RequestEvent():
-            more: Item = {"request_id": event.id, "state": event.state, "reason": event.reason}
-            yield {**_told("request", event), **more}
-        case CheckpointEvent():
-            more = {"path": event.path, "stop_s": event.stop_s, "error": event.error}
-            yield {**_told("failure" if event.error else "checkpoint", event), **more}
-        case ShadowEvent() | HeldEvent() | SetEvent():
-            yield _told("setting", event)
-        case _:
-            yield _told("failure" if isinstance(event, _FAILURES) else "event", event)
+def _nothing_more(event: LoggedEvent) -> Item:
+    return {}
 
 
-# ---- decisions -------------------------------------------------------------------------------------------------------
+def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Item | None:
+    # A hook is called again and again, and mostly asks for nothing.
+    if isinstance(event, CalledEvent) and event.asked is None and not event.also and not event.ignored:
+        return None
+    saw = [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
+    more = {"size": event.asked, "contest": event.contest()} if isinstance(event, DecisionEvent) else {}
+    state, outcome = event.outcome()
+    asked = {"rule": event.rule, "saw": saw, "asked": event.requested()}
+    return {**asked, **more, "state": state, "outcome": outcome}
 
 
-def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Iterator[Item]:
-    told = {**_told("decision", event), "rule": event.rule, "saw": _saw(event)}
-    match event:
-        case DecisionEvent():
-            state, outcome = _outcome(JobDecision(event))
-            more: Item = {"asked": asked(event), "size": event.asked, "contest": contest(event), "state": state,
-                          "outcome": outcome}  # fmt: skip
-        case SupersededEvent():
-            more = {
-                "asked": event.what or counted(event.asked, "peer"),
-                "state": "superseded",
-                "outcome": passed_over(event),
-            }
-        case CalledEvent():
-            # A hook is called again and again, and mostly asks for nothing.
-            if event.asked is None and not event.also and not event.ignored:
-                return
-            more = {"asked": requested_by_hook(event), "state": "called", "outcome": event.ignored}
-    yield {**told, **more}
-
-
-def _saw(event: RuleEvent) -> list[list[str]]:
-    return [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
-
-
-# ---- changes of the membership ---------------------------------------------------------------------------------------
-
-
-def _change(event: MembershipChange) -> Mapping[str, Any]:
-    lost = isinstance(event, RecoveredEvent)
-    cause = (
-        f"loss of {counted(len(event.lost), 'peer')}"
-        if isinstance(event, RecoveredEvent)
-        else event.rule or "in place of lost peers"
-    )
+def _change(event: MembershipChange) -> Item:
     return {
-        "cause": cause,
+        "cause": event.cause(),
         "before": event.before,
         "after": event.after,
-        "is_loss": lost,
+        "is_loss": event.topic == "recovery",
         "stop_s": event.stop_s,
         "batch": event.global_batch_size,
         "parts": [
@@ -224,3 +153,18 @@ def _change(event: MembershipChange) -> Mapping[str, Any]:
             for name, took in event.parts.items()
         ],
     }
+
+
+def _request(event: RequestEvent) -> Item:
+    return {"request_id": event.id, "state": event.state, "reason": event.reason}
+
+
+def _checkpoint(event: CheckpointEvent) -> Item:
+    kind = "failure" if event.error else "checkpoint"
+    return {"kind": kind, "path": event.path, "stop_s": event.stop_s, "error": event.error}
+
+
+# What the items of a kind have beside what all have; nothing is shown of an event without it.
+_MORE: Mapping[str, Callable[[Any], Item | None]] = {
+    "decision": _decision, "change": _change, "request": _request, "checkpoint": _checkpoint,
+}  # fmt: skip

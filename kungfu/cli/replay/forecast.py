@@ -9,10 +9,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.report.values import counted, duration, figure, sizes_passed
 from kungfu.compiler import FiredRule, Plan
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent
+from kungfu.event_log.values import counted, duration, figure, sizes_passed
 from kungfu.record import Trace
 from kungfu.testing.recorded_model import RecordedJob, guesses_of, measure_job, model_of_job
 from kungfu.testing.simulated_run import SimulatedRun, simulate

@@ -6,11 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from msgspec import structs
-
-from kungfu.cli.report.decisions import reasons
-from kungfu.cli.report.one_line import one_line
-from kungfu.cli.report.values import counted, figure
 from kungfu.compiler import FiredRule
 from kungfu.control import Call, Checkpoint, Evict, Replace, Rescale, SetGlobalBatchSize, SetLearningRate
 from kungfu.control.action import Action
@@ -26,6 +21,8 @@ from kungfu.event_log.events import (
     ShadowEvent,
     SupersededEvent,
 )
+from kungfu.event_log.rule_events import reasons
+from kungfu.event_log.values import counted, figure
 
 # What a rule leaves in the events, with the step in which it fired.
 OF_RULES = (DecisionEvent, CalledEvent, SetEvent, ShadowEvent, HeldEvent, SupersededEvent)
@@ -116,7 +113,7 @@ def _happened(event: LoggedEvent) -> str:
     if isinstance(event, CalledEvent):
         asked = [] if event.asked is None else [counted(event.asked, "peer")]
         return "called" + (f"; it wanted {', '.join([*asked, *event.also])}" if asked or event.also else "")
-    said = one_line(structs.replace(event, saw={}) if isinstance(event, RuleEvent) else event)
+    said = event.headline() if isinstance(event, RuleEvent) else event.one_line()
     return said.partition(": ")[2] or said
 
 

@@ -2,19 +2,19 @@
 
 from kungfu.cli.report.metrics import read_rows, rows_between, rows_in_order
 from kungfu.cli.report.missing_steps import missing_steps
-from kungfu.cli.report.narrative import Paragraph, narrative, paces
-from kungfu.cli.report.one_line import one_line
+from kungfu.cli.report.narrative import Paragraph, changes, narrative, paces, stood_still
 from kungfu.cli.report.reader import EventRecord, read_events
 
 __all__ = [
     "EventRecord",
     "Paragraph",
+    "changes",
     "missing_steps",
     "narrative",
-    "one_line",
     "paces",
     "read_events",
     "read_rows",
     "rows_between",
     "rows_in_order",
+    "stood_still",
 ]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kungfu.cli.report.reader import nothing_in, open_record
-from kungfu.cli.report.values import finite_number
 from kungfu.event_log.codec import row_in
+from kungfu.event_log.values import finite_number
 
 Row = Mapping[str, Any]
 

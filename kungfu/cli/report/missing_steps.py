@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from kungfu.cli.report.metrics import Row, rows_in_order
-from kungfu.cli.report.values import finite_number
-from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, RecoveredEvent
+from kungfu.event_log.events import FinishedEvent, GapEvent, LoggedEvent, of_topics
+from kungfu.event_log.values import finite_number
 
 # Between the end of a step on a peer and the moment in which it would have been written, for a machine that is busy.
 _REPORT_S = 5.0
@@ -24,7 +24,7 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
     >>> missing_steps([], [{"step": step} for step in (39, 40, 45)])
     ['steps 41 to 44 are not in metrics.jsonl']
     """
-    recovered = {event.step for event in events if isinstance(event, RecoveredEvent)}
+    recovered = {event.step for event in of_topics(events, "recovery")}
     return [
         f"{_named(first, last)} not in metrics.jsonl{_why(first, last, recovered) or _unwritten(events, before, after)}"
         for first, last, before, after in _gaps(events, metrics, recovered)

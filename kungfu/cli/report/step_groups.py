@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.cli.report.values import finite_number, number_or_nan, undefined_words
+from kungfu.event_log.values import finite_number, number_or_nan, undefined_words
 
 Figures = Mapping[str, float]
 Series = NDArray[np.float64]

@@ -23,11 +23,11 @@ from rich.table import Table
 from rich.text import Text
 
 from kungfu.cli.console.packed_lines import packed
-from kungfu.cli.report.values import UNKNOWN, counted, figure, rough_duration
 from kungfu.cli.top.find_jobs import FoundJob, find_jobs
 from kungfu.cli.top.row import JobRow, UsageMeter, row_of
 from kungfu.errors import UsageError
 from kungfu.event_log.numbers import as_json
+from kungfu.event_log.values import UNKNOWN, counted, figure, rough_duration
 
 _LONGEST_S = 3600.0
 _BETWEEN_S = 0.5  # two looks at the processor time, where there is one row only

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from kungfu.event_log.events import (
-    FailedEvent,
-    HostLostEvent,
-    LoggedEvent,
-    MissingEvent,
-    NotFiniteEvent,
-    PeerEndedEvent,
-    RefusedEvent,
-    UndefinedEvent,
-)
+from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
-from kungfu.event_log.numbers import as_float, as_json, step_seconds
+from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
@@ -60,7 +51,7 @@ class RecentMetrics:
     @property
     def troubles(self) -> tuple[Trouble, ...]:
         """The last ones, oldest first."""
-        return tuple(Trouble(one.time or 0.0, _trouble(one)) for one in self.job.troubles)
+        return tuple(Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
 
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""
@@ -76,28 +67,3 @@ class RecentMetrics:
             as_float(newest.get("loss")),
             sum(samples for samples, _ in timed) / total_s if total_s > 0 else None,
         )
-
-
-def _trouble(event: LoggedEvent) -> str:
-    """A trouble of a job in a line."""
-    match event:
-        case MissingEvent():
-            return f"peers {_named(event.peers)} never got ready: {event.reason}"
-        case RefusedEvent():
-            return f"{event.asked} peers cannot be had: {event.reason}"
-        case PeerEndedEvent():
-            return f"peer {event.peer}: {event.how}"
-        case NotFiniteEvent():
-            return f"step {event.step}: the {event.what} is {as_json(event.value)}"
-        case UndefinedEvent():
-            share = f"{event.missing} of {event.of} steps since step {event.since}"
-            return f"step {event.step}: the {event.what.replace('_', ' ')} was no number in {share}"
-        case HostLostEvent():
-            return f"host {event.name} is lost: {event.why}"
-        case FailedEvent():
-            return event.error
-    return ""
-
-
-def _named(peers: Iterable[int]) -> str:
-    return ", ".join(str(peer) for peer in peers)

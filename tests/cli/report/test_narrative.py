@@ -6,8 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from kungfu.cli.report import narrative, one_line, paces
-from kungfu.cli.report.changes import changes
+from kungfu.cli.report import changes, narrative, paces
 from kungfu.event_log.events import AnyEvent
 from kungfu.event_log.job import fold
 from tests.cli.recorded import FAILED, GROWN, Events
@@ -103,7 +102,7 @@ def test_a_rule_that_asks_anew_is_told_by_its_later_decision_alone() -> None:
     line = "step 50: gns_batch wanted 3 peers; nothing came of it, since schedule came after it, at step 60"
     assert not any("nothing came of it" in one for one in told_of[0])
     assert line in told_of[1]
-    assert (one_line(anew), one_line(other)) == ("", line)
+    assert (anew.one_line(), other.one_line()) == ("", line)
     waits = "still waits for joiners: gns_batch wanted 3 peers instead of 2 at step 50"
     assert waits not in narrative([*GROWN[:6], anew])[-1].details, "it counts all the same"
 
@@ -252,7 +251,7 @@ def test_what_differs_in_the_shadow_is_told() -> None:
     shadows = {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
     event = made(event="shadow dissent", view=3, shadows=shadows)
     differ = "rules in the shadow differ between the peers of view 3"
-    assert one_line(event) == f"{differ}: rank 0: shadow(grow) asks for 2 at step 50; rank 1: nothing"
+    assert event.one_line() == f"{differ}: rank 0: shadow(grow) asks for 2 at step 50; rank 1: nothing"
 
 
 def test_a_checkpoint_says_how_long_it_took_and_that_training_went_on_without_one() -> None:

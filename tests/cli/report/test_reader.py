@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kungfu.cli.report import narrative, one_line, read_events
+from kungfu.cli.report import narrative, read_events
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent, ViewEvent
@@ -81,7 +81,7 @@ def test_no_line_however_odd_makes_the_report_stumble(tmp_path: Path, lines: lis
     record = read_events(tmp_path)
     assert len(record.events) + len(record.remarks) + sum(line["event"] == "record" for line in lines) >= len(lines)
     assert narrative(record.events)
-    assert all(isinstance(one_line(event), str) for event in record.events)
+    assert all(isinstance(event.one_line(), str) for event in record.events)
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "[]\n"])

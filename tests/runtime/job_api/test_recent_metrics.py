@@ -67,8 +67,8 @@ def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() 
     recent.add_event(MissingEvent(peers=(4, 5), reason="peer 4: late"))
     recent.add_event(UndefinedEvent(step=104, what="noise_scale", since=5, missing=50, of=100))
     assert [(one.time, one.text) for one in recent.troubles] == [
-        (5.0, "peer 1: killed by SIGKILL"),
-        (5.0, "peers 4, 5 never got ready: peer 4: late"),
+        (5.0, "peer 1 ended: killed by SIGKILL"),
+        (5.0, "peers 4 and 5 never got ready: peer 4: late"),
         (5.0, "step 104: the noise scale was no number in 50 of 100 steps since step 5"),
     ]
 

@@ -86,7 +86,7 @@ def test_joiners_that_never_got_ready_refuse_what_waits_for_them_with_their_reas
     agent.handler.on_record(MissingEvent(peers=(2,), reason="peer 2: ended (exit code 5)"))
     agent.handle(Tick())
     assert (agent.look().state, agent.look().reason) == ("refused", "peer 2: ended (exit code 5)")
-    assert [one.text for one in agent.status().troubles] == ["peers 2 never got ready: peer 2: ended (exit code 5)"]
+    assert [one.text for one in agent.status().troubles] == ["peer 2 never got ready: peer 2: ended (exit code 5)"]
 
 
 def test_joiners_that_never_got_ready_are_nothing_to_a_request_that_comes_after_them() -> None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from msgspec import to_builtins
 
-from kungfu.cli.report.decisions import superseded
 from kungfu.compiler.fired import FiredRule
 from kungfu.control import Call
 from kungfu.control.hook import HookRequest
@@ -278,7 +277,7 @@ def test_a_superseded_setting_is_recorded_and_told_in_its_own_words(what, words)
     told.superseded([Asked(what, "hook", 50, superseded_by="batch")])
     ((_, event),) = recorded
     assert (event.asked, event.what, event.by) == (0, words, "batch")
-    assert superseded(event) == f"step 50: hook wanted {words}; nothing came of it, since batch came before it"
+    assert event.headline() == f"step 50: hook wanted {words}; nothing came of it, since batch came before it"
 
 
 def test_a_request_of_a_broken_barrier_that_its_rule_has_made_anew_is_not_told():

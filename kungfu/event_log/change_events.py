@@ -1,0 +1,373 @@
+"""Events of what comes of requests: refusals, rescales, recoveries, spans, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from msgspec import Struct, field
+
+from kungfu.event_log.logged_event import LoggedEvent, Topic
+from kungfu.event_log.values import UNKNOWN, counted, duration, figure, finite_number, label, peers_named
+
+__all__ = [
+    "CheckpointEvent",
+    "MembershipChange",
+    "RecoveredEvent",
+    "RefusedEvent",
+    "RescaleEvent",
+    "SpanEvent",
+    "SpanPart",
+    "phase_of",
+]
+
+_BESIDE = ("spawn_s", "ready_s")
+_STOPPED = ("barrier_s", "attach_s", "state_s")
+_AFTER = "first_step_s"
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
+    """The peers that a change was to have cannot be had, or not all of them.
+
+    Attributes:
+        rule: The rules or the request that asked for it; empty where nobody did.
+        asked: The size that was asked for.
+        size: Peers that train on.
+        reason: Why nobody more comes.
+        peers: The ids of the peers that were to be replaced, and stay.
+    """
+
+    topic: ClassVar[Topic] = "refusal"
+    rule: str
+    asked: int
+    size: int
+    reason: str
+    peers: tuple[int, ...] = ()
+
+    def one_line(self) -> str:
+        which = f"{self.rule} wanted {self.requested()}, which" if self.rule else self.requested()
+        return f"{which} cannot be had: {self.reason}; training goes on with {figure(self.size)}"
+
+    def headline(self) -> str:
+        wanted = self.requested()
+        return f"refused: {self.rule} wanted {wanted}" if self.rule else f"{wanted} could not be had"
+
+    def details(self) -> tuple[str, ...]:
+        return f"why: {self.reason}", f"training goes on with {counted(self.size, 'peer')}"
+
+    def markers(self) -> Mapping[str, float]:
+        return {"markers/refused": self.asked}
+
+    def requested(self) -> str:
+        """The refused request: a size, others in place of some peers, or both."""
+        others = [f"others in place of {peers_named(self.peers)}"] if self.peers else []
+        size = [counted(self.asked, "peer")] if self.asked != self.size or not others else []
+        return " and ".join([*size, *others])
+
+    def outcome(self) -> tuple[str, str]:
+        """The state of a decision that it closes, and the result in words."""
+        return "refused", f"refused: {self.reason}"
+
+    def brief(self) -> str:
+        """The refusal in a few words, for a line of status."""
+        return f"{self.rule or UNKNOWN}: {counted(self.asked, 'peer')} refused"
+
+
+class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
+    """The membership changed after ``step`` steps, and training stood still for ``stop_s``.
+
+    Attributes:
+        step: The last step before the change.
+        rule: The rule or the request that asked for it.
+        decided_at: The step in which it was decided, None where no rule decided it.
+        before: Peers before it.
+        after: Peers after it.
+        view: The version of the new view.
+        joined: The ids of the peers that joined.
+        left: The ids of the peers that left.
+        global_batch_size: Samples per step after it.
+        stop_s: Seconds for which training stood still.
+        parts: Seconds of each part. Those of spawn and ready went on beside training, and those of the first step came
+            after the stop.
+        base_global_batch_size: The samples per step from which rules on a rescale go on choosing, where they have
+            chosen others; else 0.
+        base_size: The peers that these were set for; else 0.
+    """
+
+    topic: ClassVar[Topic] = "rescale"
+    step: int
+    rule: str
+    decided_at: int | None
+    before: int = field(name="from")
+    after: int = field(name="to")
+    view: int
+    joined: tuple[int, ...]
+    left: tuple[int, ...]
+    global_batch_size: int
+    stop_s: float
+    parts: Mapping[str, float]
+    base_global_batch_size: int = 0
+    base_size: int = 0
+
+    def one_line(self) -> str:
+        peers = self._joined_and_left()
+        return (
+            f"step {figure(self.step)}: {figure(self.before)} -> {counted(self.after, 'peer')}"
+            f"{f' ({peers})' if peers else ''}, batch {figure(self.global_batch_size)}; training stood still for "
+            f"{duration(self.stop_s)}"
+        )
+
+    def headline(self) -> str:
+        peers, sizes = self._joined_and_left(), f"{figure(self.before)} -> {counted(self.after, 'peer')}"
+        return f"step {figure(self.step)}: {sizes}{f'; {peers}' if peers else ''}"
+
+    def details(self) -> tuple[str, ...]:
+        """The decision behind it, and the time that it took."""
+        at, made_ready = self.decided_at, _parts(self, "beside")
+        ago = "" if at is None else f"at step {figure(at)}, {counted(self.step - at, 'step')} before"
+        return (
+            *([f"as {self.rule} decided {ago}"] if ago else []),
+            *([f"made ready while training went on: {made_ready}"] if made_ready else []),
+            f"training stood still for {duration(self.stop_s)}{_stopped(self)}",
+            f"the first step after it took {duration(self.parts.get(_AFTER))}; the batch is now "
+            f"{counted(self.global_batch_size, 'sample')}",
+        )
+
+    def markers(self) -> Mapping[str, float]:
+        return {"markers/rescale": self.after, **_times("rescale", self)}
+
+    def cause(self) -> str:
+        """The rule or the request; peers that take the place of lost ones come without one."""
+        return self.rule or "in place of lost peers"
+
+    def outcome(self) -> tuple[str, str]:
+        """The state of a decision that it carries out, and the result in words."""
+        done = f"{counted(self.after, 'peer')} after step {figure(self.step)}; training stood still for "
+        return "carried out", done + duration(self.stop_s)
+
+    def brief(self) -> str:
+        """The rescale in a few words, for a line of status."""
+        return f"step {figure(self.step)}, {self.cause()}: {_came(self)}"
+
+    def _joined_and_left(self) -> str:
+        came = [f"{peers_named(self.joined)} joined"] if self.joined else []
+        went = [f"{peers_named(self.left)} left"] if self.left else []
+        return ", ".join(came + went)
+
+
+class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
+    """Peers were lost, and the others train again.
+
+    Attributes:
+        step: The step after which training goes on.
+        before: Peers before the loss.
+        after: Peers that go on.
+        view: The version of the new view.
+        lost: How each peer was lost, by its id.
+        noticed_by: What showed the loss, where no peer was lost.
+        state_of: The peer whose state all others took.
+        redone: Steps that are done once more.
+        registered_before: The step before which the registered values were read that the job continues with, where no
+            peer has lived that knows newer ones; else ``None``.
+        target: Peers that the job is to have, once replacements are ready.
+        global_batch_size: Samples per step from now on.
+        stop_s: Seconds from the end of the last step to the end of the next one, less a step.
+        noticed_s: Seconds of it until the loss was known.
+        regrouped_s: Seconds of it until training could go on.
+        step_s: Seconds of a step before the loss, in the median.
+        parts: Seconds of each part.
+    """
+
+    topic: ClassVar[Topic] = "recovery"
+    step: int
+    before: int = field(name="from")
+    after: int = field(name="to")
+    view: int
+    lost: Mapping[str, str]
+    noticed_by: str
+    state_of: int
+    redone: int
+    target: int
+    global_batch_size: int
+    stop_s: float
+    noticed_s: float
+    regrouped_s: float
+    step_s: float
+    parts: Mapping[str, float]
+    registered_before: int | None = None
+
+    def one_line(self) -> str:
+        redone = f", {counted(self.redone, 'step')} undone" if self.redone else ""
+        before = self.registered_before
+        registered = "" if before is None else f", registered values from before step {figure(before)}"
+        return (
+            f"step {figure(self.step)}: {figure(self.before)} -> {counted(self.after, 'peer')}, from the state of peer "
+            f"{figure(self.state_of)}{redone}{registered}, batch {figure(self.global_batch_size)}; training stood "
+            f"still for {duration(self.stop_s)}"
+        )
+
+    def headline(self) -> str:
+        peers = f"{counted(self.after, 'peer')} of {figure(self.before)}"
+        batch = f"the batch stays at {counted(self.global_batch_size, 'sample')}"
+        return f"step {figure(self.step)}: training goes on with {peers}; {batch}"
+
+    def details(self) -> tuple[str, ...]:
+        """The lost peers, the steps that are redone, and the time that it took.
+
+        >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
+        >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
+        >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, noticed_by="",
+        ...                        state_of=0, redone=0, target=3, global_batch_size=12, **took)
+        >>> event.headline()
+        'step 47: training goes on with 2 peers of 3; the batch stays at 12 samples'
+        >>> print(*event.details(), sep=chr(10))
+        lost: peer 1 (killed by SIGKILL)
+        nothing that was done is lost: the state is that of peer 0
+        training stood still for 5.2 s, from step to step, less a step
+        noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
+        the first step after it took 30 ms; one of those before, 30 ms
+        1 replacement is on its way
+        """
+        lost, coming = ", ".join(f"peer {peer} ({how})" for peer, how in sorted(self.lost.items())), self._coming()
+        noticed, regrouped = duration(self.noticed_s), duration(self.regrouped_s)
+        return (
+            f"lost: {lost}" if lost else f"nobody was lost: {self.noticed_by}",
+            self._redone(),
+            *self._registered(),
+            f"training stood still for {duration(self.stop_s)}, from step to step, less a step",
+            f"noticed {noticed} after the last step, then regrouped in {regrouped}{_stopped(self)}",
+            f"the first step after it took {duration(self.parts.get(_AFTER))}; one of those before, "
+            f"{duration(self.step_s)}",
+            *([coming] if coming else []),
+        )
+
+    def markers(self) -> Mapping[str, float]:
+        return {"markers/recovery": self.after, **_times("recovery", self)}
+
+    def cause(self) -> str:
+        """The loss in words."""
+        return f"loss of {counted(len(self.lost), 'peer')}"
+
+    def brief(self) -> str:
+        """The recovery in a few words, for a line of status."""
+        return f"step {figure(self.step)}, after the {self.cause()}: {_came(self)}"
+
+    def _redone(self) -> str:
+        # The leader's state is an older one than that of rank 0 was.
+        if self.redone:
+            steps = counted(self.redone, "step")
+            return f"{steps} of rank 0 will be redone: the state is that of peer {figure(self.state_of)}"
+        return f"nothing that was done is lost: the state is that of peer {figure(self.state_of)}"
+
+    def _registered(self) -> list[str]:
+        if self.registered_before is None:
+            return []
+        return [
+            f"registered values are as they were before step {figure(self.registered_before)}: nobody has lived who "
+            "knows what the program did to them after it"
+        ]
+
+    def _coming(self) -> str:
+        coming = self.target - self.after
+        # As many survive as the job is to have: a peer that was leaving anyway was lost, say.
+        if coming <= 0:
+            return ""
+        return f"{counted(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"
+
+
+MembershipChange = RescaleEvent | RecoveredEvent
+
+
+def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
+    """The time of a part of a change: ``beside`` training, while it ``stopped``, or ``after`` the stop.
+
+    A record of a later version may name parts that are not known here: a stop's parts must add up to it.
+
+    >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
+    ['beside', 'stopped', 'after', 'stopped']
+    """
+    return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"
+
+
+def _parts(event: MembershipChange, phase: Literal["beside", "stopped"]) -> str:
+    """The parts of a change in one phase, each with its time, first those that are known by name; empty for none."""
+    names = dict.fromkeys((*_BESIDE, *_STOPPED, *event.parts))
+    parts = {name: event.parts[name] for name in names if name in event.parts and phase_of(name) == phase}
+    return ", ".join(f"{label(name.removesuffix('_s'))} {duration(took)}" for name, took in parts.items())
+
+
+def _stopped(event: MembershipChange) -> str:
+    """The parts of the stop, in brackets."""
+    parts = _parts(event, "stopped")
+    return f" ({parts})" if parts else ""
+
+
+def _came(event: MembershipChange) -> str:
+    sizes = f"{figure(event.before)} -> {counted(event.after, 'peer')}"
+    return f"{sizes}, stood still for {duration(event.stop_s)}"
+
+
+def _times(what: str, event: MembershipChange) -> dict[str, float]:
+    return {f"{what}/stop_s": event.stop_s, **{f"{what}/{part}": took for part, took in event.parts.items()}}
+
+
+class SpanPart(Struct, frozen=True, omit_defaults=True):
+    """The seconds ``s`` of a part of a stop, and of the parts within it."""
+
+    name: str
+    s: float
+    parts: tuple[SpanPart, ...] = ()
+
+
+class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
+    """The seconds ``s`` that a change of the membership (``what``) took one peer, part by part."""
+
+    what: str
+    peer: int
+    view: int
+    step: int
+    s: float
+    parts: tuple[SpanPart, ...] = ()
+
+
+class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint of ``size_bytes`` is in ``path``, or could not be written there: then ``error`` says why.
+
+    Training stood still for ``stop_s``, the writing took ``seconds``.
+    """
+
+    topic: ClassVar[Topic] = "checkpoint"
+    step: int
+    rule: str
+    path: str
+    size_bytes: int | None = field(name="bytes", default=None)
+    error: str = ""
+    seconds: float
+    stop_s: float
+
+    def one_line(self) -> str:
+        step = figure(self.step)
+        # The disk is full, say: training has gone on.
+        if self.error:
+            return f"step {step}: no checkpoint could be written to {self.path}: {self.error}"
+        return f"step {step}: a checkpoint of {_size(self.size_bytes)} is in {self.path}, as {self.rule} asked"
+
+    def details(self) -> tuple[str, ...]:
+        if self.error:
+            return ("training went on without it; what was there before is as it was",)
+        held, took = duration(self.stop_s), duration(self.seconds)
+        return (f"rank 0 held the others for {held}, and wrote for {took} while all trained on",)
+
+    def markers(self) -> Mapping[str, float]:
+        if self.error:
+            return {}
+        size = {} if self.size_bytes is None else {"checkpoint/bytes": float(self.size_bytes)}
+        return {**size, "checkpoint/seconds": self.seconds, "checkpoint/stop_s": self.stop_s}
+
+
+def _size(size_bytes: int | None) -> str:
+    size = finite_number(size_bytes)
+    if size is None:
+        return "unknown size"
+    return next((f"{size / least:.1f} {unit}" for least, unit in _UNITS if size >= least), f"{size:.0f} bytes")
