@@ -365,6 +365,9 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
         size = {} if self.size_bytes is None else {"checkpoint/bytes": float(self.size_bytes)}
         return {**size, "checkpoint/seconds": self.seconds, "checkpoint/stop_s": self.stop_s}
 
+    def tallied_as(self) -> str:
+        return "failed" if self.error else "written"
+
 
 def _size(size_bytes: int | None) -> str:
     size = finite_number(size_bytes)

@@ -38,6 +38,7 @@ from kungfu.event_log.events import (
     RegroupingEvent,
     RequestEvent,
     RescaleEvent,
+    RulesEvent,
     SetEvent,
     SpanEvent,
     SpawnedEvent,
@@ -53,7 +54,7 @@ from kungfu.event_log.progress import ProgressSoFar
 FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
 # The newest ones of what happens again and again; the record has all of it.
-_MOST_KEPT, _MOST_ENDED, _MOST_TROUBLES = 200, 64, 8
+_MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
 PeerState = Literal["starting", "ready", "training", "done training", "leaving", "ended"]
 
@@ -156,7 +157,9 @@ class Job(Struct, frozen=True):
         barriers: Barriers in which rules fired.
         rules_step: The step of the newest of them.
         counts: The number of events by kind.
+        tallies: Likewise by kind and label, of those that have one; the rules that may decide begin with 0.
         replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
+        lost_peers: The peers that were lost.
         stopped_s: Seconds for which rescales and losses stopped the training.
         unrecorded: Events that could not be written down.
         trained_at: The time of the first view, in seconds since 1970; None if not known.
@@ -190,7 +193,9 @@ class Job(Struct, frozen=True):
     barriers: int = 0
     rules_step: int = -1
     counts: Mapping[str, int] = field(default_factory=dict)
+    tallies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     replacements: int = 0
+    lost_peers: int = 0
     stopped_s: float = 0.0
     unrecorded: int = 0
     trained_at: float | None = None
@@ -267,6 +272,8 @@ class Job(Struct, frozen=True):
             counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1},
             last_at=self.last_at if event.time is None else event.time,
         )
+        if label := event.tallied_as():
+            job = job._tallied(event.kind, label, 1)
         match event:
             case StartedEvent():
                 return replace(job, started=event)
@@ -285,7 +292,12 @@ class Job(Struct, frozen=True):
                 return replace(job, awaited=event.target)
             case RecoveredEvent():
                 stopped_s = job.stopped_s + event.stop_s
-                return replace(job, change=event, awaited=event.target, stopped_s=stopped_s)
+                lost = job.lost_peers + len(event.lost)
+                return replace(job, change=event, awaited=event.target, stopped_s=stopped_s, lost_peers=lost)
+            case RulesEvent():
+                for rule in event.rules:
+                    job = job._tallied("decision", rule, 0)
+                return job
             case DecisionEvent():
                 is_waiting = event.asked > event.size or event.when == "replaced"
                 decisions = (*job.decisions, JobDecision(event, None, is_waiting))[-_MOST_KEPT:]
@@ -362,6 +374,11 @@ class Job(Struct, frozen=True):
             progress=self.progress.after_step(figures),
             speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or speeds,
         )
+
+    def _tallied(self, kind: str, label: str, count: int) -> Job:
+        tally = self.tallies.get(kind, {})
+        name = label if label in tally or len(tally) < _MOST_LABELS else "others"
+        return replace(self, tallies={**self.tallies, kind: {**tally, name: tally.get(name, 0) + count}})
 
     def _in_trouble(self, event: LoggedEvent) -> Job:
         return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])

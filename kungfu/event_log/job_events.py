@@ -210,3 +210,6 @@ class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):
     def one_line(self) -> str:
         after = f" after {duration(self.seconds)}" if self.state in ("carried out", "expired") else ""
         return f"kungfu {self.request}: {self.state}{after}{f' ({self.reason})' if self.reason else ''}"
+
+    def tallied_as(self) -> str:
+        return self.state

@@ -47,3 +47,7 @@ class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fie
     def markers(self) -> Mapping[str, float]:
         """The numbers that a plot shows at the moment of the event, by name."""
         return {}
+
+    def tallied_as(self) -> str:
+        """The label under which a job counts it among the events of its kind; empty if it counts them all alike."""
+        return ""

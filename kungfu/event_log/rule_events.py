@@ -123,6 +123,10 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def markers(self) -> Mapping[str, float]:
         return {"markers/decision": self.asked}
 
+    def tallied_as(self) -> str:
+        """The rule; of a command its name without peers and sizes."""
+        return " ".join(self.rule.split(" ")[:2]) if self.rule.startswith("kungfu ") else self.rule
+
     def requested(self) -> str:
         """The request beside the present size.
 
