@@ -12,6 +12,8 @@ from typing import Any
 from kungfu.cli.job.plan import forecast_plan, plan_lines
 from kungfu.cli.page.feed import PageFeed
 from kungfu.errors import UsageError
+from kungfu.event_log.events import CheckpointEvent
+from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration, figure
 from kungfu.runtime.core.request import Asked, Request, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import connected
@@ -53,7 +55,9 @@ class JobControl:
         elif plan.refusal:
             lines = [f"{plan.words} would be refused: {plan.refusal}"]
         else:
-            lines = self._checkpoint_lines() if isinstance(request.what, SaveCheckpoint) else self._stop_lines(plan)
+            told = self._feed.job
+            is_stop = not isinstance(request.what, SaveCheckpoint)
+            lines = _stop_lines(told, plan) if is_stop else _checkpoint_lines(told, self._folder.absolute())
         changes_nothing = isinstance(request.what, Resize) and plan.before == plan.after
         return {
             "request": plan.words,
@@ -73,41 +77,6 @@ class JobControl:
             progress = job.submit(request)
         return {**asdict(progress), "points": []}
 
-    def _checkpoint_lines(self) -> list[str]:
-        newest = self._feed.job.checkpoint
-        if newest is None:
-            return [
-                "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
-                f"where: the job's folder of checkpoints ({self._folder.absolute() / 'checkpoints'}, unless kungfu-run "
-                "was told another one with --checkpoints)",
-                "this job has written no checkpoint yet, so how long it stops the training is not known",
-            ]
-        before = self._newest_step() - newest.step
-        return [
-            "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
-            f"where: beside the newest one, {newest.path}",
-            f"that one is of step {figure(newest.step)}, {counted(before, 'step')} before this one; it stopped the "
-            f"training for {duration(newest.stop_s)}",
-        ]
-
-    def _newest_step(self) -> int:
-        return int(self._feed.job.known.get("step", 0))
-
-    def _stop_lines(self, plan: RequestPlan) -> list[str]:
-        newest, now = self._feed.job.checkpoint, self._newest_step()
-        kept = (
-            "this job has written no checkpoint: what is not saved by the program itself is lost"
-            if newest is None
-            else f"the newest checkpoint is of step {figure(newest.step)}, {counted(now - newest.step, 'step')} before "
-            f"this one: {newest.path}"
-        )
-        return [
-            f"training ends on {counted(plan.before, 'peer')} after the step under way; now it is step {figure(now)}",
-            "their programs run on to their ends, and save what they save there; the record stays",
-            kept,
-            "a stopped job does not go on by itself; kungfu-run --resume goes on from a checkpoint",
-        ]
-
 
 def request_of(body: Any) -> Asked:
     """The request of a browser's object: ``action``, for `resize` its ``size``, and perhaps ``id`` and ``if_view``.
@@ -123,6 +92,46 @@ def request_of(body: Any) -> Asked:
     if_view = body.get("if_view")
     if_view = None if if_view is None else _whole("if_view", if_view)
     return Asked(_action(body), id=name or secrets.token_hex(4), if_view=if_view)
+
+
+def _checkpoint_lines(job: Job, folder: Path) -> list[str]:
+    first, newest = (
+        "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
+        job.checkpoint,
+    )
+    if newest is None:
+        return [
+            first,
+            f"where: the job's folder of checkpoints ({folder / 'checkpoints'}, unless kungfu-run was told another one "
+            "with --checkpoints)",
+            "this job has written no checkpoint yet, so how long it stops the training is not known",
+        ]
+    return [
+        first,
+        f"where: beside the newest one, {newest.path}",
+        f"that one is {_age(newest, job)}; it stopped the training for {duration(newest.stop_s)}",
+    ]
+
+
+def _stop_lines(job: Job, plan: RequestPlan) -> list[str]:
+    newest, now = job.checkpoint, figure(_newest_step(job))
+    return [
+        f"training ends on {counted(plan.before, 'peer')} after the step under way; now it is step {now}",
+        "their programs run on to their ends, and save what they save there; the record stays",
+        "this job has written no checkpoint: what is not saved by the program itself is lost"
+        if newest is None
+        else f"the newest checkpoint is {_age(newest, job)}: {newest.path}",
+        "a stopped job does not go on by itself; kungfu-run --resume goes on from a checkpoint",
+    ]
+
+
+def _age(checkpoint: CheckpointEvent, job: Job) -> str:
+    step = checkpoint.step
+    return f"of step {figure(step)}, {counted(_newest_step(job) - step, 'step')} before this one"
+
+
+def _newest_step(job: Job) -> int:
+    return int(job.known.get("step", 0))
 
 
 def _action(body: Mapping[str, Any]) -> Request:
