@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -15,7 +16,8 @@ from kungfu.errors import KungfuError
 from kungfu.event_log.codec import event_in
 from kungfu.event_log.growing_file import GrowingFile
 from kungfu.event_log.job import fold
-from kungfu.runtime.job_api.status import JobStatus
+from kungfu.event_log.progress import TrainingProgress
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus
 
 # The end of the events that is searched for the last decision.
 _TAIL_BYTES = 1 << 16
@@ -26,40 +28,41 @@ class JobRow:
     """A job at a glance; ``None`` is not known.
 
     Args:
-        job: Its name.
-        folder: The folder of its record.
-        user: Who started it.
-        pid: The process id of its kungfu-run.
+        found: Its kungfu-run and its folder.
         state: What it does.
-        size: Peers that train.
-        target: Peers that it moves to.
-        step: Its newest step.
-        samples_per_s: Throughput.
-        loss: That of the newest step.
-        epoch: The epoch of the newest step, from 1 where the planned ones are known.
-        epochs: The last one that is planned.
-        seconds_left: Of training, as a guess.
+        status: Its own answer.
         cpu_percent: Processor time of all its processes on this machine since the look before, 100 for a core.
         memory_bytes: Their resident memory; what they share counts for each.
         decision: The last decision, in words; empty where there was none.
     """
 
-    job: str
-    folder: str
-    user: str
-    pid: int
+    found: FoundJob
     state: str
-    size: int | None = None
-    target: int | None = None
-    step: int | None = None
-    samples_per_s: float | None = None
-    loss: float | None = None
-    epoch: int | None = None
-    epochs: int | None = None
-    seconds_left: float | None = None
+    status: JobStatus | None = None
     cpu_percent: float | None = None
     memory_bytes: int | None = None
     decision: str = ""
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch of the newest step, from 1 where the planned ones are known."""
+        if self.status is None:
+            return None
+        epoch = self.status.progress.epoch
+        return self.status.figures.epoch if epoch is None else epoch
+
+    def document(self) -> dict[str, Any]:
+        """The row for programs."""
+        found, status = self.found, self.status
+        figures, progress = (status.figures, status.progress) if status else (JobMetrics(), TrainingProgress())
+        return {
+            "job": status.job if status else found.folder.name if found.folder else "",
+            "folder": str(found.folder or ""), "user": found.user, "pid": found.pid, "state": self.state,
+            "size": status and status.membership.size, "target": status and status.membership.target,
+            "step": figures.step, "samples_per_s": figures.samples_per_s, "loss": figures.loss, "epoch": self.epoch,
+            "epochs": progress.epochs, "seconds_left": progress.seconds_left, "cpu_percent": self.cpu_percent,
+            "memory_bytes": self.memory_bytes, "decision": self.decision,
+        }  # fmt: skip
 
 
 @dataclass
@@ -104,10 +107,7 @@ def _family(pid: int) -> list[psutil.Process]:
 
 def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
     """The row of a job; nothing that is wrong with it is an error."""
-    cpu, memory = meter.look(found.pid) if found.pid else (None, None)
-    folder = "" if found.folder is None else str(found.folder)
-    name = found.folder.name if found.folder is not None else ""
-    row = JobRow(name, folder, found.user, found.pid, found.remark, cpu_percent=cpu, memory_bytes=memory)
+    row = JobRow(found, found.remark, None, *(meter.look(found.pid) if found.pid else (None, None)))
     if found.folder is None or found.remark:
         return row
     from kungfu.runtime.job_api.client import connected
@@ -117,14 +117,8 @@ def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
             status = job.status()
     # It ended, does not answer, or was started by another user.
     except KungfuError as error:
-        return replace(row, state=str(error).removeprefix(f"{folder}: "))
-    figures, progress = status.figures, status.progress
-    return replace(
-        row, job=status.job, state=_state(status), size=status.membership.size, target=status.membership.target,
-        step=figures.step, samples_per_s=figures.samples_per_s, loss=figures.loss,
-        epoch=figures.epoch if progress.epoch is None else progress.epoch, epochs=progress.epochs,
-        seconds_left=progress.seconds_left, decision=last_decision(found.folder),
-    )  # fmt: skip
+        return replace(row, state=str(error).removeprefix(f"{found.folder}: "))
+    return replace(row, status=status, state=_state(status), decision=last_decision(found.folder))
 
 
 def _state(status: JobStatus) -> str:

@@ -14,7 +14,6 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -60,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
         time.sleep(_BETWEEN_S)
         rows = top.look()
         if given.form == "json":
-            print(json.dumps(as_json([asdict(row) for row in rows], nan=None), indent=2, allow_nan=False))
+            print(json.dumps(as_json([row.document() for row in rows], nan=None), indent=2, allow_nan=False))
         else:
             console = Console(highlight=False)
             console.print(shown(rows, width=console.width))
@@ -101,7 +100,7 @@ def _show_live(top: TopOfJobs, *, every_s: float) -> None:
     with _keys() as ended, Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
             rows = top.look()
-            head = f"{time.strftime('%H:%M:%S')}  {counted(sum(row.size is not None for row in rows), 'job')} at work"
+            head = f"{time.strftime('%H:%M:%S')}  {counted(sum(row.status is not None for row in rows), 'job')} at work"
             live.update(Group(Text(f"{head}; q ends", style="dim"), shown(rows, width=console.width)), refresh=True)
             if ended(every_s):
                 return
@@ -173,21 +172,24 @@ def _lines(row: JobRow, *, width: int) -> Text:
 
 
 def _name(row: JobRow) -> str:
-    name = Path(row.folder).name or f"process {row.pid}"
-    return name if row.user in ("", getpass.getuser()) else f"{name} of {row.user}"
+    found = row.found
+    name = (found.folder.name if found.folder else "") or f"process {found.pid}"
+    return name if found.user in ("", getpass.getuser()) else f"{name} of {found.user}"
 
 
 def _state(row: JobRow) -> str:
-    return row.state + (f"; {row.decision}" if row.decision and row.size is not None else "")
+    return row.state + (f"; {row.decision}" if row.decision and row.status is not None else "")
 
 
 def _figures(row: JobRow) -> Iterator[str]:
-    moving = row.size is not None and row.target not in (None, row.size)
-    yield f"{row.size} -> {row.target}" if moving else figure(row.size)
-    yield figure(row.step)
-    yield figure(row.samples_per_s)
-    yield figure(row.loss)
-    yield figure(row.epoch) + (f" of {figure(row.epochs)}" if row.epochs is not None else "")
-    yield UNKNOWN if row.seconds_left is None else rough_duration(row.seconds_left)
-    yield UNKNOWN if row.cpu_percent is None else f"{row.cpu_percent:.0f} %"
-    yield UNKNOWN if row.memory_bytes is None else f"{row.memory_bytes / 1e9:.1f} GB"
+    told = row.document()
+    size, target, left, cpu, memory = (
+        told[name] for name in ("size", "target", "seconds_left", "cpu_percent", "memory_bytes")
+    )
+    yield figure(size) if target in (None, size) else f"{size} -> {target}"
+    for name in ("step", "samples_per_s", "loss"):
+        yield figure(told[name])
+    yield figure(row.epoch) + (f" of {figure(told['epochs'])}" if told["epochs"] is not None else "")
+    yield UNKNOWN if left is None else rough_duration(left)
+    yield UNKNOWN if cpu is None else f"{cpu:.0f} %"
+    yield UNKNOWN if memory is None else f"{memory / 1e9:.1f} GB"

@@ -15,8 +15,11 @@ import pytest
 from rich.console import Console
 
 from kungfu.cli.main import main
+from kungfu.cli.top.find_jobs import FoundJob
 from kungfu.cli.top.row import JobRow
 from kungfu.cli.top.top_command import shown
+from kungfu.event_log.progress import TrainingProgress
+from kungfu.runtime.job_api.status import JobMetrics, JobStatus, MembershipStatus
 from tests.runtime.job_api.served_job import serve_job
 
 
@@ -36,12 +39,14 @@ def test_a_job_whose_folder_is_given_is_shown_once_and_for_programs(
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_a_job_is_told_whole_on_narrow_and_wide_terminals(width: int) -> None:
-    row = JobRow(
-        "job", "/runs/night", "nobody-here", 7, "training", 2, 3, 41, 3900.0, 0.25, 3, 40, 720.0, 180.0, 1_400_000_000,
-        "step 40, grow: 2 -> 3 peers",
+    status = JobStatus(
+        "job", "elastic", MembershipStatus(1, 2, 3, 1, 8), (), JobMetrics(41, 3, 64, 0.25, 3900.0),
+        progress=TrainingProgress(epoch=3, epochs=40, seconds_left=720.0),
     )  # fmt: skip
+    night, decision = FoundJob(7, "nobody-here", Path("/runs/night")), "step 40, grow: 2 -> 3 peers"
+    row = JobRow(night, "training", status, 180.0, 1_400_000_000, decision)
     console = Console(width=width, file=io.StringIO(), highlight=False)
-    console.print(shown([row, JobRow("", "", "you", 9, "of another user")], width=width))
+    console.print(shown([row, JobRow(FoundJob(9, "you", None), "of another user")], width=width))
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     if width < 130:
