@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from kungfu.cli.report import read_events, read_rows, rows_in_order
+from kungfu.cli.report.curves import Curves
 from kungfu.cli.report.metrics import Row
-from kungfu.cli.report.step_groups import DrawnCurve, Series, StepGroups, WholeBatches, numbers_in
+from kungfu.cli.report.step_groups import DrawnCurve, Series, StepGroups
 from kungfu.errors import UsageError
 from kungfu.event_log.events import LoggedEvent, Topic, of_topics
 from kungfu.event_log.job import FIGURES_OF_JOB
 from kungfu.event_log.numbers import as_float
-from kungfu.event_log.values import not_finite
+from kungfu.event_log.values import not_finite, number_or_nan
 
 # A figure that has a value for each peer.
 FRACTIONS = "straggler_fractions"
@@ -73,18 +75,20 @@ def run_of_rows(
     rows: Iterable[Row], events: Iterable[LoggedEvent] = (), *, most_groups: int = MOST_GROUPS
 ) -> RecordedRun:
     """The run of these lines, in so many groups of steps; of a step that was done again, the last line counts."""
-    figures, speeds, lost = (StepGroups(most_groups) for _ in range(3))
-    batches, signals, lost_as = WholeBatches(), dict[str, None](), ""
+    curves, speeds, lost = Curves(most_groups, most_curves=math.inf), StepGroups(most_groups), StepGroups(most_groups)
+    signals, lost_as = dict[str, None](), ""
     for step, row in rows_in_order(rows):
+        if not curves.add(row):
+            continue
         signals.update((name, None) for name in row if name not in signals and _is_signal(name, row[name]))
-        figures.add(step, numbers_in({**row, "batch": batches.batch(row)}))
         told = row.get(FRACTIONS)
-        speeds.add(step, numbers_in(told) if isinstance(told, Mapping) else {})
+        known = told.items() if isinstance(told, Mapping) else ()
+        speeds.add(step, {peer: speed for peer, value in known if (speed := number_or_nan(value)) is not None})
         what = not_finite(row.get("loss"))
         lost_as = lost_as or what
         lost.add(step, {"step": step} if what else {})
     first_lost, fractions = lost.curve("step").low, {peer: speeds.curve(peer) for peer in speeds.names}
-    first_lost = first_lost[~np.isnan(first_lost)]
+    first_lost, figures = first_lost[~np.isnan(first_lost)], curves.groups
     return RecordedRun(np.array([*figures.lasts()]), figures, fractions, (*signals,), first_lost, lost_as, (*events,))
 
 

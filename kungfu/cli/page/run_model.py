@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
-from kungfu.cli.page.curves import Curves
 from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
 from kungfu.cli.page.story import DecisionFeed
+from kungfu.cli.report.curves import Curves
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.record_follower import NewRecords

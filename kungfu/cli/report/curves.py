@@ -1,4 +1,4 @@
-"""The curves of a run as its page draws them: of each group of steps a median, and the extremes beside it."""
+"""The curves of a run: of each group of steps a median, and the extremes beside it; for the page as its points."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ _LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact
 class Curves:
     """Takes the lines of ``metrics.jsonl``, and gives the points to draw.
 
+    Args:
+        most_groups: The most groups of steps.
+        most_curves: The most curves.
+
     Attributes:
+        groups: The figures of the steps, in groups.
         newest: The newest step in which each curve is known, with its value there.
         left_out: Names of numbers for which there is no room: nobody reads a page with more curves.
     """
 
-    def __init__(self) -> None:
-        self._groups, self._batches = StepGroups(MOST_GROUPS), WholeBatches()
-        self._names: dict[str, None] = {}
+    def __init__(self, most_groups: int = MOST_GROUPS, *, most_curves: float = MOST_CURVES) -> None:
+        self.groups, self._batches = StepGroups(most_groups), WholeBatches()
+        self._names, self._most = dict[str, None](), most_curves
         self._step, self._time = -1, -math.inf
         self.newest: dict[str, tuple[int, float]] = {}
         self.left_out: set[str] = set()
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Adds a step. One that was done before is done again: what came of it and of those after it is undone."""
+    def add(self, row: Mapping[str, Any]) -> bool:
+        """Adds a step; False for a line that is none. One that is done again undoes itself and those after it."""
         step = as_whole(row.get("step"))
         # A line that a damaged disk has left without what every line has.
         if step is None or not 0 <= step < _LARGEST_STEP:
-            return
+            return False
         # What came of a step that is done again is known once it is done.
         if step <= self._step:
             self.newest = {name: known for name, known in self.newest.items() if known[0] < step}
@@ -50,12 +55,13 @@ class Curves:
                 figures[name] = number
                 if not math.isnan(number):
                     self.newest[name] = step, number
-        self._groups.add(step, figures)
+        self.groups.add(step, figures)
+        return True
 
     def taken(self) -> dict[str, Any] | None:
         """The points that changed since the last call, as the points from a place on; ``None`` where none did."""
-        changed = self._groups.changed()
-        return self._from(changed) if changed < len(self._groups) else None
+        changed = self.groups.changed()
+        return self._from(changed) if changed < len(self.groups) else None
 
     def all(self) -> dict[str, Any]:
         """All points."""
@@ -65,19 +71,19 @@ class Curves:
         """The points from a group on, one for each at its last step; ``None`` where a curve is not known."""
         return {
             "from": group,
-            "firsts": [*map(int, self._groups.firsts(group))],
-            "steps": [*map(int, self._groups.lasts(group))],
-            "times": [round(spread.high, 3) for spread in self._groups.spreads("time", group)],
+            "firsts": [*map(int, self.groups.firsts(group))],
+            "steps": [*map(int, self.groups.lasts(group))],
+            "times": [round(spread.high, 3) for spread in self.groups.spreads("time", group)],
             "curves": [self._curve(name, group) for name in self._names],
         }
 
     def _curve(self, name: str, group: int) -> dict[str, Any]:
-        curve = self._groups.curve(name, group)
+        curve = self.groups.curve(name, group)
         shown = {key: [*map(_shown, getattr(curve, key).tolist())] for key in ("low", "values", "high")}
         return {"name": name, **shown, "newest": self.newest.get(name), "note": curve.note}
 
     def _has_room(self, name: str) -> bool:
-        if len(self._names) < MOST_CURVES:
+        if len(self._names) < self._most:
             self._names[name] = None
             return True
         if len(self.left_out) < MOST_CURVES:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kungfu.event_log.values import finite_number, number_or_nan, undefined_words
+from kungfu.event_log.values import finite_number, undefined_words
 
 Figures = Mapping[str, float]
 Series = NDArray[np.float64]
@@ -373,11 +373,6 @@ class WholeBatches:
             return None
         self._batch, self._epoch = batch, epoch
         return batch
-
-
-def numbers_in(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a step by name, NaN for those that are none."""
-    return {name: number for name, value in row.items() if (number := number_or_nan(value)) is not None}
 
 
 def _known(values: Sequence[float]) -> list[float]:

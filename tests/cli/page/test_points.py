@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kungfu.cli.page import app
-from kungfu.cli.page.curves import Curves
+from kungfu.cli.report.curves import Curves
 
 STATIC = Path(app.__file__).parent / "static"
 PROGRAM = """

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.cli.page.curves import MOST_CURVES, MOST_GROUPS, Curves
+from kungfu.cli.report.curves import MOST_CURVES, MOST_GROUPS, Curves
 
 Points = dict[str, Any]
 KEYS = ("low", "values", "high")
