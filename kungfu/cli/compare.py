@@ -200,7 +200,7 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
     return RunFigures(
         compared.name, compared.count, int(samples), seconds, peer_seconds,
         float(np.median(known[-_AT_THE_END:])) if known.size else None, _reached(compared, goal),
-        compared.sizes, dict(asked), changes(job), job.stopped_s, "; ".join(notes),
+        compared.sizes, dict(asked), changes(job), job.tally.stopped_s, "; ".join(notes),
     )  # fmt: skip
 
 

@@ -12,41 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from kungfu.event_log.events import (
-    CalledEvent,
-    CheckpointEvent,
-    DecisionEvent,
-    DismissedEvent,
-    EndedEvent,
-    FailedEvent,
-    FinishedEvent,
-    FiniteAgainEvent,
-    GapEvent,
-    HostJoinedEvent,
-    HostLeftEvent,
-    HostLostEvent,
-    LeaderEvent,
-    LoggedEvent,
-    LostEvent,
-    MissingEvent,
-    NotFiniteEvent,
-    OfferedEvent,
-    PeerEndedEvent,
-    PhaseEvent,
-    RecoveredEvent,
-    RefusedEvent,
-    RegroupingEvent,
-    RequestEvent,
-    RescaleEvent,
-    RulesEvent,
-    SetEvent,
-    SpanEvent,
-    SpawnedEvent,
-    StartedEvent,
-    SupersededEvent,
-    UndefinedEvent,
-    ViewEvent,
-)
+from kungfu.event_log import events
 from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
@@ -56,6 +22,8 @@ FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per
 # The newest ones of what happens again and again; the record has all of it.
 _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
+# What closes a decision.
+Closing = events.RescaleEvent | events.RefusedEvent | events.SupersededEvent
 PeerState = Literal["starting", "ready", "training", "done training", "leaving", "ended"]
 
 
@@ -117,8 +85,8 @@ class JobDecision(Struct, frozen=True):
         is_waiting: True while it waits for joiners.
     """
 
-    event: DecisionEvent
-    outcome: RescaleEvent | RefusedEvent | SupersededEvent | None = None
+    event: events.DecisionEvent
+    outcome: Closing | None = None
     is_waiting: bool = False
 
     @property
@@ -129,6 +97,51 @@ class JobDecision(Struct, frozen=True):
     def result(self) -> tuple[str, str]:
         """Its state, and its result in words: of the event that closed it, or of the decision itself."""
         return (self.outcome or self.event).outcome()
+
+
+class JobTally(Struct, frozen=True):
+    """The sums over the events of a job.
+
+    Attributes:
+        counts: The number of events by kind.
+        labelled: Likewise by kind and label, of those that have one; the rules that may decide begin with 0.
+        replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
+        lost_peers: The peers that were lost.
+        stopped_s: Seconds for which rescales and losses stopped the training.
+        unrecorded: Events that could not be written down.
+    """
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    labelled: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    replacements: int = 0
+    lost_peers: int = 0
+    stopped_s: float = 0.0
+    unrecorded: int = 0
+
+    def after(self, event: events.LoggedEvent) -> JobTally:
+        """The sums once an event has happened."""
+        tally = replace(self, counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1})
+        if label := event.tallied_as():
+            tally = tally._with(event.kind, label, 1)
+        match event:
+            case events.RulesEvent():
+                for rule in event.rules:
+                    tally = tally._with("decision", rule, 0)
+            case events.RescaleEvent():
+                replaces = "recovered" in self.counts and not event.rule and bool(event.joined)
+                stopped_s = self.stopped_s + event.stop_s
+                return replace(tally, replacements=self.replacements + replaces, stopped_s=stopped_s)
+            case events.RecoveredEvent():
+                lost_peers, stopped_s = self.lost_peers + len(event.lost), self.stopped_s + event.stop_s
+                return replace(tally, lost_peers=lost_peers, stopped_s=stopped_s)
+            case events.GapEvent(file="events.jsonl"):
+                return replace(tally, unrecorded=self.unrecorded + event.lines)
+        return tally
+
+    def _with(self, kind: str, label: str, count: int) -> JobTally:
+        known = self.labelled.get(kind, {})
+        name = label if label in known or len(known) < _MOST_LABELS else "others"
+        return replace(self, labelled={**self.labelled, kind: {**known, name: known.get(name, 0) + count}})
 
 
 class Job(Struct, frozen=True):
@@ -156,12 +169,7 @@ class Job(Struct, frozen=True):
         not_finite: The values that are no number now, by name.
         barriers: Barriers in which rules fired.
         rules_step: The step of the newest of them.
-        counts: The number of events by kind.
-        tallies: Likewise by kind and label, of those that have one; the rules that may decide begin with 0.
-        replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
-        lost_peers: The peers that were lost.
-        stopped_s: Seconds for which rescales and losses stopped the training.
-        unrecorded: Events that could not be written down.
+        tally: Its sums.
         trained_at: The time of the first view, in seconds since 1970; None if not known.
         last_at: Likewise of the newest event.
         newest: The figures of the newest step.
@@ -171,33 +179,28 @@ class Job(Struct, frozen=True):
         speeds: The newest known speeds of peers by id, as fractions of the median peer's.
     """
 
-    started: StartedEvent | None = None
-    ending: EndedEvent | FailedEvent | None = None
-    leader: LeaderEvent | None = None
+    started: events.StartedEvent | None = None
+    ending: events.EndedEvent | events.FailedEvent | None = None
+    leader: events.LeaderEvent | None = None
     hosts: Mapping[int, JobHost] = field(default_factory=dict)
     peers: Mapping[int, JobPeer] = field(default_factory=dict)
-    view: ViewEvent | None = None
+    view: events.ViewEvent | None = None
     view_steps: Mapping[int, int] = field(default_factory=dict)
     phase: int = 0
-    finished: tuple[FinishedEvent, ...] = ()
-    longest: FinishedEvent | None = None
+    finished: tuple[events.FinishedEvent, ...] = ()
+    longest: events.FinishedEvent | None = None
     awaited: int = 0
-    change: DecisionEvent | RescaleEvent | RecoveredEvent | RefusedEvent | None = None
+    change: events.DecisionEvent | events.RescaleEvent | events.RecoveredEvent | events.RefusedEvent | None = None
     decisions: tuple[JobDecision, ...] = ()
-    rescales: tuple[RescaleEvent, ...] = ()
+    rescales: tuple[events.RescaleEvent, ...] = ()
     base: tuple[int, int] | None = None
-    requests: Mapping[str, RequestEvent] = field(default_factory=dict)
-    checkpoint: CheckpointEvent | None = None
-    troubles: tuple[LoggedEvent, ...] = ()
-    not_finite: Mapping[str, NotFiniteEvent] = field(default_factory=dict)
+    requests: Mapping[str, events.RequestEvent] = field(default_factory=dict)
+    checkpoint: events.CheckpointEvent | None = None
+    troubles: tuple[events.LoggedEvent, ...] = ()
+    not_finite: Mapping[str, events.NotFiniteEvent] = field(default_factory=dict)
     barriers: int = 0
     rules_step: int = -1
-    counts: Mapping[str, int] = field(default_factory=dict)
-    tallies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    replacements: int = 0
-    lost_peers: int = 0
-    stopped_s: float = 0.0
-    unrecorded: int = 0
+    tally: JobTally = field(default_factory=JobTally)
     trained_at: float | None = None
     last_at: float | None = None
     newest: Mapping[str, Any] = field(default_factory=dict)
@@ -259,103 +262,93 @@ class Job(Struct, frozen=True):
         return as_float(self.newest.get("time")) or 0.0
 
     @property
-    def waiting(self) -> tuple[DecisionEvent, ...]:
+    def waiting(self) -> tuple[events.DecisionEvent, ...]:
         """The decisions that wait for joiners."""
         return tuple(one.event for one in self.decisions if one.is_waiting)
 
     # ---- what changes it ---------------------------------------------------------------------------------------------
 
-    def after(self, event: LoggedEvent) -> Job:
+    def after(self, event: events.LoggedEvent) -> Job:
         """The job once an event has happened. Time: that of a copy; O(peers) for events of peers."""
         job = replace(
             self,
-            counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1},
+            tally=self.tally.after(event),
             last_at=self.last_at if event.time is None else event.time,
         )
-        if label := event.tallied_as():
-            job = job._tallied(event.kind, label, 1)
         match event:
-            case StartedEvent():
+            case events.StartedEvent():
                 return replace(job, started=event)
-            case EndedEvent():
+            case events.EndedEvent():
                 return replace(job._without_waiting(), ending=event)
-            case FailedEvent():
+            case events.FailedEvent():
                 job = job if job.peer(event.peer).is_dismissed else job._in_trouble(event)
                 return replace(job._without_waiting(), ending=event)
-            case LeaderEvent():
+            case events.LeaderEvent():
                 return replace(job, leader=event)
-            case MissingEvent():
+            case events.MissingEvent():
                 return replace(job, awaited=0)._in_trouble(event)
-            case PhaseEvent():
+            case events.PhaseEvent():
                 return replace(job, phase=event.phase, finished=(), progress=job.progress.begun_again(), base=None)
-            case RegroupingEvent():
+            case events.RegroupingEvent():
                 return replace(job, awaited=event.target)
-            case RecoveredEvent():
-                stopped_s = job.stopped_s + event.stop_s
-                lost = job.lost_peers + len(event.lost)
-                return replace(job, change=event, awaited=event.target, stopped_s=stopped_s, lost_peers=lost)
-            case RulesEvent():
-                for rule in event.rules:
-                    job = job._tallied("decision", rule, 0)
-                return job
-            case DecisionEvent():
+            case events.RecoveredEvent():
+                return replace(job, change=event, awaited=event.target)
+            case events.DecisionEvent():
                 is_waiting = event.asked > event.size or event.when == "replaced"
                 decisions = (*job.decisions, JobDecision(event, None, is_waiting))[-_MOST_KEPT:]
                 return replace(job._at_barrier(event.step), change=event, decisions=decisions)
-            case CalledEvent():
+            case events.CalledEvent():
                 return job._at_barrier(event.step)
-            case SupersededEvent():
+            case events.SupersededEvent():
                 return job if event.later is None else job._closed(event, event.rule, event.step)
-            case RefusedEvent():
+            case events.RefusedEvent():
                 closed = job._closed(event, event.rule, None)._without_waiting()
                 return replace(closed, change=event, awaited=0)._in_trouble(event)
-            case RescaleEvent():
+            case events.RescaleEvent():
                 return job._rescaled(event)
-            case SetEvent(what="stop"):
+            case events.SetEvent(what="stop"):
                 return replace(job, progress=job.progress.ended())
-            case SetEvent(what="global batch size"):
+            case events.SetEvent(what="global batch size"):
                 return replace(job, base=None)
-            case RequestEvent():
+            case events.RequestEvent():
                 others = {id: one for id, one in job.requests.items() if id != event.id}
                 return replace(job, requests=_newest({**others, event.id: event}))
-            case CheckpointEvent(error=""):
+            case events.CheckpointEvent(error=""):
                 return replace(job, checkpoint=event)
-            case NotFiniteEvent():
+            case events.NotFiniteEvent():
                 return replace(job, not_finite={**job.not_finite, event.what: event})._in_trouble(event)
-            case FiniteAgainEvent():
+            case events.FiniteAgainEvent():
                 return replace(job, not_finite={k: v for k, v in job.not_finite.items() if k != event.what})
-            case UndefinedEvent():
+            case events.UndefinedEvent():
                 return job._in_trouble(event)
-            case GapEvent(file="events.jsonl"):
-                return replace(job, unrecorded=job.unrecorded + event.lines)
         return job._after_arrival_or_end(event)
 
-    def _after_arrival_or_end(self, event: LoggedEvent) -> Job:
+    def _after_arrival_or_end(self, event: events.LoggedEvent) -> Job:
         """The job once a host or a peer has come, has got further, or is gone; the same job after any other event."""
         match event:
-            case HostJoinedEvent():
+            case events.HostJoinedEvent():
                 return replace(self, hosts={**self.hosts, event.host: JobHost(event.name, event.pid, event.time)})
-            case HostLeftEvent():
+            case events.HostLeftEvent():
                 return self._without_host(event, "its host left the job")
-            case HostLostEvent():
+            case events.HostLostEvent():
                 return self._without_host(event, "its host was lost")._in_trouble(event)
-            case SpawnedEvent():
+            case events.SpawnedEvent():
                 return self._with_peer(JobPeer(event.peer, event.host or 0, event.pid, event.time, since=event.time))
-            case OfferedEvent():
+            case events.OfferedEvent():
                 return self._with_peers(event, event.peers, "ready")
-            case DismissedEvent():
+            case events.DismissedEvent():
                 job = self._with_peers(event, (event.peer,), "leaving")
                 return job._with_peer(replace(job.peer(event.peer), is_dismissed=True))
-            case ViewEvent():
+            case events.ViewEvent():
                 return self._in_view(event)
-            case SpanEvent():
+            case events.SpanEvent():
                 begun = max(event.step, self.view_steps.get(event.view, 0))
                 return replace(self, view_steps={**self.view_steps, event.view: begun})
-            case FinishedEvent():
+            case events.FinishedEvent():
                 return self._finished(event)
-            case LostEvent():
+            case events.LostEvent():
                 return self._ended(event.peer, event, event.how)
-            case PeerEndedEvent():
+            case events.PeerEndedEvent():
                 is_trouble = event.how != "exit code 0" and not self.peer(event.peer).is_dismissed
                 return (self._in_trouble(event) if is_trouble else self)._ended(event.peer, event, event.how)
         return self
@@ -375,12 +368,7 @@ class Job(Struct, frozen=True):
             speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or speeds,
         )
 
-    def _tallied(self, kind: str, label: str, count: int) -> Job:
-        tally = self.tallies.get(kind, {})
-        name = label if label in tally or len(tally) < _MOST_LABELS else "others"
-        return replace(self, tallies={**self.tallies, kind: {**tally, name: tally.get(name, 0) + count}})
-
-    def _in_trouble(self, event: LoggedEvent) -> Job:
+    def _in_trouble(self, event: events.LoggedEvent) -> Job:
         return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])
 
     def _at_barrier(self, step: int) -> Job:
@@ -389,7 +377,7 @@ class Job(Struct, frozen=True):
 
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
 
-    def _without_host(self, event: HostLeftEvent | HostLostEvent, how: str) -> Job:
+    def _without_host(self, event: events.HostLeftEvent | events.HostLostEvent, how: str) -> Job:
         host = self.hosts.get(event.host)
         hosts = {**self.hosts, event.host: replace(host, is_present=False)} if host else self.hosts
         job = replace(self, hosts=hosts)
@@ -400,12 +388,12 @@ class Job(Struct, frozen=True):
     def _with_peer(self, peer: JobPeer) -> Job:
         return replace(self, peers={**self.peers, peer.id: peer})
 
-    def _with_peers(self, event: LoggedEvent, peers: Iterable[int], state: PeerState) -> Job:
+    def _with_peers(self, event: events.LoggedEvent, peers: Iterable[int], state: PeerState) -> Job:
         known = [one for one in map(self.peer, peers) if one.state != "ended"]
         changed = {one.id: replace(one, state=state, since=event.time) for one in known}
         return replace(self, peers={**self.peers, **changed})
 
-    def _in_view(self, event: ViewEvent) -> Job:
+    def _in_view(self, event: events.ViewEvent) -> Job:
         peers = {peer: one if peer in event.peers else _outside(one, event) for peer, one in self.peers.items()}
         for rank, peer in enumerate(event.peers):
             one = self.peer(peer)
@@ -415,9 +403,9 @@ class Job(Struct, frozen=True):
         trained_at = self.trained_at if self.view else event.time
         return replace(self, view=event, view_steps=steps, peers=peers, trained_at=trained_at)
 
-    def _ended(self, peer: int, event: LoggedEvent, how: str) -> Job:
+    def _ended(self, peer: int, event: events.LoggedEvent, how: str) -> Job:
         """A peer's process has ended; how it was lost says more than how its process ended."""
-        one, is_lost = self.peer(peer), isinstance(event, LostEvent)
+        one, is_lost = self.peer(peer), isinstance(event, events.LostEvent)
         if one.state == "ended" and not is_lost:
             return self
         others = {id: other for id, other in self.peers.items() if id != peer}
@@ -427,7 +415,7 @@ class Job(Struct, frozen=True):
         gone = replace(one, rank=None, state="ended", since=event.time, how=how, is_lost=is_lost)
         return replace(self, peers={**others, peer: gone})
 
-    def _finished(self, event: FinishedEvent) -> Job:
+    def _finished(self, event: events.FinishedEvent) -> Job:
         longest = event if self.longest is None or event.steps > self.longest.steps else self.longest
         state: PeerState = "leaving" if event.leaving else "done training"
         job = replace(self._with_peers(event, (event.peer,), state), longest=longest)
@@ -440,7 +428,7 @@ class Job(Struct, frozen=True):
 
     # ---- decisions ---------------------------------------------------------------------------------------------------
 
-    def _rescaled(self, event: RescaleEvent) -> Job:
+    def _rescaled(self, event: events.RescaleEvent) -> Job:
         job = self if event.decided_at is None else self._closed(event, event.rule, event.decided_at)
         # Those that were waited for have come.
         job = job._without_waiting() if event.joined else job
@@ -451,11 +439,9 @@ class Job(Struct, frozen=True):
             rescales=(*job.rescales, event)[-_MOST_KEPT:],
             # What rules on a rescale set is told before it.
             base=(event.base_global_batch_size, event.base_size) if event.base_size else None,
-            replacements=job.replacements + ("recovered" in job.counts and not event.rule and bool(event.joined)),
-            stopped_s=job.stopped_s + event.stop_s,
         )
 
-    def _closed(self, event: RescaleEvent | RefusedEvent | SupersededEvent, rule: str, step: int | None) -> Job:
+    def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
         """Closes the newest open decision of each rule that an event names; of one rule, in the step if it is known."""
         rules, decisions = rule.split(" and "), [*self.decisions]
         # One change may carry out the decisions of several rules, each of a step of its own.
@@ -474,15 +460,15 @@ class Job(Struct, frozen=True):
         return replace(self, decisions=decisions)
 
 
-def fold(events: Iterable[LoggedEvent]) -> Job:
-    """The job after `events`."""
+def fold(told: Iterable[events.LoggedEvent]) -> Job:
+    """The job after the events `told`."""
     job = Job()
-    for event in events:
+    for event in told:
         job = job.after(event)
     return job
 
 
-def _outside(peer: JobPeer, view: ViewEvent) -> JobPeer:
+def _outside(peer: JobPeer, view: events.ViewEvent) -> JobPeer:
     """A peer that `view` does not hold; one that the view before held leaves."""
     if peer.state in ("training", "done training"):
         return replace(peer, rank=None, state="leaving", since=view.time)
@@ -496,5 +482,5 @@ def _speeds(told: Mapping[Any, Any]) -> dict[int, float]:
     return {peer: speed for peer, speed in known.items() if speed is not None and math.isfinite(speed)}
 
 
-def _newest(requests: dict[str, RequestEvent]) -> dict[str, RequestEvent]:
+def _newest(requests: dict[str, events.RequestEvent]) -> dict[str, events.RequestEvent]:
     return dict([*requests.items()][-_MOST_KEPT:])

@@ -24,7 +24,7 @@ def test_any_order_of_events_is_a_job_whose_parts_agree(events: list[tuple[str, 
                                                                     "policies", "devices")
         }  # fmt: skip
         job = job.after(msgspec.structs.replace(event, **fields)).after_step({"step": number, "size": number})
-    assert sum(job.counts.values()) == len(events)
+    assert sum(job.tally.counts.values()) == len(events)
     assert {*job.members} <= {*(job.view.peers if job.view else ())}
     assert {*job.members}.isdisjoint(job.joiners)
     assert {*job.members, *job.joiners} <= {*job.peers}

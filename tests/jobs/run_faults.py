@@ -88,7 +88,7 @@ def _await(
 
     Those who are doomed were hit by a fault: as long as they live, the job has not settled.
     """
-    deadline, before = time.monotonic() + deadline_s, watch.look().counts
+    deadline, before = time.monotonic() + deadline_s, watch.look().tally.counts
     while True:
         job = watch.look()
         calm = job.is_settled(size) and doomed.isdisjoint(job.members)

@@ -22,7 +22,7 @@ from kungfu.event_log.numbers import as_float, step_seconds
 from kungfu.runtime.core.requests.request_log import RequestState
 
 # A metric: its help, and its value in a job; None if that is not known.
-Figure = tuple[str, Callable[[Job], float | None]]
+Figure = tuple[str, Callable[[Job], Any]]
 
 # Fields of a step that have a gauge of their own, and those that are no gauge; every other number is a named signal.
 _OF_A_STEP = {
@@ -56,20 +56,20 @@ _GAUGES: Mapping[str, Figure] = {
     ),
     "kungfu_peer_processes": (
         "Processes of peers that run, those that are getting ready among them.",
-        lambda job: sum(one.state != "ended" for one in job.peers.values()) if job.counts else None,
+        lambda job: sum(one.state != "ended" for one in job.peers.values()) if job.tally.counts else None,
     ),
-    "kungfu_hosts": ("Hosts of the job.", lambda job: len(job.hosts_present) if job.counts else None),
+    "kungfu_hosts": ("Hosts of the job.", lambda job: len(job.hosts_present) if job.tally.counts else None),
 }  # fmt: skip
 _COUNTERS: Mapping[str, Figure] = {
     "kungfu_rescales": (
         "Changes of the membership, but for losses and their replacements.",
-        lambda job: job.counts.get("rescale", 0) - job.replacements,
+        lambda job: job.tally.counts.get("rescale", 0) - job.tally.replacements,
     ),
     "kungfu_recoveries": (
-        "Losses of peers that the others survived.", lambda job: job.counts.get("recovered", 0)
+        "Losses of peers that the others survived.", lambda job: job.tally.counts.get("recovered", 0)
     ),
-    "kungfu_lost_peers": ("Peers that were lost.", lambda job: job.lost_peers),
-    "kungfu_refusals": ("Changes whose peers could not be had.", lambda job: job.counts.get("refused", 0)),
+    "kungfu_lost_peers": ("Peers that were lost.", lambda job: job.tally.lost_peers),
+    "kungfu_refusals": ("Changes whose peers could not be had.", lambda job: job.tally.counts.get("refused", 0)),
 }  # fmt: skip
 # What a command line begins with that changes the size, or who is there.
 _COMMANDS = tuple(f"kungfu {name}" for name in ("resize", "scale-out", "scale-in", "migrate", "profile"))
@@ -137,7 +137,7 @@ class PrometheusMetrics(Collector):
             yield CounterMetricFamily(name, meaning, value=count_in(job), created=self._began)
         for name, (meaning, label, kind, begun) in _TALLIES.items():
             family = CounterMetricFamily(name, meaning, labels=[label])
-            for key, count in {**dict.fromkeys(begun, 0), **job.tallies.get(kind, {})}.items():
+            for key, count in {**dict.fromkeys(begun, 0), **job.tally.labelled.get(kind, {})}.items():
                 family.add_metric([_utf8(key)], count, created=self._began)
             yield family
 

@@ -108,8 +108,8 @@ def _not_a_number(job: Job) -> list[str]:
 
 def _lacking(job: Job) -> list[str]:
     """The sums above are of what was written down."""
-    lost = counted(job.unrecorded, "event")
-    return [f"{lost} could not be written down, and what happened there is not counted"] if job.unrecorded else []
+    lost = counted(job.tally.unrecorded, "event")
+    return [f"{lost} could not be written down, and what happened there is not counted"] if job.tally.unrecorded else []
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
@@ -124,7 +124,7 @@ def _lasting_s(job: Job, now: float | None) -> float | None:
 
 def _totals(job: Job, lasting: float | None) -> str:
     stood = stood_still(job)
-    share = f" ({100 * job.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
+    share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
     return f"{changes(job)}{stood}{share}"
 
 
@@ -142,7 +142,7 @@ def paces(job: Job) -> list[str]:
     if job.longest is None:
         return []
     # Losses are stops, too, and count among them.
-    stop = "a stop" if job.counts.get("recovered") else "a rescale"
+    stop = "a stop" if job.tally.counts.get("recovered") else "a rescale"
     named = {"a step": job.longest.step_s, stop: job.longest.stop_s}
     return [_pace(name, took) for name, took in named.items() if took is not None and took.count]
 
@@ -157,12 +157,15 @@ def changes(job: Job) -> str:
 
     A rescale that only brought peers in place of lost ones is part of their recovery.
     """
-    recoveries, rescales = job.counts.get("recovered", 0), job.counts.get("rescale", 0) - job.replacements
+    recoveries, rescales = (
+        job.tally.counts.get("recovered", 0),
+        job.tally.counts.get("rescale", 0) - job.tally.replacements,
+    )
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
     return f"{counted(rescales, 'rescale')}{after}"
 
 
 def stood_still(job: Job) -> str:
     """The time for which its changes stopped the training of a job, in words; empty where nothing changed."""
-    changed = job.counts.get("recovered") or job.counts.get("rescale")
-    return f", for which training stood still for {duration(job.stopped_s)}" if changed else ""
+    changed = job.tally.counts.get("recovered") or job.tally.counts.get("rescale")
+    return f", for which training stood still for {duration(job.tally.stopped_s)}" if changed else ""

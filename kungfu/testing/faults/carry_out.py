@@ -39,7 +39,7 @@ def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[st
         case "barrier":
             return job.barriers >= when.number and (calm or not when.calm)
         case "next":
-            return job.counts.get(when.event, 0) > before.get(when.event, 0)
+            return job.tally.counts.get(when.event, 0) > before.get(when.event, 0)
         case "settled":
             return calm
         case "now":

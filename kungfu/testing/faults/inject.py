@@ -169,7 +169,7 @@ class _Injector:
             since: When the fault before was over.
         """
         limits = self.limits
-        before, patient_until = self.watcher.look().counts, self.clock() + limits.patience_s
+        before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s
         while True:
             job, now = self.watcher.look(), self.clock()
             is_calm = self.calm.has_come(job, now)
