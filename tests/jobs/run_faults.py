@@ -55,7 +55,9 @@ def run_faults(
                 size = fault.what.size
                 resize(size)
             peers = hit_peers(fault.what, job, coming)
-            _perform(fault.what, [pid for pid, _ in processes_of(fault.what, job, peers)], freezer)
+            pids = [one.pid for one in processes_of(fault.what, job, peers)]
+            assert None not in pids, f"the record does not tell of a process of {fault}"
+            _perform(fault.what, [pid for pid in pids if pid is not None], freezer)
             doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
             if isinstance(fault.what, SignalHosts):
                 hit = {*fault.what.hosts}

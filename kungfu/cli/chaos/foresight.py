@@ -15,8 +15,7 @@ from kungfu.testing.faults import (
     SignalPeers,
     SlowPeers,
 )
-from kungfu.testing.faults.inject import seconds_held, why_it_would_end
-from kungfu.testing.faults.processes import why_out_of_reach
+from kungfu.testing.faults.inject import seconds_held, why_elsewhere, why_gone, why_it_would_end
 from kungfu.testing.faults.schedule import What
 
 
@@ -100,29 +99,13 @@ def _obstacles(
             yield f"the job takes {limits.minimum} to {limits.maximum} peers"
         case SignalPeers(ranks=ranks) | SlowPeers(ranks=ranks) if any(rank >= limits.maximum for rank in ranks):
             yield f"the job never has more than {counted(limits.maximum, 'peer')}: the ranks begin with 0"
-        case SignalHosts(hosts=hosts):
-            yield from _obstacles_of_hosts(hosts, job, local=local, own_agent=own_agent, is_watched=is_watched)
-    for peer in _peers(what, job):
-        host = job.peer(peer).host
-        if host not in local:
-            yield f"peer {peer} runs on another machine ({_name(job, host)}): run kungfu chaos there"
-        elif why := why_out_of_reach(job.peer(peer).pid, started_at=job.peer(peer).started_at):
-            yield why
-
-
-def _obstacles_of_hosts(
-    hosts: Sequence[int], job: Job, *, local: Collection[int], own_agent: int, is_watched: bool
-) -> Iterator[str]:
-    for host in hosts:
-        agent = job.hosts.get(host)
-        if agent is None:
-            yield f"the job has no host {host}: it has {', '.join(map(str, sorted(job.hosts))) or 'this one only'}"
-        elif host not in local:
-            yield f"host {host} ({_name(job, host)}) is another machine: run kungfu chaos there"
-        elif agent.pid == own_agent and not is_watched:
+        case SignalHosts(hosts=hosts) if strange := {*hosts} - {*job.hosts}:
+            there = ", ".join(map(str, sorted(job.hosts))) or "this one only"
+            yield f"the job has no host {min(strange)}: it has {there}"
+            return
+        case SignalHosts(hosts=hosts) if not is_watched and own_agent in (job.hosts[host].pid for host in hosts):
             yield "the record that is read ends with this kungfu-run: give --watch, the folder of another host's"
-        elif why := why_out_of_reach(agent.pid, started_at=agent.started_at):
-            yield why
+    yield why_elsewhere(what, job, _peers(what, job), local) or why_gone(what, job, _peers(what, job))
 
 
 def _peers(what: What, job: Job) -> Sequence[int]:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kungfu.errors import UsageError
-from kungfu.event_log.job import Job
+from kungfu.event_log.job import Job, JobHost, JobPeer
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.testing.faults.freezer import Freezer
 from kungfu.testing.faults.processes import send_signal
@@ -73,20 +73,9 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
     return tuple(members[rank] for rank in what.ranks) or joiner
 
 
-def processes_of(what: What, job: Job, peers: Collection[int]) -> list[tuple[int, float | None]]:
-    """The processes that get the signals of a fault: those of its peers, or of kungfu-run on its hosts.
-
-    Returns:
-        Their ids, each with when the process was started, in seconds since 1970, if that is known.
-
-    Raises:
-        UsageError: The record does not tell of the process of a peer.
-    """
-    hit = [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
-    found = [(one.pid, one.started_at) for one in hit if one.pid is not None]
-    if len(found) < len(hit):
-        raise UsageError(f"there is nobody to {what}: the record does not tell of the process")
-    return found
+def processes_of(what: What, job: Job, peers: Collection[int]) -> list[JobHost | JobPeer]:
+    """Those whose processes get the signals of a fault: its peers, or kungfu-run on its hosts."""
+    return [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
 
 
 def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: float) -> None:

@@ -8,7 +8,7 @@ of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -201,34 +201,28 @@ class _Injector:
         request = ""
         try:
             peers = hit_peers(what, job, coming)
-            processes = processes_of(what, job, peers)
-            if why := self._obstacle(what, job, peers, processes, now=now):
+            if why := self._obstacle(what, job, peers, now=now):
                 return Injection(fault, None, job.steps, peers, why=why)
             if isinstance(what, Resize | SaveCheckpoint):
                 request = f"{self.limits.request_prefix}-{number}"
                 self.job.request(what, id=request)
             else:
-                carry_out(what, [pid for pid, _ in processes], self.freezer, longest_s=longest_s)
+                pids = [one.pid for one in processes_of(what, job, peers) if one.pid is not None]
+                carry_out(what, pids, self.freezer, longest_s=longest_s)
         except (KungfuError, PermissionError) as error:
             return Injection(fault, None, job.steps, why=str(error))
         done = Injection(fault, now, job.steps, peers, now + seconds_held(what, longest_s=longest_s), request)
         self.calm.hit(done, for_good=_is_for_good(what))
         return done
 
-    def _obstacle(
-        self, what: What, job: Job, peers: Collection[int], processes: Iterable[tuple[int, float | None]], *, now: float
-    ) -> str:
+    def _obstacle(self, what: What, job: Job, peers: Collection[int], *, now: float) -> str:
         """Why a fault is not carried out: what it hits is elsewhere or gone, or the job would end."""
-        if why := _why_elsewhere(what, job, peers, self.limits.local_hosts):
-            return why
         living = [peer for peer in job.members if not self.calm.is_hit(peer, now)]
-        if not self.limits.may_end_job and (why := why_it_would_end(what, job, peers, living=living)):
-            return why
-        gone = (why_out_of_reach(pid, started_at=started_at) for pid, started_at in processes)
-        return next(filter(None, gone), "")
+        ends = "" if self.limits.may_end_job else why_it_would_end(what, job, peers, living=living)
+        return why_elsewhere(what, job, peers, self.limits.local_hosts) or ends or why_gone(what, job, peers)
 
 
-def _why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collection[int]) -> str:
+def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collection[int]) -> str:
     """Which of the processes run on other machines, where no signal reaches them; empty where none do."""
     hosts = {*what.hosts} if isinstance(what, SignalHosts) else {job.peer(peer).host for peer in peers}
     if isinstance(what, SignalHosts):
@@ -239,6 +233,12 @@ def _why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collecti
     names = ", ".join((host in job.hosts and job.hosts[host].name) or str(host) for host in elsewhere)
     who = ", ".join(f"peer {peer}" for peer in peers if job.peer(peer).host in elsewhere) or "kungfu-run"
     return f"{who} runs on another machine ({names}): run kungfu chaos there"
+
+
+def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
+    """Why one of the processes cannot be sent a signal; empty where all can."""
+    processes = processes_of(what, job, peers)
+    return next(filter(None, (why_out_of_reach(one.pid, started_at=one.started_at) for one in processes)), "")
 
 
 def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Collection[int]) -> str:

@@ -88,7 +88,7 @@ def test_peers_and_agents_on_other_machines_are_said_to_be_there(
     with trained(tmp_path, hosts=("127.0.0.1", "192.0.2.1")):
         found = foreseen(capsys, tmp_path, "--fault", "now kill rank 1", "--fault", "now notice host 1")
     assert "peer 1 runs on another machine (192.0.2.1)" in found[0]["obstacle"]
-    assert found[1]["obstacle"] == "host 1 (192.0.2.1) is another machine: run kungfu chaos there"
+    assert found[1]["obstacle"] == "kungfu-run runs on another machine (192.0.2.1): run kungfu chaos there"
 
 
 def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(
