@@ -169,12 +169,7 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
     # The first step, or the same view.
     if before is None or before.view == step.view:
         return
-    stayed = _survivors(playing, before, step)
-    replaying.states = {
-        fold: tuple(tuple(values[rank] for rank in stayed) for values in fields)
-        for fold, fields in replaying.states.items()
-    }
-    replaying.rescale(step.size)
+    replaying.rescale(step.size, stayed=_survivors(playing, before, step))
     # A view begins with a snapshot, which shows whether the replay went through the change as the run did.
     snapshot = playing.against.get((step.step - 1, step.view))
     if snapshot is not None and not playing.is_lost and step.step == before.step + 1:

@@ -178,7 +178,7 @@ class SimulatedBarrier:
             self.newest_id = max(self._newest(), *view.ids)
             stay = [rank for rank, peer in enumerate(before.peers) if view.rank_of(peer.id) is not None]
             moved(job, view.version, view.ids)
-            self._rescale(stay, view)
+            self.replay.rescale(view.size, stayed=stay)
         elif offered is not None and not offered.ready:
             # The agent found a place for none of those who were asked for.
             self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
@@ -203,15 +203,6 @@ class SimulatedBarrier:
             asked_by = (*before.asked_by, *asked_by)
         job.joiners = (*kept, *started)
         self.joining = _Joining(*due, job.joiners, missing, asked_by) if count else None
-
-    def _rescale(self, stay: Sequence[int], view: View) -> None:
-        """The folds of the peers that stay keep their state, and those of new peers begin."""
-        states = self.replay.states
-        self.replay.states = {
-            fold: tuple(tuple(values[rank] for rank in stay) for values in fields) for fold, fields in states.items()
-        }
-        self.replay.rescale(len(stay))
-        self.replay.rescale(view.size)
 
     def _newest(self) -> int:
         return max(self.newest_id, *self.job.peers)

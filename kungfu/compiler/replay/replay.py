@@ -102,12 +102,21 @@ class Replay:
         self.states = {fold: evaluation.renewed[fold] for fold in self.states}
         return outcome
 
-    def rescale(self, size: int) -> None:
-        """Changes the size of the cluster: the last peers leave, or new ones join after the others.
+    def rescale(self, size: int, *, stayed: Sequence[int] | None = None) -> None:
+        """Changes the size of the cluster: new peers join after those that stay.
+
+        Args:
+            size: The peers.
+            stayed: The ranks before of those that stay; without them the last ones leave.
 
         On rescale:
             Folds that declared so start again; the other agreed folds travel to joiners, and local folds start there.
         """
+        if stayed is not None:
+            kept = {
+                fold: tuple(tuple(one[rank] for rank in stayed) for one in state) for fold, state in self.states.items()
+            }
+            self.states = kept
         self.states = {fold: self._rescaled(fold, size=size) for fold in self.states}
         self.size, self.view = size, self.view + 1
 
