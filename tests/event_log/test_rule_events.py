@@ -7,45 +7,33 @@ import pytest
 from kungfu.event_log.events import DecisionEvent, RefusedEvent
 from tests.event_log.made import made
 
+NAN = float("nan")
 
-def decision(rule: str, *, won: tuple[str, ...] = (), lost: tuple[str, ...] = (), **saw: float) -> DecisionEvent:
+
+@pytest.mark.parametrize(
+    ("rule", "won", "lost", "saw", "words"),
+    [
+        # What the record says counts, whatever the rule is called.
+        *((rule, ["b"], ["a", "c"], {"a": 4.0, "b": 2.0, "c": 3.0}, "a wanted 4, b wanted 2, c wanted 3: b won")
+          for rule in ("at_most(a, b, c)", "at_least(a, b, c)", "first(a, b, c)", "my own name")),
+        ("at_most(a, b)", ["a", "b"], [], {"a": 2.0, "b": 2.0}, "a wanted 2, b wanted 2: a and b won"),
+        # A policy that has no target yet takes no part.
+        ("first(a, b, c)", ["b"], ["c"], {"a": NAN, "b": 3.0, "c": 4.0}, "b wanted 3, c wanted 4: b won"),
+        ("at_most(a, b)", [], ["a"], {"a": 4.0, "b": NAN}, "a wanted 4: none won"),
+        # Policies of one name are told apart by their number.
+        ("at_most(a, a)", ["a_2"], ["a"], {"a": 4.0, "a_2": 3.0}, "a wanted 4, a_2 wanted 3: a_2 won"),
+        ("gns_batch", [], [], {"size": 2.0}, ""),
+        ("at_most(a, b)", [], [], {"a": 2.0}, ""),
+        ("first(at_most(a, b), c)", ["at_most(a, b)"], ["c"], {"at_most(a, b)": 2.0, "c": 5.0},
+         "at_most(a, b) wanted 2, c wanted 5: at_most(a, b) won"),
+    ],
+)  # fmt: skip
+def test_a_contest_is_told_with_who_won_and_a_plain_rule_has_none(
+    rule: str, won: list[str], lost: list[str], saw: dict[str, float], words: str
+) -> None:
     event = made(event="decision", rule=rule, saw=saw, won=won, lost=lost)
     assert isinstance(event, DecisionEvent)
-    return event
-
-
-@pytest.mark.parametrize("rule", ["at_most(a, b, c)", "at_least(a, b, c)", "first(a, b, c)", "my own name"])
-def test_who_won_is_what_the_record_says_whatever_the_rule_is_called(rule: str) -> None:
-    event = decision(rule, won=("b",), lost=("a", "c"), a=4.0, b=2.0, c=3.0)
-    assert event.contest() == ["a wanted 4, b wanted 2, c wanted 3: b won"]
-
-
-def test_policies_with_the_same_target_win_together() -> None:
-    assert decision("at_most(a, b)", won=("a", "b"), a=2.0, b=2.0).contest() == ["a wanted 2, b wanted 2: a and b won"]
-
-
-def test_a_policy_that_had_no_target_yet_takes_no_part() -> None:
-    event = decision("first(a, b, c)", won=("b",), lost=("c",), a=float("nan"), b=3.0, c=4.0)
-    assert event.contest() == ["b wanted 3, c wanted 4: b won"]
-
-
-def test_where_no_target_was_taken_none_won() -> None:
-    assert decision("at_most(a, b)", lost=("a",), a=4.0, b=float("nan")).contest() == ["a wanted 4: none won"]
-
-
-def test_policies_of_one_name_are_told_apart_by_their_number() -> None:
-    event = decision("at_most(a, a)", won=("a_2",), lost=("a",), a=4.0, a_2=3.0)
-    assert event.contest() == ["a wanted 4, a_2 wanted 3: a_2 won"]
-
-
-def test_a_plain_rule_has_nothing_to_choose() -> None:
-    assert decision("gns_batch", size=2.0).contest() == []
-    assert decision("at_most(a, b)", a=2.0).contest() == [], "only the fields count"
-
-
-def test_a_combination_within_a_combination_is_told_by_its_name() -> None:
-    event = decision("first(at_most(a, b), c)", won=("at_most(a, b)",), lost=("c",), **{"at_most(a, b)": 2.0, "c": 5.0})
-    assert event.contest() == ["at_most(a, b) wanted 2, c wanted 5: at_most(a, b) won"]
+    assert event.contest() == [words] * bool(words)
 
 
 @pytest.mark.parametrize(

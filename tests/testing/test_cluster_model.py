@@ -245,6 +245,10 @@ def test_the_clock_of_the_job_is_that_of_the_model() -> None:
         (lambda: ClusterModel({1: 100, 4: None}, 5), r"throughput_by_size=\{4: None\}"),  # type: ignore[dict-item]
         (lambda: ClusterModel({0: 100}, 5), r"throughput_by_size=\{0: 100\}"),
         (lambda: ClusterModel({1: 100, 2: 0}, 5), r"throughput_by_size=\{2: 0\}"),
+        (lambda: ClusterModel(lambda size: 0, 5).throughput(2), "0.0 samples / s with 2 peers; takes a finite number"),
+        (lambda: ClusterModel({1: 1}, 5, speed_by_peer={1: 0}), r"speed_by_peer={1: 0}\): takes a fraction above 0"),
+        (lambda: Start(size=9, max_size=4), "takes 1 <= min_size <= size <= max_size"),
+        (lambda: Start(global_batch_size=0), "takes at least 1 sample"),
         (lambda: Start(size=2.5), r"Start\(size=2.5"),  # type: ignore[arg-type]
         (lambda: Start(global_batch_size=64.5), "global_batch_size=64.5"),  # type: ignore[arg-type]
         (lambda: ClusterModel({1: 1}, 5, speed_by_peer={-1: 0.5}), "peers are numbered from 0 on"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from kungfu.cli.console.screen_state import (
     OutputLine,
     ScreenState,
@@ -12,7 +14,8 @@ from kungfu.cli.console.screen_state import (
     decision_words,
     status_words,
 )
-from kungfu.event_log.job import Job
+from kungfu.event_log.events import AnyEvent
+from kungfu.event_log.job import Job, fold
 from tests.cli.recorded import FAILED, GROWN, measured
 from tests.event_log.made import made
 
@@ -119,13 +122,6 @@ def test_a_loss_that_is_no_number_is_told_with_the_step_since_when() -> None:
     assert dict(status_words(job))["loss"] == "0.250"
 
 
-def test_the_last_decision_is_under_way_until_its_rescale_is_done() -> None:
-    job = Job().after(GROWN[5])
-    assert decision_words(job) == "step 50, gns_batch: 2 -> 3 peers, under way"
-    job = job.after(GROWN[7])
-    assert decision_words(job) == "step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"
-
-
 def test_the_phase_follows_the_start_and_the_first_view() -> None:
     started = Job().after(GROWN[0])
     assert activity_words(started) == "2 peers getting ready"
@@ -138,27 +134,27 @@ def test_the_phase_follows_the_start_and_the_first_view() -> None:
     assert activity_words(ended.after(made(event="phase", phase=2, view=1, peers=[0]))) == "training"
 
 
-def test_a_refusal_is_the_last_decision_and_other_events_change_nothing() -> None:
-    """A refusal is the last decision, and an event that says nothing of the run changes nothing."""
-    assert decision_words(Job().after(FAILED[5])) == "grow: 3 peers refused"
-    assert decision_words(Job().after(made(event="regrouping"))) == ""
-
-
-def test_the_loss_of_peers_is_shown_with_how_long_training_stood_still_for_it() -> None:
-    fields = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
-    lost = made(**fields)
-    shown = decision_words(Job().after(lost))
-    assert shown == "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"
-
-
-def test_peers_that_came_in_place_of_lost_ones_are_shown_as_such() -> None:
-    came = made(event="rescale", step=1319, **{"from": 1, "to": 2}, joined=[2], stop_s=0.04)
-    shown = decision_words(Job().after(came))
-    assert shown == "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"
-
-
 def test_the_slowest_peer_is_shown_where_a_policy_measures_how_fast_they_are() -> None:
     fractions = {"0": 1.0, "3": 0.512, "12": "NaN"}
     words = status_words(Job().after_step(measured(7, straggler_fractions=fractions)))
     assert words[-1] == ("slowest", "peer 3, 0.512 of the median speed")
     assert len(words) == len(status_words(Job().after_step(measured(7)))) + 1
+
+
+LOSS = {"event": "recovered", "step": 47, "from": 3, "to": 2, "lost": {"1": "killed"}, "stop_s": 11.8}
+CAME = {"event": "rescale", "step": 1319, "from": 1, "to": 2, "joined": [2], "stop_s": 0.04}
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([GROWN[5]], "step 50, gns_batch: 2 -> 3 peers, under way"),
+        ([GROWN[5], GROWN[7]], "step 163, gns_batch: 2 -> 3 peers, stood still for 135 ms"),
+        ([FAILED[5]], "grow: 3 peers refused"),
+        ([made(event="regrouping")], ""),
+        ([made(**LOSS)], "step 47, after the loss of 1 peer: 3 -> 2 peers, stood still for 11.8 s"),
+        ([made(**CAME)], "step 1,319, in place of lost peers: 1 -> 2 peers, stood still for 40 ms"),
+    ],
+)
+def test_the_last_decision_is_shown_or_what_came_of_it(events: list[AnyEvent], words: str) -> None:
+    assert decision_words(fold(events)) == words

@@ -157,14 +157,6 @@ def test_the_paces_are_those_of_the_peer_with_the_most_steps() -> None:
     assert paces(fold([made(event="finished", steps=3)])) == paces(fold([])) == []
 
 
-def test_a_late_peer_is_told_as_alive() -> None:
-    late = made(**{"event": "late", "ranks": [1], "in": "gradients", "step": 811, "waited_s": 15.0})
-    assert narrative([late])[0].headline == "rank 1 is late in gradients after step 811: 15.0 s so far, but it is alive"
-    both = narrative([replace(late, ranks=(1, 3))])[0].headline
-    assert both.startswith("ranks 1 and 3 are late in gradients after step 811")
-    assert both.endswith("they are alive")
-
-
 _LOSS = (
     {"time": 10.0, "event": "view", "version": 1, "peers": [0, 1]},
     {"time": 12.0, "event": "peer ended", "peer": 1, "how": "exit code 1"},
@@ -214,11 +206,6 @@ def test_a_loss_that_is_no_number_is_reported_where_it_began() -> None:
     assert "the loss is no number since" not in story
 
 
-def test_a_signal_that_is_no_number_in_many_steps_is_told() -> None:
-    news = made(time=111.0, event="undefined", step=104, what="noise_scale", since=5, missing=50, of=100)
-    assert "step 104: the noise scale was no number in 50 of 100 steps since step 5" in told([*GROWN[:6], news])
-
-
 def test_what_a_rule_saw_that_was_no_number_is_told_as_it_was() -> None:
     decision = replace(GROWN[5], saw={"noise_scale": math.nan, "busy": "-Infinity"})
     assert "it saw: noise scale NaN, busy -Infinity" in told([GROWN[0], decision])
@@ -245,13 +232,6 @@ def test_consecutive_settings_of_one_rule_are_one_line() -> None:
         ("step 7: decay sets the learning rate to 0.500", ("it saw: loss 0.500",)),
         ("step 8: decay ends training", ("it saw: loss -",)),
     ]
-
-
-def test_what_differs_in_the_shadow_is_told() -> None:
-    shadows = {"0": "shadow(grow) asks for 2 at step 50", "1": ""}
-    event = made(event="shadow dissent", view=3, shadows=shadows)
-    differ = "rules in the shadow differ between the peers of view 3"
-    assert event.one_line() == f"{differ}: rank 0: shadow(grow) asks for 2 at step 50; rank 1: nothing"
 
 
 def test_a_checkpoint_says_how_long_it_took_and_that_training_went_on_without_one() -> None:
