@@ -7,24 +7,24 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from kungfu.cli.chaos.samples import SampleCheck
 from kungfu.cli.report import rows_in_order
 from kungfu.event_log.events import (
-    CheckpointEvent,
     DismissedEvent,
     FailedEvent,
     FinishedEvent,
     LoggedEvent,
     LostEvent,
+    MembershipChange,
     MissingEvent,
     PeerEndedEvent,
     RecoveredEvent,
     RequestEvent,
-    RescaleEvent,
     RoundedEvent,
-    ViewEvent,
+    Topic,
+    of_topics,
 )
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import duration, figure, finite_number, peers_named
@@ -39,7 +39,7 @@ from kungfu.testing.faults import (
 Digests = Literal["equal", "equal after rounding", "one peer"]
 Rows = Sequence[Mapping[str, Any]]
 
-_TOLD = ("loss", "host", "recovery", "refusal", "rescale", "request", "checkpoint")
+_TOLD: tuple[Topic, ...] = ("loss", "host", "recovery", "refusal", "rescale", "request", "checkpoint")
 _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 
@@ -136,12 +136,12 @@ def report_chaos(
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
     problems += samples.problems
-    problems += [event.one_line() for event in after if isinstance(event, CheckpointEvent) and event.error]
+    problems += [one.one_line() for one in of_topics(after, "checkpoint") if one.error]
     # The job ended with an error of its own, or because of the faults.
     if code:
         failed = [event.error for event in after if isinstance(event, FailedEvent)]
         problems.append(f"the job ended with exit code {code}{f': {failed[0]}' if failed else ''}")
-    told = [event.one_line() for event in after if event.topic in _TOLD]
+    told = [event.one_line() for event in of_topics(after, *_TOLD)]
     return ChaosReport(
         job, faults, tuple(_views(after)), samples, tuple(line for line in told if line), code,
         tuple(dict.fromkeys(problems)),
@@ -151,10 +151,9 @@ def report_chaos(
 def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
     """A view is in force only when the checksums of its peers agreed, if by rounding not at once."""
     rounded = {event.view for event in after if isinstance(event, RoundedEvent)}
-    for event in after:
-        if isinstance(event, ViewEvent):
-            digests: Digests = "equal after rounding" if event.version in rounded else "equal"
-            yield ViewCheck(event.version, event.peers, digests if len(event.peers) > 1 else "one peer")
+    for view in of_topics(after, "view"):
+        digests: Digests = "equal after rounding" if view.version in rounded else "equal"
+        yield ViewCheck(view.version, view.peers, digests if len(view.peers) > 1 else "one peer")
 
 
 # ---- one fault -------------------------------------------------------------------------------------------------------
@@ -186,37 +185,36 @@ def _outcome(
     return FaultOutcome(fault, one.at, one.step, one.peers, noticed_s, stop_s, whole_s, result, held)
 
 
-def _change(one: Injection, since: Sequence[LoggedEvent]) -> RecoveredEvent | RescaleEvent | None:
+def _change(one: Injection, since: Sequence[LoggedEvent]) -> MembershipChange | None:
     """The change of the membership that came of a fault: a recovery without its peers, or a rescale."""
-    what, hit = one.fault.what, {str(peer) for peer in one.peers}
-    for event in since:
-        if isinstance(event, RecoveredEvent) and hit & event.lost.keys():
-            return event
-        if isinstance(event, RescaleEvent):
-            is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
-            if is_notice and {*one.peers} & {*event.left}:
-                return event
-            if isinstance(what, Resize) and event.rule == f"kungfu {one.fault.action}":
-                return event
+    what, hit = one.fault.what, {*one.peers}
+    asked = f"kungfu {one.fault.action}" if isinstance(what, Resize) else None
+    is_notice = isinstance(what, SignalPeers | SignalHosts) and what.verb == "notice"
+    for event in of_topics(since, "rescale", "recovery"):
+        if event.topic == "recovery":
+            is_its = bool({*map(str, hit)} & event.lost.keys())
+        else:
+            is_its = event.rule == asked or (is_notice and bool(hit & {*event.left}))
+        if is_its:
+            return cast(MembershipChange, event)
     return None
 
 
 def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent | None:
     """The last that was recorded of a fault's request."""
-    found = [event for event in since if isinstance(event, RequestEvent) and one.request and event.id == one.request]
+    found = [event for event in of_topics(since, "request") if one.request and event.id == one.request]
     return found[-1] if found else None
 
 
 def _result(
-    one: Injection, at: float, change: RecoveredEvent | RescaleEvent | None, since: Sequence[LoggedEvent], rows: Rows
+    one: Injection, at: float, change: MembershipChange | None, since: Sequence[LoggedEvent], rows: Rows
 ) -> str:
     """What came of a fault at this time, in words."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return change.headline()
     if isinstance(what, SaveCheckpoint):
-        written = (event for event in since if isinstance(event, CheckpointEvent))
-        return next((one.one_line() for one in written), "no checkpoint was written")
+        return next((event.one_line() for event in of_topics(since, "checkpoint")), "no checkpoint was written")
     if isinstance(what, Resize):
         return request.one_line() if request is not None else "the job has not answered"
     if isinstance(what, SlowPeers):

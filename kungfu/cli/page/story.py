@@ -65,7 +65,7 @@ class DecisionFeed:
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)
-        if closed and isinstance(event, SupersededEvent):
+        if closed and event.topic == "superseded":
             return
         if isinstance(event, SetEvent) and event.what != "stop":
             number, run = self._runs.get((event.rule, event.what)) or (self._new_id(), None)
