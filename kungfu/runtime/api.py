@@ -40,7 +40,8 @@ from kungfu.runtime.core.view import View, spread
 from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
-from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.membership import JobMembership
+from kungfu.runtime.peer.membership_protocol import Membership
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseIsOver
 from kungfu.runtime.peer.standalone_membership import StandaloneMembership
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
@@ -63,6 +64,7 @@ __all__ = [
     "Description",
     "ExitReport",
     "FolderInUse",
+    "JobMembership",
     "LateRanks",
     "Leave",
     "Limits",

@@ -19,7 +19,7 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
-from kungfu.runtime.api import Membership, Settings, StandaloneMembership
+from kungfu.runtime.api import Membership, Settings
 from kungfu.training.barrier import Barrier
 from kungfu.training.between_steps import BetweenSteps
 from kungfu.training.checkpoint.manager import TrainedObjects
@@ -126,8 +126,7 @@ def attach_built(
     barrier = Barrier(
         graph_state, plan, state, attachment, membership, rate, connection.limits, event_log, between_steps, step_timer
     )
-    if isinstance(membership, Membership):
-        membership.allow_traces(write_profiler_trace)
+    membership.allow_traces(write_profiler_trace)
     barrier.phase, barrier.terms_before = (connection.phase if connection.several else 0), connection.terms
     signals = optimizer_signals(optimizers[0])
     averaging = Averaging(graph_state, program, attachment, connection.limits, connection.peer, *signals)
@@ -154,7 +153,7 @@ def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
 
 
 def _recorder(
-    settings: Settings | None, averaging: Averaging, membership: Membership | StandaloneMembership, *, phase: int
+    settings: Settings | None, averaging: Averaging, membership: Membership, *, phase: int
 ) -> TraceRecorder | None:
     if settings is None or settings.recording == "nothing":
         return None

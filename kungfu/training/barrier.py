@@ -34,7 +34,6 @@ from kungfu.runtime.api import (
     SetRate,
     SetValue,
     ShadowAsk,
-    StandaloneMembership,
     StopTraining,
     Terms,
     View,
@@ -75,7 +74,7 @@ class Barrier:
     plan: Plan
     state: TrainingState
     attachment: Attachment
-    membership: Membership | StandaloneMembership
+    membership: Membership
     rate: LearningRateControl | None
     limits: Limits
     event_log: EventLogWriter

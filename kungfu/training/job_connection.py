@@ -21,6 +21,7 @@ from kungfu.runtime.api import (
     CheckpointSettings,
     Deadlines,
     ExitReport,
+    JobMembership,
     LateRanks,
     Limits,
     Manifest,
@@ -76,13 +77,13 @@ class JobConnection:
         return make_attachment(self.settings.attachment, deadlines=self.deadlines, host=self.settings.host)
 
     @cached_property
-    def membership(self) -> Membership | StandaloneMembership:
+    def membership(self) -> Membership:
         """This peer's part in the job; however the program ends, what it recorded reaches the agent first."""
         if self.settings is None:
-            membership: Membership | StandaloneMembership = StandaloneMembership()
-            atexit.register(membership.close)
-            return membership
-        membership = Membership(self.settings, attachment=self.attachment, on_offer=lambda: None)
+            alone = StandaloneMembership()
+            atexit.register(alone.close)
+            return alone
+        membership = JobMembership(self.settings, attachment=self.attachment, on_offer=lambda: None)
         atexit.register(membership.close)
         # The first use on a host compiles: that takes minutes where the processors are busy.
         with membership.on_the_way():
@@ -106,7 +107,7 @@ class JobConnection:
         self.runs += 1
         self.membership.begin_phase(max(1, self.phase), on_offer=on_offer)
         self.steps = steps
-        if self.exits is not None and isinstance(self.membership, Membership):
+        if self.exits is not None:
             self.exits.steps, self.exits.withdraw = steps, self.membership.withdraw
 
     # ---- phases --------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.runtime.api import StandaloneMembership
 from kungfu.training.combined_metrics import PeerPlace
 from kungfu.training.data import BatchPlan
 from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
@@ -156,8 +155,7 @@ class JobLoop:
     @property
     def has_view(self) -> bool:
         """Whether this peer is in a view: from its first call of the step on, which only joins; alone, always."""
-        alone = isinstance(self._runner.barrier.membership, StandaloneMembership)
-        return alone or self.position().version > 0
+        return self._runner.is_alone or self.position().version > 0
 
     def batches(
         self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool], attend: Callable[[], None]

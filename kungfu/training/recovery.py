@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
-from kungfu.runtime.api import NoticedLoss, StandaloneMembership
+from kungfu.runtime.api import NoticedLoss
 from kungfu.training.barrier import Barrier
 from kungfu.training.graph.variable_io import write_variable
 
@@ -140,9 +140,6 @@ class Recovery:
     def _regroup(self, failure: KungfuError) -> None:
         """Reports the loss, and enters the view of those who live."""
         barrier = self._barrier
-        # Alone there is nobody to be lost: the error is the program's.
-        if isinstance(barrier.membership, StandaloneMembership):
-            raise failure
         barrier.step_timer.lost()
         started, done = time.monotonic(), barrier.steps()
         loss = NoticedLoss(failure, done, barrier.terms, self._stage, self._digest())

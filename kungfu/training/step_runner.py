@@ -12,7 +12,7 @@ from typing import Any, Final
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
-from kungfu.runtime.api import ExitReport, Position, StandaloneMembership, Terms
+from kungfu.runtime.api import ExitReport, Position, Terms
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.barrier import Barrier
 from kungfu.training.data import BatchPlan, Stamps, batches, is_stale
@@ -90,8 +90,7 @@ class StepRunner:
         self._marked: str | None = None
         self.calls = 0
         # A program that runs alone is never waited for: nothing of its step comes before its time.
-        alone = isinstance(barrier.membership, StandaloneMembership)
-        self._gate = None if alone else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
+        self._gate = None if exits is None else EffectGate(lambda: self.graph_state.view.version.read_value() > 0)
         self.trace = StepTrace(self._gate)  # of the step
         self._batch: int | None = None  # as the loader says
         self.accumulation: Accumulation | None = None
@@ -109,6 +108,11 @@ class StepRunner:
     def graph_state(self) -> GraphState:
         """The variables of the run."""
         return self.barrier.graph_state
+
+    @property
+    def is_alone(self) -> bool:
+        """True in a program that nobody launched, for which no other peer ever waits."""
+        return self._gate is None
 
     @property
     def left(self) -> bool:

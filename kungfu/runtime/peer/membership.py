@@ -47,8 +47,8 @@ from kungfu.runtime.state import Compared, ReplicatedState
 _STEP_ASIDE_S = 0.1
 
 
-class Membership:
-    """This peer's part in the views of its job. One thread at a time calls it: the one that trains."""
+class JobMembership:
+    """The membership of a peer that ``kungfu-run`` has launched; see `Membership`."""
 
     def __init__(self, settings: Settings, *, attachment: Attachment, on_offer: Callable[[], None]) -> None:
         self._settings, self._attachment = settings, attachment
@@ -86,9 +86,9 @@ class Membership:
         return self._agent_client.on_the_way()
 
     def lasting_failure(self) -> PeerFailure | None:
-        """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
-        in_force = self._in_force
-        return None if in_force is None else self._service.failed_peers.lasting_failure_in(in_force.view)
+        """As `Membership.lasting_failure`."""
+        in_force, failed = self._in_force, self._service.failed_peers
+        return None if in_force is None else failed.lasting_failure_in(in_force.view)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
@@ -129,23 +129,9 @@ class Membership:
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
+        """As `Membership.join`, which waits for an admission.
 
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
-
-        Args:
-            state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
-            description: This peer's program. One that differs from that of the others is not admitted: the agent says
-                what differs, and ends it.
-            machine: Threads and processor, in words; a difference is reported, and changes nothing.
-            opening_terms: Gives the terms of the first view of a phase where this peer leads it, from that view and
-                the size of the job with those on their way, 0 if none are.
-
-        Returns:
-            The view that this peer is in, and its terms; nothing stood before it.
-
-        Raises:
-            PhaseIsOver: The others have come to the end of the phase before they admitted this peer.
         """
         with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
             state.digest()
@@ -173,22 +159,7 @@ class Membership:
         return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
-
-        The survivors that are furthest on hold the state that counts, and the others take it from them. Where one
-        of them knows that training has ended, it has ended for all: the lost coordinator may have told only some.
-
-        Args:
-            state: The replicated state.
-            loss: How this peer noticed the loss, its steps done, and the terms in force.
-            adjust: Makes the terms of the new view where this peer has the lowest rank, and so leads it.
-
-        Returns:
-            The new view and its terms, with how the others were lost.
-
-        Raises:
-            KungfuError: Anything that is not the loss of a peer; further losses are reported, and recovered from.
-        """
+        """As `Membership.recover`."""
         before = replace(self._member(), terms=loss.terms)
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms:
@@ -207,26 +178,7 @@ class Membership:
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
-        """Holds the barrier that the peers of this view agreed on.
-
-        Args:
-            state: The replicated state, which must be the same on all peers.
-            terms: Those in force at this peer.
-            requests: What its rules ask for, which ought to be the same on all peers; the coordinator's also have what
-                somebody outside asks for.
-            shadows: What rules in the shadow would have asked for since the last barrier.
-            adjust: Makes the coordinator's terms of what is decided about the membership.
-            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the coordinator's count.
-            compared: All of the state, or its part whose turn it is; the same on all peers.
-
-        Returns:
-            The result, with the requests that the coordinator carried out, on every peer.
-
-        Raises:
-            DeadlineExceeded: A peer did not come; the error names it.
-            PeerFailure: A peer is gone.
-            UsageError: The shared state differs.
-        """
+        """As `Membership.hold_barrier`."""
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = time.monotonic(), dict[str, float]()
@@ -261,10 +213,7 @@ class Membership:
         )
 
     def mark_state_complete(self) -> None:
-        """From now on this peer holds the state: it also has the registered values, which travel after the variables.
-
-        Before, it counts as a peer without state, unless it began the job or held the state when its view began.
-        """
+        """As `Membership.mark_state_complete`."""
         self._holds = True
 
     def take_external_request(self) -> Asked | None:

@@ -1,4 +1,4 @@
-"""A job of one peer that nobody launched: the same life as ``Membership``, without anybody to talk to."""
+"""A job of one peer that nobody launched: the same life as in a job, without anybody to talk to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from kungfu.runtime.core.shadow import ShadowAsk
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import NO_SPEEDS, Peer, View
 from kungfu.runtime.peer.agent_client import RecordEntry
+from kungfu.runtime.peer.data_position import DataPositionClient
+from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.state import Compared, ReplicatedState
 
@@ -28,6 +30,7 @@ class StandaloneMembership:
         self.view = View(0, (Peer(0, ""),))
         self.past_phases = PastPhases()
         self.has_joined = True
+        self.data_position: DataPositionClient | None = None
 
     def phases_over(self) -> int:
         """Nobody was here before."""
@@ -68,6 +71,10 @@ class StandaloneMembership:
         decided = with_requests(before, merge(requests))
         return BarrierResult(before, replace(decided, terms=adjust(self.view, decided)), 0, sources=(0,))
 
+    def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
+        """There is no other peer to be lost: the error is the program's."""
+        raise loss.error
+
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
         """Nobody else has to agree that training is over."""
 
@@ -90,6 +97,12 @@ class StandaloneMembership:
         """Nobody keeps a journal of a program that runs alone."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
+        """Nobody waits for it."""
+
+    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
+        """Nobody asks for a trace."""
+
+    def withdraw(self) -> None:
         """Nobody waits for it."""
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Membership, Position, StandaloneMembership
+from kungfu.runtime.api import Membership, Position
 from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.stream import Stream
@@ -156,7 +156,7 @@ class DataPlace:
         graph_state: Knows the position of a run that is resumed.
     """
 
-    def __init__(self, membership: Membership | StandaloneMembership, graph_state: GraphState) -> None:
+    def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._membership, self._graph_state = membership, graph_state
         self.stream: Stream | None = None  # data that every peer reads
         self.newest: Position | None = None  # in these, as joiners may ask
@@ -172,9 +172,9 @@ class DataPlace:
 
     def catch_up(self, *, phase: int) -> None:
         """Reads on to where training is, before this peer joins, while nobody waits for it."""
-        if self.stream is None or not isinstance(self._membership, Membership):
-            return
         place, here = self._membership.data_position, read_position(self._graph_state)  # that of a resumed run
+        if self.stream is None or place is None:
+            return
         place.own.tell(lambda: self.newest)
 
         def newest() -> Position:
@@ -213,5 +213,6 @@ class DataPlace:
         if self._partitions is None:
             return
         passed, self._told = self._partitions.passed - self._told, self._partitions.passed
-        if passed and took_s > _WORTH_AN_EVENT_S and isinstance(self._membership, Membership):
-            self._membership.data_position.record_taken_over(passed, took_s)
+        place = self._membership.data_position
+        if passed and took_s > _WORTH_AN_EVENT_S and place is not None:
+            place.record_taken_over(passed, took_s)

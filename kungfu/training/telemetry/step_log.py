@@ -8,7 +8,7 @@ from typing import Any, final
 
 from kungfu.compiler import Plan
 from kungfu.compiler.fired import fired_rules
-from kungfu.runtime.api import Membership, ShadowAsk, StandaloneMembership, View
+from kungfu.runtime.api import Membership, ShadowAsk, View
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step import BARRIER_HELD, DONE
@@ -34,7 +34,7 @@ class StepLog:
         self,
         plan: Plan,
         graph_state: GraphState,
-        membership: Membership | StandaloneMembership,
+        membership: Membership,
         event_log: EventLogWriter,
         recorder: TraceRecorder | None,
     ) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.peer.peer_service import PeerService
 from tests.jobs.programs.program_parts import descending, own_id
 
@@ -48,7 +48,7 @@ def die_between_the_answers() -> None:
         time.sleep(WITHIN_S)
 
     PeerService.Arrive = arrive  # type: ignore[method-assign]  # the fault is here
-    Membership.finish = wait_for_the_end  # type: ignore[method-assign]  # it dies before it has told its end
+    JobMembership.finish = wait_for_the_end  # type: ignore[method-assign]  # it dies before it has told its end
 
 
 @kf.policy

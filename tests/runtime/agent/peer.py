@@ -18,7 +18,7 @@ from kungfu.runtime.core.program_identity import Description, ProgramPart
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.peer.exit_report import ExitReport
-from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.settings import Settings, read_settings
 from tests.runtime.peer.held import Numbers
 from tests.runtime.peer.running import Socket
@@ -42,7 +42,7 @@ def main(mishap: str) -> None:
     settings = read_settings()
     assert settings is not None
     exits, offered = ExitReport(settings), threading.Event()
-    membership = Membership(settings, attachment=Socket(), on_offer=offered.set)
+    membership = JobMembership(settings, attachment=Socket(), on_offer=offered.set)
     state = State()
     exits.steps = lambda: state.barriers
     unlike = (mishap, settings.peer) == ("joiner differs", 2)
@@ -58,7 +58,7 @@ def main(mishap: str) -> None:
 
 
 def train(
-    membership: Membership, state: State, terms: Terms, offered: threading.Event, *, mishap: str, settings: Settings
+    membership: JobMembership, state: State, terms: Terms, offered: threading.Event, *, mishap: str, settings: Settings
 ) -> None:
     """Barriers until the job has grown and shrunk again, or its growth was refused."""
     size = 3 if state.barriers else 2

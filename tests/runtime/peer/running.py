@@ -30,7 +30,7 @@ from kungfu.runtime.ipc.messages_pb2_grpc import (
     add_AgentServiceServicer_to_server,
     add_PeerServiceServicer_to_server,
 )
-from kungfu.runtime.peer.membership import Membership
+from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.peer.peer_service import PeerService
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from tests.runtime.peer.held import Held, Numbers
@@ -117,7 +117,7 @@ class Agent(AgentServiceServicer):
 class Member:
     """One peer of the job."""
 
-    membership: Membership
+    membership: JobMembership
     state: Any  # Held, or Numbers
     socket: Socket
     posts: list[str]
@@ -152,7 +152,7 @@ class Job:
             joiner_page=self.joiners.path,
         )
         socket, posts = Socket(), list[str]()
-        membership = Membership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
+        membership = JobMembership(settings, attachment=socket, on_offer=lambda: posts.append("offer"))
         state = Held(content) if isinstance(content, bytes) else content
         self.members.append(Member(membership, state, socket, posts))
         return self.members[-1]

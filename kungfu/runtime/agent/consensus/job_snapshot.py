@@ -41,7 +41,7 @@ def serialize_snapshot(snapshot: JobSnapshot) -> bytes:
     Args:
         snapshot: The state.
 
-    >>> from kungfu.runtime.core.cluster import JobLimits
+    >>> from kungfu.runtime.core.cluster.cluster import JobLimits
     >>> from kungfu.runtime.settings import Deadlines
     >>> snapshot = JobSnapshot(Cluster(JobLimits(Deadlines())), pids={3: 4711})
     >>> parse_snapshot(serialize_snapshot(snapshot)) == snapshot

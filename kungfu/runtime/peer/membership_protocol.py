@@ -1,0 +1,158 @@
+"""What training asks of the job, whether ``kungfu-run`` has launched it or it is a program that runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from kungfu.errors import PeerFailure
+from kungfu.runtime.core.barrier import Adjust, BarrierResult, as_decided
+from kungfu.runtime.core.program_identity import NOTHING_SAID, Description
+from kungfu.runtime.core.request import Asked
+from kungfu.runtime.core.shadow import ShadowAsk
+from kungfu.runtime.core.terms import Terms
+from kungfu.runtime.core.view import NO_SPEEDS, View
+from kungfu.runtime.peer.agent_client import RecordEntry
+from kungfu.runtime.peer.data_position import DataPositionClient
+from kungfu.runtime.peer.failed_peers import NoticedLoss
+from kungfu.runtime.peer.past_phases import PastPhases
+from kungfu.runtime.state import Compared, ReplicatedState
+
+
+class Membership(Protocol):
+    """This peer's part in the views of its job. One thread at a time calls it: the one that trains."""
+
+    @property
+    def view(self) -> View:
+        """The view that this peer is in."""
+
+    @property
+    def past_phases(self) -> PastPhases:
+        """What the phases of the job that are over came to, as far as this peer knows."""
+
+    @property
+    def has_joined(self) -> bool:
+        """True if this peer has been in a view."""
+
+    @property
+    def data_position(self) -> DataPositionClient | None:
+        """Asks where the others are in the data; ``None`` where there are no others."""
+
+    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
+        """From now on it can be traced: ``write_trace`` takes seconds and a folder, and returns what was wrong."""
+
+    def lasting_failure(self) -> PeerFailure | None:
+        """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
+
+    def phases_over(self) -> int:
+        """The number of phases of the job that are over."""
+
+    def fetch_phase(self, number: int) -> bytes:
+        """What a phase came to that was over before this peer came; it is kept for others."""
+
+    def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
+        """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""
+
+    def join(
+        self,
+        state: ReplicatedState,
+        *,
+        description: Description = NOTHING_SAID,
+        machine: str = "",
+        opening_terms: Callable[[View, int], Terms] | None = None,
+    ) -> BarrierResult:
+        """Says that this peer is ready, and waits until a view admits it and its state is that of the others.
+
+        From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
+
+        Args:
+            state: The replicated state; it is overwritten, unless this peer begins the job as rank 0.
+            description: This peer's program. One that differs from that of the others is not admitted: the agent says
+                what differs, and ends it.
+            machine: Threads and processor, in words; a difference is reported, and changes nothing.
+            opening_terms: Gives the terms of the first view of a phase where this peer leads it, from that view and
+                the size of the job with those on their way, 0 if none are.
+
+        Returns:
+            The view that this peer is in, and its terms; nothing stood before it.
+
+        Raises:
+            PhaseIsOver: The others have come to the end of the phase before they admitted this peer.
+        """
+
+    def host_joiners(self) -> int | None:
+        """The number of joiners that are getting ready on the host of this peer; ``None`` where it is not known."""
+
+    def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
+        """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
+
+        The survivors that are furthest on hold the state that counts, and the others take it from them. Where one
+        of them knows that training has ended, it has ended for all: the lost coordinator may have told only some.
+
+        Args:
+            state: The replicated state.
+            loss: How this peer noticed the loss, its steps done, and the terms in force.
+            adjust: Makes the terms of the new view where this peer has the lowest rank, and so leads it.
+
+        Returns:
+            The new view and its terms, with how the others were lost.
+
+        Raises:
+            KungfuError: Anything that is not the loss of a peer; further losses are reported, and recovered from.
+        """
+
+    def hold_barrier(
+        self,
+        state: ReplicatedState,
+        terms: Terms,
+        *,
+        requests: Sequence[Asked] = (),
+        shadows: Sequence[ShadowAsk] = (),
+        adjust: Adjust = as_decided,
+        speeds: Mapping[int, float] = NO_SPEEDS,
+        compared: Compared = "part",
+    ) -> BarrierResult:
+        """Holds the barrier that the peers of this view agreed on.
+
+        Args:
+            state: The replicated state, which must be the same on all peers.
+            terms: Those in force at this peer.
+            requests: What its rules ask for, which ought to be the same on all peers; the coordinator's also have what
+                somebody outside asks for.
+            shadows: What rules in the shadow would have asked for since the last barrier.
+            adjust: Makes the coordinator's terms of what is decided about the membership.
+            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the coordinator's count.
+            compared: All of the state, or its part whose turn it is; the same on all peers.
+
+        Returns:
+            The result, with the requests that the coordinator carried out, on every peer.
+
+        Raises:
+            DeadlineExceeded: A peer did not come; the error names it.
+            PeerFailure: A peer is gone.
+            UsageError: The shared state differs.
+        """
+
+    def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
+        """The last barrier of a job whose training is over on all peers: it only compares their states."""
+
+    def mark_state_complete(self) -> None:
+        """From now on this peer holds the state: it also has the registered values, which travel after the variables.
+
+        Before, it counts as a peer without state, unless it began the job or held the state when its view began.
+        """
+
+    def take_external_request(self) -> Asked | None:
+        """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
+
+    def record(self, stream: str, entry: RecordEntry) -> None:
+        """One more line of a stream of the job's journal; see ``AgentClient.record``."""
+
+    def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
+        """This peer's training is over, and SIGTERM ends it as it does any program; see ``AgentClient.finish``."""
+
+    def withdraw(self) -> None:
+        """This peer's program is over: no peer should wait for it in a message, or ask it for anything."""
+
+    def close(self) -> None:
+        """Leaves the job: unplugs, stops the service."""
