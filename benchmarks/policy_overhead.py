@@ -134,7 +134,7 @@ class Beside:
     @property
     def view(self) -> Any:
         """That of the first run, whose peers are the same."""
-        return self.first._runner.barrier.membership.view
+        return self.first._run.membership.view
 
     def lasting_failure(self) -> None:
         """Nobody is, as long as the first run goes on."""
@@ -147,7 +147,7 @@ class Beside:
         return 0
 
     def record(self, stream: str, fields: Any) -> None:
-        self.first._runner.barrier.membership.record(stream, fields)
+        self.first._run.membership.record(stream, fields)
 
 
 def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
@@ -159,9 +159,12 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.compiler.lower import lower
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.graph.graph_state import GraphState
-    from kungfu.training.step_runner import StepRunner
+    from kungfu.training.graph.layer_memory import LayerMemory
+    from kungfu.training.run import Declared, Pending, Standing
     from kungfu.training.telemetry.event_log_writer import EventLogWriter
     from kungfu.training.telemetry.step_timer import StepTimer
+    from kungfu.training.tracing.effects import EffectGate
+    from kungfu.training.tracing.trace import StepTrace
     from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
@@ -169,18 +172,22 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         program = lower(plan) if name == "unfused" else fused(lower(plan))
         graph_state = GraphState.of(plan)
     membership = Beside(first, attachment, name)
-    averaging = replace(first._averaging, graph_state=graph_state, program=program, attachment=attachment)
-    event_log = EventLogWriter(membership.record)
-    barrier = replace(
-        first._runner.barrier,
+    run = replace(
+        first._run,
         graph_state=graph_state,
-        plan=plan,
+        program=program,
+        memory=LayerMemory(),
+        trace=StepTrace(EffectGate(lambda: graph_state.view.version.read_value() > 0)),
         attachment=attachment,
         membership=membership,
-        event_log=event_log,
-        step_timer=StepTimer(),
+        journal=EventLogWriter(membership.record),
+        recorder=None,
+        timer=StepTimer(),
+        declared=Declared(),
+        standing=Standing(),
+        pending=Pending(),
     )
-    return Training(averaging, StepRunner(barrier), first._optimizers)
+    return Training(run)
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -216,7 +223,7 @@ def measure(given: argparse.Namespace) -> None:
             seconds[name].append(statistics.fmean(timed(partial(steps[name], x, y)) for _ in range(BLOCK)))
             processor[name].append((time.process_time() - began) / BLOCK)
     if recorded.rank == 0:
-        messages = recorded._runner.barrier.plan.messages_per_step
+        messages = recorded._run.plan.messages_per_step
         weights = int(sum(np.prod(one.shape) for one in model.trainable_variables))
         told = {"seconds": seconds, "processor": processor, "messages_per_step": messages, "weights": weights}
         given.peer.write_text(json.dumps(told))

@@ -40,7 +40,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,9 +99,9 @@ def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Call
     from kungfu.training.graph.step_record import StepRecord
 
     run = beside(first, [], name=name)
-    run._runner.step_log.log = lambda report, *, rank: []
-    run._runner.barrier.step_timer = SimpleNamespace(stepped=lambda: None, entered=lambda: None)
-    run._runner.stamps = Unstamped(run._runner.stamps.of([]))
+    run = type(run)(replace(run._run, timer=SimpleNamespace(stepped=lambda: None, entered=lambda: None)))
+    run._calls.step_log.log = lambda report: []
+    run._calls.stamps = Unstamped(run._calls.stamps.of([]))
     step, own = marked(run, model, optimizer), batches(run)
     with mock.patch.object(StepRecord, "write"):
         step(*next(own))

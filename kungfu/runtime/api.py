@@ -30,7 +30,6 @@ from kungfu.runtime.core.request import (
     SetRate,
     SetValue,
     StopTraining,
-    changes_membership,
     merge,
 )
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced, shuffled, slice_indices
@@ -94,7 +93,6 @@ __all__ = [
     "VariableGap",
     "View",
     "advanced",
-    "changes_membership",
     "digests",
     "find",
     "gap_of",

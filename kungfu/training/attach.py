@@ -19,22 +19,23 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import all_layers, is_keras_model
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.policy_definition.policy_path import load_policies_of_job
-from kungfu.runtime.api import Membership, Settings
-from kungfu.training.barrier import Barrier
-from kungfu.training.between_steps import BetweenSteps
-from kungfu.training.checkpoint.manager import TrainedObjects
-from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
+from kungfu.runtime.api import Settings
+from kungfu.training.checkpoint.manager import CheckpointManager, TrainedObjects
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
 from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.graph.step_record import StepRecord
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.job_connection import JobConnection, connect
-from kungfu.training.step_runner import StepRunner
+from kungfu.training.registered.registry import Registry
+from kungfu.training.run import Run, RunSettings
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
+from kungfu.training.tracing.effects import EffectGate
 from kungfu.training.tracing.random_streams import joiner_seed
+from kungfu.training.tracing.trace import StepTrace
 from kungfu.training.training import Training
 
 _ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
@@ -84,7 +85,7 @@ def attach(
     build(model, optimizers)
     training = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
     if connection.settings is not None:  # else one peer sees all samples
-        training._runner.share_memory()
+        training._run.memory.share(training._run.trace)
     return training
 
 
@@ -99,10 +100,9 @@ def attach_built(
     combine: Mapping[str, LayerWord],
 ) -> Training:
     """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
-    settings = connection.settings
+    settings, attachment = connection.settings, connection.attachment
     if settings is not None:
         _refuse_synchronized(model)
-    attachment = connection.attachment
     _check_threads()
     plan = compile_policies(policies_in_job(policies, settings), budget=budget)
     with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
@@ -116,27 +116,34 @@ def attach_built(
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
-    membership = connection.membership
-    step_timer = StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most)
-    trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
-    between_steps = BetweenSteps(trained, connection.checkpoints, record=membership.record)
-    between_steps.checkpoints.past_phases = membership.past_phases
-    between_steps.steps_before, between_steps.remembered = done, memory.described
-    event_log = EventLogWriter(membership.record, deciding=deciding_rules(plan))
-    barrier = Barrier(
-        graph_state, plan, state, attachment, membership, rate, connection.limits, event_log, between_steps, step_timer
-    )
+    membership, registry, record = connection.membership, Registry(), connection.membership.record
     membership.allow_traces(write_profiler_trace)
-    barrier.phase, barrier.terms_before = (connection.phase if connection.several else 0), connection.terms
-    signals = optimizer_signals(optimizers[0])
-    averaging = Averaging(graph_state, program, attachment, connection.limits, connection.peer, *signals)
-    recorder = _recorder(settings, averaging, membership, phase=max(1, connection.phase))
-    runner = StepRunner(barrier, recorder, connection.exits, compare_every=settings.compare_every if settings else 0)
-    runner.memory, number = memory, connection.runs
-    runner.is_newest = lambda: connection.runs == number
-    alive = weakref.ref(runner)  # it holds the model
-    _ATTACHED[model] = lambda: (one := alive()) is not None and one.is_over
-    return Training(averaging, runner, optimizers)
+    trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
+    # A program that runs alone is never waited for: nothing of its step comes before its time.
+    gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
+    training = Training(
+        Run(
+            trained=trained,
+            program=program,
+            graph_state=graph_state,
+            rate=rate,
+            memory=memory,
+            trace=StepTrace(gate),
+            attachment=attachment,
+            membership=membership,
+            settings=_run_settings(connection, steps_before=done),
+            registry=registry,
+            checkpoints=CheckpointManager(
+                trained, registry, connection.checkpoints, record=record, past_phases=membership.past_phases
+            ),
+            journal=EventLogWriter(record, deciding=deciding_rules(plan)),
+            recorder=_recorder(connection, graph_state.metrics.step_record, program),
+            timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
+        )
+    )
+    alive = weakref.ref(training._calls)  # it holds the model
+    _ATTACHED[model] = lambda: (calls := alive()) is not None and calls.is_over
+    return training
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
@@ -152,20 +159,25 @@ def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
     return done
 
 
-def _recorder(
-    settings: Settings | None, averaging: Averaging, membership: Membership, *, phase: int
-) -> TraceRecorder | None:
+def _run_settings(connection: JobConnection, *, steps_before: int) -> RunSettings:
+    number, settings = connection.runs, connection.settings
+    return RunSettings(
+        limits=connection.limits,
+        phase=connection.phase if connection.several else 0,
+        steps_before=steps_before,
+        terms_before=connection.terms,
+        compare_every=0 if settings is None else settings.compare_every,
+        exits=connection.exits,
+        is_newest=lambda: connection.runs == number,
+    )
+
+
+def _recorder(connection: JobConnection, step_record: StepRecord, program: Program) -> TraceRecorder | None:
+    settings, phase = connection.settings, max(1, connection.phase)
     if settings is None or settings.recording == "nothing":
         return None
-    step_record = averaging.graph_state.metrics.step_record
-    return TraceRecorder(
-        membership.record,
-        step_record=step_record,
-        program=averaging.program,
-        peer=settings.peer,
-        policies=settings.policies,
-        phase=phase,
-    )
+    more: dict[str, Any] = {"peer": settings.peer, "policies": settings.policies, "phase": phase}
+    return TraceRecorder(connection.membership.record, step_record=step_record, program=program, **more)
 
 
 def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:

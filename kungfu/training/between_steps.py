@@ -1,134 +1,118 @@
-"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints taken."""
+"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints taken.
+
+A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what is pending, and
+the call of the next step does it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from msgspec import structs
 
-from kungfu.compiler import Plan
-from kungfu.event_log.events import LoggedEvent, RoundedEvent, RoundedVariable
-from kungfu.runtime.api import BarrierResult, CheckpointSettings, Description, Manifest, VariableGap
-from kungfu.training.checkpoint.manager import CheckpointManager, TrainedObjects
+from kungfu.event_log.events import RoundedEvent, RoundedVariable
+from kungfu.runtime.api import BarrierResult, Description, Manifest, VariableGap
+from kungfu.training.graph.variable_io import read_variable
 from kungfu.training.program_description import describe
 from kungfu.training.registered.registered_sync import PeerGroup, PendingSync, sync_registered
-from kungfu.training.registered.registry import Registry
-from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks, change_of
+from kungfu.training.registered.rescale_hooks import Rescaled, change_of
+from kungfu.training.run import Run
 from kungfu.training.tracing.random_streams import RandomStreams
 
+# Names the messages that the peers exchange there, in what is told of a late or a lost peer.
+BETWEEN_STEPS = "the exchange of values"
 
-class BetweenSteps:
-    """Registered values, hooks and checkpoints of one peer, which all wait for the program to be between two steps.
 
-    A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what
-    is ``pending``, and the call of the next step does it.
+def random_streams(run: Run) -> RandomStreams:
+    """The random numbers of this peer's steps; in a resumed job other ones than before."""
+    trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
+    # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
+    goes_on = resumed > 0 and trained.peer == 0
+    planted = () if goes_on else tuple(run.registry.of("own").values())
+    own = (one for one in classes.own.values() if not any(one is other for other in planted))
+    seed = [trained.seed, trained.peer, resumed or run.settings.steps_before]
+    return RandomStreams(seed, untouched=[*classes.shared.values(), *own], planted=planted)
 
-    Args:
-        trained: What trains.
-        settings: Where checkpoints go, and which one to resume.
-        record: Takes the stream and the event.
+
+def described(run: Run) -> Description:
+    """What this peer runs, once everything is registered."""
+    trained, declared = run.trained, run.declared
+    more = {"told": declared.told, "remembered": run.memory.described}
+    return describe(run.plan, trained.model, trained.optimizers, run.registry, declared.data, **more)
+
+
+def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
+    """A barrier is over: what it left to do is pending until the next step."""
+    run.standing.is_in_job = True
+    before, recovery = result.before, result.recovery
+    # Rank 0 was lost, and with it a checkpoint that it may not have written.
+    if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
+        run.checkpoints.take_over()
+    run.pending.sync = _pending_sync(result, step=step, founds=run.checkpoints.founds)
+
+
+def set_value(run: Run, name: str, value: Any, *, by: str) -> None:
+    """A hook wants another value before the next step; ``UsageError`` where there is none, or this does not fit."""
+    run.pending.set_values[name] = run.registry.accepted_value(name, value, by=by)
+
+
+def complete_pending(run: Run) -> None:
+    """Before a step: does what the last barrier left, if there was one since the step before, with all peers.
+
+    When this peer has the registered values of the view, it counts as one that holds the state, before any hook of the
+    program's is called; not where a loop has more to give in a new view: see `complete_state`.
+
+    Raises:
+        UsageError: A shared value differs between the peers, or a hook raised.
+        PeerFailure: A peer was lost over it; everything is pending still.
     """
+    pending, sync = run.pending, run.pending.sync
+    if sync is None or run.left:
+        return
+    peers = peer_group(run)
+    rounded = sync_registered(run.registry, replace(sync, set_values=pending.set_values), peers)
+    pending.set_values = {}
+    is_whole = not run.declared.has_more or sync.source is None
+    if is_whole:
+        run.membership.mark_state_complete()
+    if rounded:
+        run.membership.record("events", _rounded(rounded, rank=peers.rank))
+    pending.sync = None
+    if sync.rescaled is not None:
+        run.hooks.call(sync.rescaled)
+    # Else it would hold this peer's part of what a loop keeps, beside the values of another one.
+    if is_whole:
+        _take_checkpoints(run, rank=peers.rank)
 
-    def __init__(
-        self, trained: TrainedObjects, settings: CheckpointSettings, *, record: Callable[[str, LoggedEvent], None]
-    ) -> None:
-        self.registry, self.hooks = Registry(), RescaleHooks()
-        self.checkpoints = CheckpointManager(trained, self.registry, settings, record=record)
-        self.data: Mapping[str, int] = {}  # what the loader walks
-        self.told: Sequence[str] = ()  # what else has to be the same on all peers, in words
-        self.remembered: Sequence[str] = ()  # what is said of variables of layers, in words
-        self.steps_before = 0  # done in the phases before
-        self._trained, self._record = trained, record
-        self._founds = settings.founders > 0
-        self.is_in_job = False  # then a step may carry a request
-        self.pending: PendingSync | None = None
-        # A loop of kungfu's has more that goes along than what is registered, and says when it is there.
-        self.has_more = False
-        self._set_values: dict[str, Any] = {}  # by hooks, since the last step
 
-    # ---- the first step --------------------------------------------------------------------------------------------
+def complete_state(run: Run) -> None:
+    """In a new view: what a loop gives beside the registered values is here too; see `Declared.has_more`."""
+    run.membership.mark_state_complete()
+    if run.rank is not None:
+        _take_checkpoints(run, rank=run.rank)
 
-    def begin(self) -> None:
-        """Before the step is traced: everything is registered, and what was to be resumed is loaded."""
-        self.checkpoints.begin(self.data)
 
-    def shared(self) -> list[tf.Variable]:
-        """What is equal on all peers, registered variables too."""
-        return list(self.checkpoints.state().classes.shared.values())
+def _take_checkpoints(run: Run, *, rank: int) -> None:
+    """Takes the checkpoints that were asked for: all that goes along is there, and the same on all peers."""
+    batch = int(read_variable(run.graph_state.progress.batch))
+    phase, data = max(1, run.settings.phase), run.declared.data
+    run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
 
-    def variables(self) -> list[tf.Variable]:
-        """All that goes along with training."""
-        return list(self.checkpoints.state().classes.all().values())
 
-    def random_streams(self) -> RandomStreams:
-        """The random numbers of this peer's steps; in a resumed job other ones than before."""
-        trained, after = self._trained, self.checkpoints.resumed_step or self.steps_before
-        # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
-        goes_on = self.checkpoints.resumed_step > 0 and trained.peer == 0
-        planted = () if goes_on else tuple(self.registry.of("own").values())
-        own = self.checkpoints.state().classes.own.values()
-        untouched = [*self.shared(), *(one for one in own if not any(one is other for other in planted))]
-        return RandomStreams([trained.seed, trained.peer, after], untouched=untouched, planted=planted)
+def peer_group(run: Run, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
+    """The peers of the view, of which this one is one; ``tag`` names their messages."""
+    assert run.rank is not None, "this peer was let go"
+    return PeerGroup(run.rank, run.size, partial(total, run, tag=tag), run.standing.source)
 
-    def described(self, plan: Plan) -> Description:
-        """What this peer runs, once everything is registered."""
-        trained = self._trained
-        more = {"told": self.told, "remembered": self.remembered}
-        return describe(plan, trained.model, trained.optimizers, self.registry, self.data, **more)
 
-    # ---- after a barrier -------------------------------------------------------------------------------------------
-
-    def entered(self, result: BarrierResult, *, step: int) -> None:
-        """A barrier is over: what it left to do is pending until the next step."""
-        self.is_in_job = True
-        before, recovery = result.before, result.recovery
-        # Rank 0 was lost, and with it a checkpoint that it may not have written.
-        if before is not None and recovery is not None and before.view.peers[0].id in recovery.lost:
-            self.checkpoints.take_over()
-        self.pending = _pending_sync(result, step=step, founds=self._founds)
-
-    def set_value(self, name: str, value: Any, *, by: str) -> None:
-        """A hook wants another value before the next step; ``UsageError`` where there is none, or this does not fit."""
-        self._set_values[name] = self.registry.accepted_value(name, value, by=by)
-
-    def complete_pending(
-        self, peers: PeerGroup, manifest: Manifest, *, on_synced: Callable[[], None] = lambda: None
-    ) -> None:
-        """Before a step: does what the last barrier left, if there was one since the step before.
-
-        Args:
-            peers: The peers of the view, which all do this now.
-            manifest: What a checkpoint of this moment says of itself.
-            on_synced: Called when this peer has the registered values of the view, before any hook of the program's;
-                not where a loop has more to give in a new view.
-
-        Raises:
-            UsageError: A shared value differs between the peers, or a hook raised.
-            PeerFailure: A peer was lost over it; everything is pending still.
-        """
-        pending = self.pending
-        if pending is None:
-            return
-        rounded = sync_registered(self.registry, replace(pending, set_values=self._set_values), peers)
-        self._set_values = {}
-        is_whole = not self.has_more or pending.source is None
-        if is_whole:
-            on_synced()
-        if rounded:
-            self._record("events", _rounded(rounded, rank=peers.rank))
-        self.pending = None
-        if pending.rescaled is not None:
-            self.hooks.call(pending.rescaled)
-        # Else it would hold this peer's part of what a loop keeps, beside the values of another one.
-        if is_whole:
-            self.take_checkpoints(manifest, rank=peers.rank)
-
-    def take_checkpoints(self, manifest: Manifest, *, rank: int) -> None:
-        """Takes the checkpoints that were asked for: all that goes along is there, and the same on all peers."""
-        self.checkpoints.start_wanted(structs.replace(manifest, data=self.data), rank=rank)
+def total(run: Run, tensors: Sequence[Any], *, scale: float = 1.0, tag: str = BETWEEN_STEPS) -> list[Any]:
+    """The sums of tensors over the peers of the view, multiplied by ``scale``; a message, which ``tag`` names."""
+    prescale, last = tf.constant(scale, tf.float64), tf.zeros([0], tf.float32)
+    given = [*tensors, last]
+    return run.attachment.all_reduce(given, prescale=prescale, order=run.graph_state.order, tag=tag)[:-1]
 
 
 def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingSync:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import update_wrapper
 from pathlib import Path
 from types import MappingProxyType
@@ -13,18 +13,21 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
+from kungfu.signal.source_location import location_of_caller
+from kungfu.training import barrier
+from kungfu.training.batches import declare_batches, walk
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.combined_metrics import Combination
-from kungfu.training.data import BatchPlan, Remainder, make_batch_plan
+from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average, average_before_last
-from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
-from kungfu.training.loop_metrics import LoopMetrics
+from kungfu.training.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
-from kungfu.training.step_runner import SKIPPED, Skipped, StepRunner
+from kungfu.training.run import Run
+from kungfu.training.step_calls import SKIPPED, Skipped, StepCalls
 
 __all__ = ["SKIPPED", "Training"]
 
@@ -44,49 +47,48 @@ class Training:
 
     SKIPPED: Final = SKIPPED
 
-    def __init__(self, averaging: Averaging, runner: StepRunner, optimizers: Sequence[Any]) -> None:
-        self._averaging, self._runner, self._optimizers = averaging, runner, optimizers
-        self._plan: BatchPlan | None = None
+    def __init__(self, run: Run) -> None:
+        self._run, self._calls = run, StepCalls(run)
 
     @property
     def rank(self) -> int | None:
         """This peer's rank in the view, 0..size-1; ``None`` once a decision let it go."""
-        return self._runner.barrier.rank
+        return self._run.rank
 
     @property
     def peer(self) -> int:
         """This peer's number in the job, given once and never again; 0 for a program that runs alone."""
-        return self._averaging.peer
+        return self._run.trained.peer
 
     @property
     def size(self) -> int:
         """The number of peers in the view."""
-        return self._runner.barrier.size
+        return self._run.size
 
     @property
     def is_tracing(self) -> bool:
         """Whether the step is being traced, or runs op by op: what is called now is a part of it."""
-        return self._runner.trace.is_under_way
+        return self._run.trace.is_under_way
 
     @property
     def step_number(self) -> int:
         """The steps that the job has done so far, which is the number of the last one; the same on all peers."""
-        return self._runner.graph_state.progress.steps()
+        return self._run.steps()
 
     @property
     def epoch(self) -> int:
         """How many epochs of ``batches`` are done, which is the number, from 0, of the one that the next step is of."""
-        return self._runner.position().epoch
+        return self._calls.position().epoch
 
     @property
     def left(self) -> bool:
         """True once a decision let this peer go: the others train on, its loop has ended."""
-        return self._runner.left
+        return self._run.left
 
     @property
     def stopped(self) -> bool:
         """True once a policy has ended training on all peers."""
-        return self._runner.stopped
+        return self._run.stopped
 
     @overload
     def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]: ...
@@ -128,10 +130,11 @@ class Training:
             raise UsageError(f"training.step(averages={averages!r}): must be an integer of at least 1")
 
         def mark(marked: Callable[..., Any]) -> Callable[..., Any]:
-            self._runner.mark(marked.__name__, averages=averages)
+            self._calls.mark(marked.__name__, averages=averages)
+            step = self._calls.call
 
             def call(*args: Any, **kwargs: Any) -> Any:
-                return self._runner.call(marked, args, kwargs)
+                return step(marked, args, kwargs)
 
             return update_wrapper(call, marked)
 
@@ -159,19 +162,21 @@ class Training:
         Cost:
             One message, on which the policy's signals ride.
         """
-        trace, published = self._runner.trace, self._averaging.graph_state.metrics.published
+        run, trace = self._run, self._run.trace
         with trace.average():
+            averaging = run.averaging()
             if not trace.is_last_average:
-                means, waited_s = average_before_last(self._averaging, gradients, place=trace.averages)
+                means, waited_s = average_before_last(averaging, gradients, place=trace.averages)
                 trace.waited.append(waited_s)
                 return cast("Nest", means)
-            published.refuse_missing(trace.published, trace.captured())
+            run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            metrics = run.declared.metrics
             means = average(
-                self._averaging,
+                averaging,
                 gradients,
                 loss=loss,
-                accumulation=self._runner.accumulation,
-                riders=self._runner.riders,
+                accumulation=run.declared.accumulation,
+                riders=[run.memory.sums, *([] if metrics is None else [metrics])],
                 waited=trace.waited,
             )
         trace.averaged(means)
@@ -213,7 +218,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._averaging.graph_state.metrics.published, self._runner.trace, name, value)
+        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
@@ -242,7 +247,10 @@ class Training:
         >>> training = kf.attach(model, keras.optimizers.SGD(0.1), policies=[stop_when_dear()])
         >>> training.feed("price", 2.75)
         """
-        self._runner.feed(name, value)
+        _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
+        if self._calls.is_finished:
+            raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
+        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
@@ -280,11 +288,13 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        runner = self._runner
-        if runner.metrics is not None:
+        run, declared = self._run, self._run.declared
+        if declared.metrics is not None:
             raise UsageError("training.metrics() was called twice: call it once, with all metrics")
-        given = LoopMetrics(metrics, combine, runner.graph_state, runner.trace)
-        runner.take_metrics(given)
+        given = LoopMetrics(metrics, combine, run.graph_state, run.trace)
+        refuse_accumulated(given, declared.accumulation)
+        declared.metrics = given
+        run.trace.around.append(given.traced)
         for place, total in enumerate(given.totals):
             self.register(f"metrics/{place}", total)
 
@@ -340,18 +350,17 @@ class Training:
             data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
             remainder=remainder, max_local_batch_size=max_local_batch_size,
         )  # fmt: skip
-        if self._plan is not None:
+        if self._run.declared.batch is not None:
             raise UsageError(
                 "training.batches() was called twice: a peer that joins runs the program from its top and could not "
                 "know which loop the others are in; use one loop with all epochs"
             )
         cut = max_local_batch_size is not None
-        accumulation = Accumulation(self._runner.graph_state.metrics, self._optimizers) if cut else None
+        accumulation = Accumulation(self._run.graph_state.metrics, self._run.trained.optimizers) if cut else None
         # Peers share samples by index.
         order = {"targets": plan.source.order_checksum()} if isinstance(plan.source, Arrays) else {}
-        self._runner.takes(plan, described={"seed": int(seed), **order}, accumulation=accumulation)
-        self._plan = plan
-        return self._runner.walk(plan)
+        declare_batches(self._calls, plan, described={"seed": int(seed), **order}, accumulation=accumulation)
+        return walk(self._calls, plan)
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
         """Lets further state of the program go along with training, under a name of its own.
@@ -388,7 +397,7 @@ class Training:
         >>> training = kf.attach(model, keras.optimizers.SGD(0.1))
         >>> training.register("best", lambda: best, best.update)
         """
-        self._runner.barrier.between_steps.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
+        self._run.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
         """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
@@ -404,7 +413,7 @@ class Training:
         Returns:
             The function, so this serves as a decorator.
         """
-        self._runner.barrier.between_steps.hooks.add(function)
+        self._run.hooks.add(function)
         return function
 
     def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
@@ -429,7 +438,7 @@ class Training:
         if not isinstance(keep, int) or keep < 1:
             raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
         folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
-        self._runner.barrier.checkpoint(CheckpointRequest("training.checkpoint", folder))
+        barrier.checkpoint(self._run, CheckpointRequest("training.checkpoint", folder))
 
     def stop(self, reason: str = "") -> None:
         """Ends training on all peers after the same step: that which follows the next one at the latest.
@@ -463,7 +472,9 @@ class Training:
         >>> training.stopped, training.step_number, training.epoch
         (True, 6, 1)
         """
-        self._runner.stop(f"training.stop: {reason}" if reason else "training.stop")
+        _refuse_traced("stop()", "let a policy stop (kf.control)")
+        if not self._calls.is_over and not self.stopped:
+            barrier.stop(self._run, f"training.stop: {reason}" if reason else "training.stop")
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
         """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
@@ -483,15 +494,23 @@ class Training:
             UsageError: The checkpoint does not fit, or is damaged; it names what, and the newest one that is whole.
                 There is no silent way back to an older one, and nothing was changed.
         """
-        return self._runner.barrier.between_steps.checkpoints.resume(Path(path))
+        return self._run.checkpoints.resume(Path(path))
 
     def finish(self) -> None:
         """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.
 
         Peers that are still in the job average what their layers kept of the data, and compare their states.
         """
-        self._runner.finish()
+        self._calls.finish()
 
     def traces(self) -> int:
         """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
-        return self._runner.traces()
+        return self._calls.traces()
+
+
+def _refuse_traced(call: str, instead: str) -> None:
+    if not tf.executing_eagerly():
+        raise UsageError(
+            f"training.{call} was called inside a function that TensorFlow traces, so it would be called once and "
+            f"never again: call it from Python between two steps, or {instead}"
+        )

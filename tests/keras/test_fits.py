@@ -217,7 +217,7 @@ def test_the_handle_ends_a_fit_and_registers_for_each_of_them(monkeypatch) -> No
         history = _fitting(model, x, y, {"batch_size": 10, "epochs": 4, "verbose": 0, "callbacks": [stopping]})
         assert (history.epoch, handle.epoch, handle.stopped) == ([0], 1, True)
         assert handle.step_number == 3 * fit
-        registry = handle._fitted.training._runner.barrier.between_steps.registry
+        registry = handle._fitted.training._run.registry
         assert "best" in registry.of("shared")
 
 

@@ -10,7 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import kungfu as kf
+from kungfu.runtime.api import Membership
+from kungfu.training.attach import attach_built, build
+from kungfu.training.job_connection import JobConnection
 
 FEATURES = 2
 
@@ -36,11 +38,18 @@ def linear_model(*layers: Any) -> Any:
     return keras.Sequential([keras.Input((FEATURES,)), *layers, output], name="linear")
 
 
-def linear_run(*layers: Any, optimizer: Any = None, policies: Sequence[Any] = ()) -> Run:
+def linear_run(
+    *layers: Any, optimizer: Any = None, policies: Sequence[Any] = (), membership: Membership | None = None
+) -> Run:
     """Attaches such a model; plain gradient descent with a rate of 1 unless an optimizer is given."""
     model = linear_model(*layers)
     optimizer = keras.optimizers.SGD(1.0) if optimizer is None else optimizer
-    training = kf.attach(model, optimizer, policies=policies)
+    connection = JobConnection(None)
+    if membership is not None:
+        connection.membership = membership
+    build(model, [optimizer])
+    given = {"policies": policies, "seed": 0, "budget": None, "combine": {}}
+    training = attach_built(connection, model, [optimizer], **given)
 
     @training.step
     def step(x: Any) -> Any:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from kungfu.cli.report import narrative
 from kungfu.event_log.events import LateEvent
 from kungfu.runtime.attachment.local import LocalAttachment
-from kungfu.training.barrier import BETWEEN_STEPS, Barrier
+from kungfu.training.between_steps import BETWEEN_STEPS, peer_group, total
 from kungfu.training.registered.registered_sync import PeerGroup
 from tests.training.peers import attached_peers
 
@@ -69,6 +69,4 @@ def test_a_peer_that_is_late_between_steps_is_told_in_a_sentence():
     late = LateEvent(time=1.0, ranks=(1,), where=BETWEEN_STEPS, step=18, waited_s=15.0)
     told = "rank 1 is late in the exchange of values after step 18: 15.0 s so far, but it is alive"
     assert narrative([late])[0].headline == told
-    assert {inspect.signature(one).parameters["tag"].default for one in (Barrier.peer_group, Barrier._total)} == {
-        BETWEEN_STEPS
-    }
+    assert {inspect.signature(one).parameters["tag"].default for one in (peer_group, total)} == {BETWEEN_STEPS}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,13 @@ from kungfu.errors import DeadlineExceeded, InternalError, PeerFailure
 from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, StandaloneMembership
 from kungfu.runtime.attachment.local import LocalAttachment
-from kungfu.training.recovery import Recovery
+from kungfu.training import barrier, recovery
+from kungfu.training.between_steps import left_pending
+from kungfu.training.step_calls import StepCalls
 from tests.training.linear import linear_run
 from tests.training.peers import attached_peers
 
 BATCH = np.ones([2, 2], np.float32)
-
-
-def recovery_of(run: Any) -> Recovery:
-    return run.training._runner.recovery
 
 
 def summed(attachment: LocalAttachment, *, tag: str) -> list[Any]:
@@ -29,18 +28,16 @@ def summed(attachment: LocalAttachment, *, tag: str) -> list[Any]:
 
 
 def meaning_of(error: tf.errors.OpError, run: Any, attachment: LocalAttachment) -> BaseException:
-    """What `Recovery` raises for the error of a message, in a program that nobody launched."""
-    barrier = run.training._runner.barrier
-    barrier.attachment = attachment
+    """What `recover` raises for the error of a message, in a program that nobody launched."""
     with pytest.raises(BaseException) as raised:  # noqa: PT011 - which one it is, is what the test asks
-        Recovery(barrier).recover(error, where="in step 3")
+        recovery.recover(replace(run.training._run, attachment=attachment), error, where="in step 3")
     return raised.value
 
 
 def test_an_error_of_the_programs_own_op_comes_out_as_it_is() -> None:
     error = tf.errors.InvalidArgumentError(None, None, "kungfu: peer rank=1 died during gradients")
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
-        recovery_of(linear_run()).recover(error, where="in step 3")
+        recovery.recover(linear_run().training._run, error, where="in step 3")
     assert raised.value is error, "nothing is read out of its text"
     assert raised.value.__cause__ is None
 
@@ -50,7 +47,7 @@ def test_an_error_of_the_programs_own_op_comes_out_as_it_is() -> None:
 )
 def test_alone_nobody_can_be_lost_and_the_error_is_the_programs(error: Exception) -> None:
     with pytest.raises(type(error)) as raised:
-        recovery_of(linear_run()).recover(error)
+        recovery.recover(linear_run().training._run, error)
     assert raised.value is error
 
 
@@ -73,16 +70,15 @@ def test_a_failed_message_means_what_the_attachment_has_noted() -> None:
 
 
 def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
-    run = linear_run()
-    barrier = run.training._runner.barrier
+    run = linear_run().training._run
 
     def act(rank: int, attachment: LocalAttachment) -> str:
         if rank == 1:
             attachment.close()
             return ""
-        barrier.attachment = attachment
+        calls = StepCalls(replace(run, attachment=attachment))
         with pytest.raises(PeerFailure) as lost:
-            run.training._runner.meet(lambda peers: peers.total([tf.constant([1.0])]))
+            calls.meet(lambda peers: peers.total([tf.constant([1.0])]))
         return str(lost.value)
 
     with attached_peers(2) as together:
@@ -109,12 +105,12 @@ def test_peers_that_differ_are_no_loss_and_the_error_of_the_message_is_its_cause
 def test_a_barrier_that_failed_ends_loops_in_the_graph_and_is_raised_outside_of_it() -> None:
     run = linear_run()
     run.step(BATCH)
-    recovery, error = recovery_of(run), ValueError("of a hook")
-    recovery.keep(error)
-    assert bool(run.training._runner.graph_state.posts.halted.numpy())
+    error = ValueError("of a hook")
+    recovery.keep(run.training._run, error)
+    assert bool(run.training._run.graph_state.posts.halted.numpy())
     for go_on in (recovery.after_barrier, recovery.raise_barrier_failure):
         with pytest.raises(ValueError, match="of a hook") as raised:
-            go_on()
+            go_on(run.training._run)
         assert raised.value is error
 
 
@@ -122,7 +118,7 @@ def test_no_batch_is_trained_on_while_the_failure_of_a_barrier_is_open() -> None
     run = linear_run()
     run.step(BATCH)
     before = run.weights.copy()
-    recovery_of(run).keep(ValueError("of a hook"))
+    recovery.keep(run.training._run, ValueError("of a hook"))
     assert run.step(BATCH) is run.training.SKIPPED
     assert (run.weights == before).all()
 
@@ -141,29 +137,28 @@ class Breaking(StandaloneMembership):
 
 def regrouped(run: Any) -> None:
     """As after the loss over which a barrier broke, in a view of the same peer."""
-    recovery, barrier = recovery_of(run), run.training._runner.barrier
-    recovery.barrier_failure = None
-    barrier.between_steps.entered(barrier.membership.hold_barrier(None, barrier.terms), step=2)
-    recovery._reset_graph()
+    record = run.training._run
+    record.standing.barrier_failure = None
+    left_pending(record, record.membership.hold_barrier(None, record.terms), step=2)
+    recovery._reset_graph(record)
 
 
 def barriers_asked_for(run: Any) -> int:
-    return int(run.training._runner.graph_state.posts.changes.asked)
+    return int(run.training._run.graph_state.posts.changes.asked)
 
 
 def test_after_a_loss_a_barrier_is_asked_for_where_one_broke_and_nowhere_else() -> None:
-    run = linear_run()
+    run = linear_run(membership=Breaking())
     run.step(BATCH)
-    recovery_of(run)._reset_graph()
+    record = run.training._run
+    recovery._reset_graph(record)
     assert barriers_asked_for(run) == 0, "the loss was noticed in a step"
-    barrier = run.training._runner.barrier
-    barrier.membership = Breaking()
     with pytest.raises(PeerFailure):
-        barrier.hold()
-    recovery_of(run)._reset_graph()
+        barrier.hold(record)
+    recovery._reset_graph(record)
     assert barriers_asked_for(run) == 1, "nothing was asked of it, but it may have been held for joiners"
-    barrier.hold()
-    recovery_of(run)._reset_graph()
+    barrier.hold(record)
+    recovery._reset_graph(record)
     assert barriers_asked_for(run) == 1, "no other one has broken"
 
 
@@ -171,11 +166,10 @@ def test_a_value_that_a_hook_sets_in_a_barrier_that_breaks_is_set_once() -> None
     def heat(control: Any) -> None:
         control.set_value("heat", 5.0)
 
-    run, own = linear_run(policies=[Policy("heats", lambda t: control.every(1).until(t.step > 1).call(heat))]), {}
+    heats = Policy("heats", lambda t: control.every(1).until(t.step > 1).call(heat))
+    run, own = linear_run(policies=[heats], membership=Breaking()), {}
     run.training.register("heat", lambda: own.get("heat", 0.0), lambda value: own.update(heat=value))
     run.step(BATCH)
-    barrier = run.training._runner.barrier
-    barrier.membership = Breaking()
     with pytest.raises(PeerFailure):
         run.step(BATCH)
     regrouped(run)

@@ -13,24 +13,24 @@ from msgspec import to_builtins
 
 from kungfu import control, policy
 from kungfu.policy_definition import shadow
+from kungfu.runtime.api import StandaloneMembership
+from kungfu.training.barrier import hold
 from tests.training.linear import linear_run, points
 
 
 def run_with(rule: Any, **given: Any) -> Any:
     """A run alone whose only rule is what ``rule(training)`` gives; its records are kept in ``events``."""
     made = policy(lambda training: rule(training))()
-    run = linear_run(policies=[given.pop("around", lambda one: one)(made)], **given)
     events: list[dict[str, Any]] = []
-    barrier = run.training._runner.barrier
 
     def record(stream: str, fields: Any) -> None:
         told = fields() if callable(fields) else to_builtins(fields)
         lines = told if stream == "step" else {stream: told}
         events.extend(dict(line, stream=name) for name, line in lines.items())
 
-    barrier.membership.record = barrier.event_log._record = record
-    barrier.between_steps._record = barrier.between_steps.checkpoints._record = barrier.event_log._record
-    return run, events
+    membership: Any = StandaloneMembership()
+    membership.record = record
+    return linear_run(policies=[given.pop("around", lambda one: one)(made)], membership=membership, **given), events
 
 
 def rates(run: Any, *, steps: int) -> list[float]:
@@ -107,13 +107,13 @@ def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
 def test_the_newest_requests_of_a_shadow_go_to_the_next_barrier():
     """The requests of a shadow go to the next barrier with every peer, and the newest only."""
     run, _ = run_with(lambda training: control.every(2).checkpoint(), around=shadow)
-    barrier = run.training._runner.barrier
+    record, shadows = run.training._run, run.training._run.pending.shadows
     for _ in range(40):
         run.step(points(2))
-    assert [one.step for one in barrier.shadows] == [*range(10, 41, 2)]
-    assert {one.rule for one in barrier.shadows} == {barrier.plan.rules[0].name}
-    barrier.hold()
-    assert not barrier.shadows
+    assert [one.step for one in shadows] == [*range(10, 41, 2)]
+    assert {one.rule for one in shadows} == {record.plan.rules[0].name}
+    hold(record)
+    assert not shadows
 
 
 def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, monkeypatch):
@@ -197,7 +197,7 @@ def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
         return control.every(1).call(hook, training.samples_done, training.mean_loss, done)
 
     run, events = run_with(rule)
-    progress = run.training._runner.barrier.graph_state.progress
+    progress = run.training._run.graph_state.progress
     run.step(points(2))
     progress.trained.assign(FAR)
     run.step(points(2))  # its rule is held: the one before it is still to be served

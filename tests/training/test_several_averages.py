@@ -255,7 +255,7 @@ def two_optimizers() -> tuple[Any, Any, list[Any]]:
 def test_the_state_of_several_optimizers_is_state_of_the_job(tmp_path):
     """All that several optimizers keep is state of the job and goes into checkpoints."""
     training, step, kept = two_optimizers()
-    shared = training._runner.barrier.state.classes.shared
+    shared = training._run.state.classes.shared
     assert {id(one.value) for one in kept} <= {id(one) for one in shared.values()}
     for done, x in enumerate(training.batches(points(8), batch_size=4, epochs=2, seed=0), start=1):
         step(x)
@@ -266,7 +266,7 @@ def test_the_state_of_several_optimizers_is_state_of_the_job(tmp_path):
     training.finish()
     training, _, kept = two_optimizers()
     training.resume(tmp_path)
-    training._runner.barrier.between_steps.begin()
+    training._run.checkpoints.begin({})
     for one, value in zip(kept, then, strict=True):
         np.testing.assert_array_equal(np.asarray(one), value, err_msg=one.path)
     assert len({np.asarray(one).tobytes() for one in kept}) > 6, "slots have moved"

@@ -219,7 +219,7 @@ def test_the_order_of_the_samples_in_arrays_is_compared_with_that_of_other_peers
     def compared(data):
         _, training = attached()
         training.batches(data, batch_size=4, epochs=1, seed=3)
-        described = training._runner.barrier.between_steps.data
+        described = training._run.declared.data
         assert (described["samples"], described["seed"]) == (40, 3)
         return described["targets"]
 

@@ -46,6 +46,6 @@ def test_a_marked_step_keeps_its_signature_and_an_average_its_structure(tmp_path
         status, told, said = checked(path, "--cache-dir", str(tmp_path / "cache"))
     assert (status, len(told)) == (1, 4), said
     assert '"dict[str, list[float]]"' in told[0], said
-    assert '"def (x: int, *, scale: float =) -> str | kungfu.training.step_runner.Skipped"' in told[1]
+    assert '"def (x: int, *, scale: float =) -> str | kungfu.training.step_calls.Skipped"' in told[1]
     assert '"str"' in told[2], "after the test for SKIPPED the result is what the function returns"
     assert "incompatible type" in told[3]

@@ -11,29 +11,25 @@ import kungfu as kf
 from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.step import WHOLE, as_tensors
 from kungfu.training.tracing.effects import EffectGate, Effects, effects_of
-from kungfu.training.tracing.trace import StepTrace
-from kungfu.training.warm_up import warm_up
+from kungfu.training.warm_up import compiled_step, warm_up
 from tests.training.linear import linear_model, points
 
 
 def warmed(training, function, *args, effects=None):
     """The step of a job that this peer has not entered, tried out; what it gives enters the job and runs it."""
-    loop = training._runner
-    version = loop.graph_state.view.version
-    gate = EffectGate(lambda: version.read_value() > 0)
-    loop.trace = StepTrace(gate)
-    loop.barrier.between_steps.begin()
+    run = training._run
+    version = run.graph_state.view.version
+    run.trace.gate = gate = EffectGate(lambda: version.read_value() > 0)
     tensors = as_tensors(args, {})
-    compiled = loop.compiled(function, tensors, (args, {}))
-    attachment = loop.barrier.attachment
-    effects = effects_of(loop.trace.graph, gate=gate) if effects is None else effects
-    warm_up(compiled, attachment, tensors, effects=effects)
+    compiled = compiled_step(run, function, tensors, (args, {}), hold=training._calls.hold_barrier)
+    effects = effects_of(run.trace.graph, gate=gate) if effects is None else effects
+    warm_up(compiled, run.attachment, tensors, effects=effects)
 
-    def run():
+    def entered():
         version.assign(1)
         return compiled(WHOLE, tensors)[0]
 
-    return run
+    return entered
 
 
 def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
@@ -60,8 +56,8 @@ def test_the_warm_up_leaves_every_variable_as_it_was_the_users_own_too():
     before = snapshot()
     run = warmed(training, step, points(2))
     assert snapshot() == before
-    assert int(training._runner.graph_state.progress.step) == 0
-    posts = training._runner.graph_state.posts
+    assert int(training._run.graph_state.progress.step) == 0
+    posts = training._run.graph_state.posts
     assert [int(one.asked) for one in posts.counts] == [0, 0], "a rule that fired while warming up posted nothing"
     run()
     assert snapshot() != before

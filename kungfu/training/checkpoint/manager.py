@@ -64,6 +64,7 @@ class CheckpointManager:
         registry: The values that the program has registered.
         settings: The folder of checkpoints, how many stay, and which one to resume.
         record: Takes the stream and the event.
+        past_phases: What the phases of the job that are over came to.
 
     Cost:
         Between two steps a look at every variable, whose memory is held until it is written: an update meanwhile goes
@@ -77,6 +78,7 @@ class CheckpointManager:
         settings: CheckpointSettings,
         *,
         record: Callable[[str, LoggedEvent], None],
+        past_phases: PastPhases,
     ) -> None:
         self._trained, self._registry, self._settings, self._record = trained, registry, settings, record
         self._state: CheckpointedState | None = None
@@ -86,9 +88,17 @@ class CheckpointManager:
         # To rank 0, by folder, with the steps done then; not seen on disk yet.
         self._entrusted: dict[Path, tuple[CheckpointRequest, int]] = {}
         self._writing: Future[None] | None = None
-        self.past_phases = PastPhases()
-        # What the program keeps in files of a checkpoint beside the state, by their names.
-        self.files: dict[str, Callable[[], bytes]] = {}
+        self._past_phases = past_phases
+        self._kept: dict[str, Callable[[], bytes]] = {}  # the contents of files beside the state, by their names
+
+    def keep(self, name: str, content: Callable[[], bytes]) -> None:
+        """A file of every checkpoint, beside the state; ``content`` is called between two steps, on rank 0."""
+        self._kept[name] = content
+
+    @property
+    def founds(self) -> bool:
+        """True on a peer that begins the job."""
+        return self._settings.founders > 0
 
     def state(self) -> CheckpointedState:
         """All that a checkpoint holds; from the first call on nothing more can be registered."""
@@ -231,8 +241,7 @@ class CheckpointManager:
 
     def _files(self) -> dict[str, Callable[[], bytes]]:
         """What goes beside the state: what the program keeps now, and the phases before, which change no more."""
-        kept = {name: content() for name, content in self.files.items()}
-        phases = self.past_phases
+        kept, phases = {name: content() for name, content in self._kept.items()}, self._past_phases
         return {
             **{name: partial(bytes, content) for name, content in kept.items()},
             **{phase_file(number): partial(phases.packed, number) for number in phases.numbers()},

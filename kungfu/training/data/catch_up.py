@@ -29,7 +29,7 @@ from kungfu.training.data.partition_sampler import SequentialSource
 from kungfu.training.data.sample_source import SampleSource
 from kungfu.training.data.stream import Stream
 from kungfu.training.graph.graph_state import GraphState
-from kungfu.training.graph.step_report import read_position
+from kungfu.training.graph.step_report import StepPosition, read_position
 
 if TYPE_CHECKING:
     from kungfu.training.registered.registered_sync import PeerGroup
@@ -158,30 +158,35 @@ class DataPlace:
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
         self._membership, self._graph_state = membership, graph_state
-        self.stream: Stream | None = None  # data that every peer reads
-        self.newest: Position | None = None  # in these, as joiners may ask
+        self._stream: Stream | None = None  # data that every peer reads
+        self._newest: Position | None = None  # in these, as joiners may ask
         self._partitions: SequentialSource | None = None  # data that the peers take over from each other
         self._told = 0  # of the samples that were passed, those that the record knows of, or that took no time
 
     def takes(self, source: SampleSource) -> None:
         """The run walks these samples."""
         if isinstance(source, Stream):
-            self.stream = source
+            self._stream = source
         if isinstance(source, SequentialSource):
             self._partitions = source
+
+    def reached(self, position: StepPosition) -> None:
+        """A step is done: joiners are told of the position after it, where every peer reads the data."""
+        if self._stream is not None:
+            self._newest = Position(position.epoch, position.offset)
 
     def catch_up(self, *, phase: int) -> None:
         """Reads on to where training is, before this peer joins, while nobody waits for it."""
         place, here = self._membership.data_position, read_position(self._graph_state)  # that of a resumed run
-        if self.stream is None or place is None:
+        if self._stream is None or place is None:
             return
-        place.own.tell(lambda: self.newest)
+        place.own.tell(lambda: self._newest)
 
         def newest() -> Position:
             others = place.of_others(max(1, phase)) or Position(0, 0)
             return max(others, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
 
-        found = catch_up(self.stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
+        found = catch_up(self._stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
         if found is not None:
             place.record(found.batches, found.seconds)
 
@@ -192,7 +197,7 @@ class DataPlace:
 
         Args:
             is_loaded: Whether this peer has its own, within so many seconds.
-            meet: Calls a function on all peers of the view at once; see `StepRunner.meet`.
+            meet: Calls a function on all peers of the view at once; see `StepCalls.meet`.
 
         Returns:
             False where peers were lost over it, as by ``meet``.

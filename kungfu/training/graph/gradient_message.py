@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -37,11 +37,6 @@ class Averaging:
     peer: int
     learning_rate: Callable[[], Any]
     loss_scale: Callable[[], Any] | None = None
-
-    def of_optimizer(self, optimizer: Any) -> Averaging:
-        """The same for gradients that this one of several optimizers is to apply."""
-        rate, scale = optimizer_signals(optimizer)
-        return replace(self, learning_rate=rate, loss_scale=scale)
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:

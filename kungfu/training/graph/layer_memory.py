@@ -126,14 +126,23 @@ class LayerMemory:
             _refuse_word(remembered[-1])
         return cls(remembered)
 
-    def share(self, known: Iterable[Any] | None = None) -> None:
-        """This process is a peer of a job: the peers see other samples each.
+    def share(self, trace: StepTrace, known: Iterable[Any] | None = None) -> None:
+        """Makes this the memory of a job, whose peers see other samples each.
 
         Args:
+            trace: Of the step, which is not traced yet.
             known: The variables of the model and its metrics, if the step may assign samples to no others.
         """
         self.is_shared, self.sums = True, AddedSums([one.value for one in self.remembered if one.word == "sum"])
         self.known = None if known is None else {id(one.value.handle) for one in known}
+        if self.sums.variables:
+            trace.around.append(self.sums.traced)
+        trace.undone = self.undone
+
+    def knows(self, variables: Iterable[tf.Variable]) -> None:
+        """Adds variables that go along with training, too."""
+        if self.known is not None:
+            self.known |= {id(one.handle) for one in variables}
 
     @property
     def words(self) -> dict[int, LayerWord]:

@@ -19,12 +19,12 @@ class StepTrace:
     """The last trace of a function that was made by ``traced``.
 
     Args:
-        gate: Puts the function's prints and summaries inside a condition.
-        random_streams: Those of this peer, from which the function draws.
+        gate: Puts the function's prints and summaries inside a condition; ``None`` in a program that runs alone.
     """
 
-    def __init__(self, gate: EffectGate | None = None, random_streams: RandomStreams | None = None) -> None:
-        self._gate, self.random_streams, self._around = gate, random_streams, ExitStack()
+    def __init__(self, gate: EffectGate | None = None) -> None:
+        self.gate, self._around = gate, ExitStack()
+        self._random_streams: RandomStreams | None = None
         self.around: list[Callable[[], AbstractContextManager[None]]] = []  # around each trace
         self.is_under_way = False
         self.averages = 0  # calls of training.average()
@@ -43,6 +43,10 @@ class StepTrace:
         self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
         self._ours: set[int] = set()
         self._own: Any = None  # the graph of the function
+
+    def draw_from(self, streams: RandomStreams) -> None:
+        """From now on the function draws from the random numbers of this peer."""
+        self._random_streams = streams
 
     def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, made so that this object knows of its last trace."""
@@ -165,10 +169,10 @@ class StepTrace:
         self.published.clear()
         self._ours = _ids(_captured())
         self._own = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-        if self._gate is not None:
-            self._around.enter_context(self._gate.around())
-        if self.random_streams is not None and not tf.executing_eagerly():
-            self.random_streams.seed(tf.compat.v1.get_default_graph())
+        if self.gate is not None:
+            self._around.enter_context(self.gate.around())
+        if self._random_streams is not None and not tf.executing_eagerly():
+            self._random_streams.seed(tf.compat.v1.get_default_graph())
         for around in self.around:
             with self.ours():
                 self._around.enter_context(around())
@@ -182,8 +186,8 @@ class StepTrace:
     def _end(self) -> None:
         if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
             self.graph = tf.compat.v1.get_default_graph()
-            if self.random_streams is not None:
-                self.random_streams.exchange(self.graph)
+            if self._random_streams is not None:
+                self._random_streams.exchange(self.graph)
             self.handles = [one for one in _captured() if id(one) not in self._ours]
             early = self._moved_early
             moved = [one for one in self.handles if early is None or id(one) in early]

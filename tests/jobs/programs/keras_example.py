@@ -25,8 +25,9 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.training.barrier import Barrier
+from kungfu.training import barrier
 from kungfu.training.job_loop import JobLoop
+from kungfu.training.run import Run
 from kungfu.training.training import SKIPPED, Training
 from tests.jobs.programs.plain_twin import PlainTwin
 from tests.jobs.programs.program_parts import await_events, await_offer, own_id
@@ -46,7 +47,7 @@ class Recorder:
 
     def install(self) -> None:
         """From now on `attach`, the step, and the barrier are watched."""
-        attach, step, average = kf.keras.attach, Training.step, Barrier.average_statistics
+        attach, step, average = kf.keras.attach, Training.step, barrier.average_statistics
         sizes = {int(step): size for step, size in self._given.schedule.items()}
 
         def attached(model: Any, **given: Any) -> Any:
@@ -54,9 +55,9 @@ class Recorder:
             policy = kf.policies.schedule(sizes, keep="global_batch_size")
             return attach(model, **{**given, "policies": [policy]})
 
-        def averaged(barrier: Barrier) -> None:
-            average(barrier)
-            self._write(f"averages/{self.phase}-{barrier.steps():05}", None)
+        def averaged(run: Run) -> None:
+            average(run)
+            self._write(f"averages/{self.phase}-{run.steps():05}", None)
 
         def stepping(training: Training, function: Any = None, *, averages: int = 1) -> Callable[..., Any]:
             if function is None:
@@ -65,7 +66,7 @@ class Recorder:
             call = step(training, function, averages=averages)
             return lambda *batch: self._step(training, call, batch)
 
-        kf.keras.attach, Barrier.average_statistics, Training.step = attached, averaged, stepping
+        kf.keras.attach, barrier.average_statistics, Training.step = attached, averaged, stepping
         if self._given.between:
             self._die_between_applications()
 
@@ -79,8 +80,8 @@ class Recorder:
             return np.float64(0.0)
 
         def average_for(loop: JobLoop, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
-            if loop._runner.trace.averages == 1:
-                state = loop._runner.graph_state
+            if loop._run.trace.averages == 1:
+                state = loop._run.graph_state
                 place = tf.stack([state.view.size.read_value(), state.view.rank.read_value()])
                 # These gradients are taken at what the first application has left.
                 with tf.control_dependencies(list(gradients)):
@@ -92,13 +93,13 @@ class Recorder:
         JobLoop.average_for = average_for
 
     def _step(self, training: Training, call: Callable[..., Any], batch: tuple[Any, ...]) -> Any:
-        runner = training._runner
-        before, number = runner.position(), runner._steps() + 1
+        run, calls = training._run, training._calls
+        before, number = calls.position(), run.steps() + 1
         if not before.version:  # it only joins
             return call(*batch)
         if self._given.die == [number, before.size, before.rank]:
             os.kill(os.getpid(), signal.SIGKILL)
-        statistics = runner.barrier.state.classes.averaged.values()
+        statistics = run.state.classes.averaged.values()
         kept = [one.numpy() for one in statistics]
         result = call(*batch)
         moved = any(np.any(one.numpy() != was) for one, was in zip(statistics, kept, strict=True))
@@ -108,7 +109,7 @@ class Recorder:
                 {
                     "epoch": before.epoch, "offset": before.offset, "version": before.version, "size": before.size,
                     "rank": before.rank, "peer": training.peer, "done": result is not SKIPPED,
-                    "empty": runner.stamps.of(tf.nest.flatten(batch)).empty,
+                    "empty": calls.stamps.of(tf.nest.flatten(batch)).empty,
                     "batch": tf.nest.map_structure(lambda one: one.numpy(), batch[0]),
                 },
             )  # fmt: skip
@@ -142,7 +143,7 @@ def leave(path: Path, found: dict[str, Any]) -> None:
         "traces": 1 if training is None else training.traces(),
         "history": model.history.history,
         "weights": {one.path: np.asarray(one) for one in model.weights},
-        "samples": 0 if training is None else int(training._runner.graph_state.progress.samples),
+        "samples": 0 if training is None else int(training._run.graph_state.progress.samples),
     }
     path.write_bytes(pickle.dumps(content))
 

@@ -70,6 +70,6 @@ def await_events(record: Path, text: str, count: int = 1) -> None:
 
 def await_offer(training: Any) -> None:
     """Until rank 0 has heard of the joiner that is ready: then it comes in behind the next step."""
-    changes = training._runner.graph_state.posts.changes
+    changes = training._run.graph_state.posts.changes
     if training.rank == 0:
         awaited(lambda: int(changes.asked) > int(changes.served), what="an offer")

@@ -18,8 +18,10 @@ from kungfu.runtime.checkpoints.folder import published
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
+from kungfu.training.between_steps import complete_pending, left_pending
 from kungfu.training.checkpoint.manager import CheckpointRequest
-from kungfu.training.registered.registered_sync import PeerGroup, PendingSync
+from kungfu.training.registered.registered_sync import PendingSync
+from kungfu.training.run import Standing
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -46,7 +48,7 @@ def walked(run, *, until: int | None = None, epochs: int = 2, samples: int = 20)
 
 
 def everything(run) -> dict[str, list]:
-    classes = run.training._runner.barrier.state.classes
+    classes = run.training._run.state.classes
     named = {**classes.shared, **classes.averaged, **classes.own}
     return dict(zip(stable_names(named), (np.asarray(one).tolist() for one in named.values()), strict=True))
 
@@ -113,7 +115,7 @@ def test_a_rule_writes_checkpoints_while_training_goes_on(tmp_path, monkeypatch)
 def test_the_largest_batch_of_a_job_holds_when_it_goes_on_from_a_checkpoint():
     run = regular_run()
     walked(run, until=1)
-    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager = run.training._run.checkpoints
     manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0, max_global_batch=96))
     assert manager.continued(Terms(96, 24.0)) == Terms(96, 24.0, max_global_batch=96)
 
@@ -122,7 +124,7 @@ def test_what_rules_had_made_of_the_batch_goes_on_from_a_checkpoint_with_that_ba
     """A growth before the checkpoint and the return after it leave the batch of a policy and of a command as it was."""
     run = regular_run()
     walked(run, until=1)
-    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager = run.training._run.checkpoints
     manager._resumed = Manifest(5, 4, 32, Terms(128, 32.0, policy_share=16.0, base_batch=32, base_size=1))
     resumed = manager.continued(Terms(manager.batch_in_force(32), 64.0))
     assert resumed == Terms(128, 64.0, policy_share=16.0, base_batch=32, base_size=1)
@@ -199,7 +201,7 @@ def test_other_data_are_refused_since_the_position_means_nothing_there(written):
 def test_a_checkpoint_binds_what_it_says_of_its_data_and_nothing_else():
     """All that a checkpoint says of its data holds, and what it does not say may be anything."""
     run = regular_run()
-    manager = run.training._runner.barrier.between_steps.checkpoints
+    manager = run.training._run.checkpoints
     manager._resumed = Manifest(5, 2, 64, Terms(96, 48.0), data={"samples": 20, "seed": 4, "targets": 5})
     with pytest.raises(
         UsageError, match=r"20 samples by seed 4, targets 5, and now it walks 20 .* seed 4, targets 7: "
@@ -248,17 +250,16 @@ def regrouped(lost: int) -> BarrierResult:
 def test_a_checkpoint_that_a_lost_rank_0_had_not_written_is_written_by_the_next(tmp_path, lost, written, again):
     run = regular_run()
     walked(run, until=2)
-    between_steps = run.training._runner.barrier.between_steps
-    checkpoints = between_steps.checkpoints
+    record, checkpoints = run.training._run, run.training._run.checkpoints
     checkpoints.request(CheckpointRequest("keeping", CheckpointFolder(tmp_path)))
-    between_steps.pending = PendingSync()
-    between_steps.complete_pending(PeerGroup(1, 3, total=list), Manifest(2, 3, 6, Terms()))
+    record.pending.sync = PendingSync()
+    complete_pending(replace(record, standing=Standing(rank=1, size=3)))
     assert not checkpoints.is_wanted
     if written:
         checkpointed(run, tmp_path)
-    between_steps.entered(regrouped(lost), step=2)
+    left_pending(record, regrouped(lost), step=2)
     assert checkpoints.is_wanted == again
-    between_steps.complete_pending(PeerGroup(0, 2, total=list), Manifest(2, 2, 6, Terms()))
+    complete_pending(replace(record, standing=Standing(size=2)))
     checkpoints.wait()
     assert (find(tmp_path) is not None) == (written or again)
 
@@ -269,40 +270,42 @@ def test_no_fewer_than_one_checkpoint_is_kept(keep):
         linear_run().training.checkpoint("anywhere", keep=keep)
 
 
+class Answering:
+    """The sums with another peer, which is gone at first, and whose counter is 7."""
+
+    answers = False
+
+    def all_reduce(self, tensors, **_):
+        if not self.answers:
+            raise PeerFailure("rank 0 died")
+        words, last = tensors
+        sent = b"\0" + (7).to_bytes(8, "little")  # a mark, that no hook has set it; then the value
+        return [tf.constant(np.frombuffer(sent.ljust(4 * len(words), b"\0"), np.int32)), last]
+
+
 def test_a_peer_has_taken_the_state_over_when_its_registered_values_have_come():
     """A peer that takes the state over has all of it when its registered values have come."""
     run, heard, held = regular_run(), [], {"counter": 0}
+    membership = run.training._run.membership
     run.training.register("counter", lambda: held["counter"], lambda value: held.update(counter=value))
     run.training.on_rescale(lambda change: heard.append(change.change))
     walked(run, until=1)
-    between_steps, manifest = run.training._runner.barrier.between_steps, Manifest(4, 2, 6, Terms())
+    membership.mark_state_complete = lambda: heard.append(held["counter"])
+    record = replace(run.training._run, attachment=(attachment := Answering()), standing=Standing(rank=1, size=2))
     before, after = (Decision(View(number, (Peer(0, "a:0"), Peer(1, "a:1"))), Terms()) for number in (2, 4))
-    between_steps.entered(
-        BarrierResult(before, after, 1, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
+    left_pending(
+        record, BarrierResult(before, after, 1, recovery=LossRecovery({2: "gone"}, "died", 0), sources=(0,)), step=4
     )
-
-    def on_synced():
-        heard.append(held["counter"])
-
-    def fails(tensors):
-        raise PeerFailure("rank 0 died")
-
-    def comes(tensors):
-        (words,) = tensors
-        sent = b"\0" + (7).to_bytes(8, "little")  # a mark, that no hook has set it; then the value
-        return [tf.constant(np.frombuffer(sent.ljust(4 * len(words), b"\0"), np.int32))]
-
     with pytest.raises(PeerFailure):
-        between_steps.complete_pending(
-            PeerGroup(1, 2, total=fails), manifest, on_synced=lambda: heard.append(held["counter"])
-        )
+        complete_pending(record)
     assert heard == []
-    between_steps.complete_pending(PeerGroup(1, 2, total=comes), manifest, on_synced=on_synced)
+    attachment.answers = True
+    complete_pending(record)
     assert heard == [7, "recovered"], "before anything of the program's own is called"
 
 
 def test_a_checkpoint_that_another_host_has_found_is_missed_and_not_passed_over(tmp_path):
-    manager = regular_run().training._runner.barrier.between_steps.checkpoints
+    manager = regular_run().training._run.checkpoints
     manager._settings = replace(manager._settings, resume=str(tmp_path / "step-00000002"))
     with pytest.raises(UsageError, match=r"no checkpoint .*step-00000002 on this host.* all hosts need the folder"):
         manager.begin({})

@@ -72,7 +72,7 @@ def test_the_position_advances_by_the_samples_of_a_step():
     positions = []
     for x in run.training.batches(points(5), batch_size=2, epochs=2, seed=0):
         if run.step(x) is not kf.Training.SKIPPED:
-            position = run.training._runner.graph_state.progress.position()
+            position = run.training._run.graph_state.progress.position()
             positions.append((position.epoch, position.offset))
     assert positions == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
 
@@ -153,7 +153,7 @@ def test_an_epoch_ends_at_the_barrier_that_makes_its_rest_a_remainder():
     run = linear_run(policies=[larger()])
     trained = walked(run, points(12), batch_size=4, epochs=2, seed=0, remainder="drop")
     assert [len(batch) for batch in trained] == [4, 4, 6, 6]
-    assert run.training._runner.graph_state.progress.position().epoch == 2
+    assert run.training._run.graph_state.progress.position().epoch == 2
 
 
 def test_records_are_loaded_in_a_thread_that_ends_with_the_loop():

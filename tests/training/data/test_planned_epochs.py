@@ -48,7 +48,7 @@ def test_epochs_are_told_as_the_program_counts_them_and_which_fit_it_is() -> Non
 def test_each_line_of_a_run_tells_what_is_done_and_what_is_left(remainder: str) -> None:
     run = linear_run()
     lines = []
-    membership = run.training._runner.barrier.membership
+    membership = run.training._run.membership
     membership.record = lambda stream, made: lines.append(made()["metrics"])
     for batch in run.training.batches(points(10), batch_size=4, epochs=2, seed=0, remainder=remainder):
         run.step(batch)
@@ -67,7 +67,7 @@ def test_each_line_of_a_run_tells_what_is_done_and_what_is_left(remainder: str) 
 
 def test_a_loop_without_batches_tells_the_samples_so_far_and_no_more() -> None:
     run, lines = linear_run(), []
-    membership = run.training._runner.barrier.membership
+    membership = run.training._run.membership
     membership.record = lambda stream, made: lines.append(made()["metrics"])
     for _ in range(2):
         run.step(points(3))

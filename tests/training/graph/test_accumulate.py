@@ -105,7 +105,7 @@ def test_uneven_micro_batches_give_the_updates_of_whole_batches(name, most, call
     assert cut.calls == calls * 2
     assert_same_state(cut, whole)
     assert cut.training.traces() == 1
-    assert int(cut.training._runner.graph_state.progress.step) == 6
+    assert int(cut.training._run.graph_state.progress.step) == 6
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_what_was_accumulated_for_a_view_that_is_over_is_dropped():
         turns.append(len(x))
         got = step(x, y)
         if len(turns) == 2:  # the others have regrouped, as when a peer is lost
-            training._runner.graph_state.view.version.assign(5)
+            training._run.graph_state.view.version.assign(5)
         return got
 
     assert_same_state(trained(MAKE["SGD"](), max_local_batch_size=4, around=regroup), whole_of("SGD"))
@@ -158,7 +158,7 @@ def fed(run: Any, counts: list[int], *, last: int) -> list[Any]:
     given = []
     for micro, count in enumerate(counts):
         x = tf.constant(points(9)[:count])
-        run.training._runner.stamps.put([x], Stamp(-1, 0, 0, micro, last + 1))
+        run.training._calls.stamps.put([x], Stamp(-1, 0, 0, micro, last + 1))
         given.append(np.asarray(run.step(x)).tolist())
     return given
 
@@ -195,7 +195,7 @@ def test_half_gradients_are_summed_wider_and_whole_numbers_are_averaged():
 
     for micro, count in enumerate([2, 3, 1]):
         x = tf.constant(points(count))
-        training._runner.stamps.put([x], Stamp(-1, 0, 0, micro, 3))
+        training._calls.stamps.put([x], Stamp(-1, 0, 0, micro, 3))
         half, whole = step(x)
     # 2, 3 and 1 samples with these "gradients": means over six samples.
     assert float(half[0]) == pytest.approx(20000 * (4 + 9 + 1) / 6, rel=1e-3)

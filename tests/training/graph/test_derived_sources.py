@@ -64,7 +64,7 @@ def test_a_rule_sees_what_the_record_says(remainder):
         return control.always().call(look, *(own.get(name, getattr(training, name)) for name in names))
 
     run = linear_run(policies=[policy(watched)()])
-    record, told = run.training._runner.graph_state.metrics.step_record, []
+    record, told = run.training._run.graph_state.metrics.step_record, []
     for batch in run.training.batches(points(18), batch_size=4, epochs=3, seed=0, remainder=remainder):
         run.step(batch)
         row = record.row(record.packed.numpy().tolist())

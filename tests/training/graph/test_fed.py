@@ -27,7 +27,7 @@ def frugal(training):
 
 def price(run: Run) -> float:
     """What the policy saw in the last step."""
-    record = run.training._runner.graph_state.metrics.step_record
+    record = run.training._run.graph_state.metrics.step_record
     return float(record.metrics(record.packed.numpy().tolist())["price"])
 
 
@@ -60,7 +60,7 @@ def test_what_is_fed_before_the_first_step_is_known_in_it_and_the_newest_counts(
 
 def test_what_is_fed_while_a_step_runs_rides_on_the_next_one() -> None:
     run = linear_run(policies=[frugal()])
-    fed = run.training._runner.graph_state.metrics.fed
+    fed = run.training._run.graph_state.metrics.fed
     with tf.GradientTape():
         _, offers = fed.offered()  # a step reads, and sends
         run.training.feed("price", 4.0)
@@ -101,10 +101,10 @@ class Losing(SoloAttachment):
 @pytest.mark.parametrize("tag", ["gradients", "message"])
 def test_a_message_that_fails_has_carried_nothing_and_updated_nothing(tag: str) -> None:
     run = linear_run(policies=[frugal(), sending()])
-    fed = run.training._runner.graph_state.metrics.fed
+    fed = run.training._run.graph_state.metrics.fed
     losing = Losing(tag, lambda: bool(run.weights.any()) or bool(fed._carried.numpy().any()))
-    run.training._averaging = replace(run.training._averaging, attachment=losing)
-    assert run.training._averaging.program.plan.exchanges
+    run.training._run = replace(run.training._run, attachment=losing)
+    assert run.training._run.plan.exchanges
     run.training.feed("price", 4.0)
     with pytest.raises(tf.errors.OpError, match="a peer is lost"):
         run.step(points(2))
@@ -155,7 +155,7 @@ def test_a_number_that_is_not_finite_is_refused_with_policy_and_line(value: Any)
     path, _, line = caught.value.origin.rpartition(":")
     with open(path, encoding="utf-8") as file:
         assert file.readlines()[int(line) - 1].strip() == 'run.training.feed("price", value)'
-    assert np.isnan(run.training._runner.graph_state.metrics.fed.offered()[0]["price"])
+    assert np.isnan(run.training._run.graph_state.metrics.fed.offered()[0]["price"])
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class Normal(keras.layers.BatchNormalization):
 def shared_run(*layers: Any, **given: Any) -> Run:
     """A run of one peer of a job."""
     run = linear_run(*layers, **given)
-    run.training._runner.share_memory()
+    run.training._run.memory.share(run.training._run.trace)
     return run
 
 
@@ -130,7 +130,7 @@ def test_a_sum_is_added_once_over_micro_batches():
     count, optimizer = Count("sum", "int64"), keras.optimizers.SGD(0.1)
     model = linear_model(count)
     training = kf.attach(model, optimizer)
-    training._runner.share_memory()
+    training._run.memory.share(training._run.trace)
 
     @training.step
     def step(x: Any) -> None:
@@ -149,7 +149,7 @@ def test_a_sum_that_is_added_to_after_the_message_is_refused():
     count, optimizer = Count("sum", name="count"), keras.optimizers.SGD(0.1)
     model = linear_model(count)
     training = kf.attach(model, optimizer)
-    training._runner.share_memory()
+    training._run.memory.share(training._run.trace)
 
     @training.step
     def step(x: Any) -> None:

@@ -48,7 +48,7 @@ def run(policies: Any, body: Any) -> tuple[Any, Any]:
 
 def told(training: Any, name: str = "score") -> float:
     """What the policy saw in the last step."""
-    record = training._runner.graph_state.metrics.step_record
+    record = training._run.graph_state.metrics.step_record
     return float(record.metrics(record.packed.numpy().tolist())[f"{name}_told"])
 
 
@@ -143,7 +143,7 @@ def test_the_last_micro_batch_with_samples_counts() -> None:
     kinds = {"score": "float32", "count": "int64", "even": "bool"}
     training, step = run([watching(dtype=dtype, name=name) for name, dtype in kinds.items()], body)
     step(next(iter(training.batches(points(5), batch_size=5, epochs=2, seed=0, max_local_batch_size=5))))
-    compiled, seen = training._runner._compiled, []
+    compiled, seen = training._calls._compiled, []
     # The shares of three steps; what stands for an empty micro-batch is one sample of another peer's.
     for counts in ((2, 3, 0), (4, 0, 0), (0, 0, 0)):
         for place, count in enumerate(counts):
@@ -265,4 +265,4 @@ def test_a_shadow_reads_what_is_published() -> None:
 
     training, step = run([kf.shadow(cautious())], lambda training, x: training.publish("score", 1.0))
     step(points(2))
-    assert training._runner.graph_state.rules.shadows.fired.numpy().tolist() == [True]
+    assert training._run.graph_state.rules.shadows.fired.numpy().tolist() == [True]

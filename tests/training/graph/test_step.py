@@ -12,6 +12,7 @@ from kungfu import control, policy
 from kungfu.errors import UsageError
 from kungfu.runtime.core.barrier import BarrierResult, Decision
 from kungfu.runtime.core.view import Peer, View
+from kungfu.training.barrier import enter
 from tests.training.linear import linear_model, linear_run, points
 
 
@@ -32,7 +33,7 @@ def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
     """As on a modelled cluster: tests/testing/test_simulated_barrier.py."""
     hooked = policy(lambda training: control.always().when(training.step == 4).call(lambda control: None))()
     run, unknown = linear_run(policies=[hooked]), {name: [] for name in TIMES}
-    step_record = run.training._averaging.graph_state.metrics.step_record
+    step_record = run.training._run.graph_state.metrics.step_record
     names = [one.name for one in step_record.columns]
     for number in range(1, 11):
         run.step(points(2))
@@ -46,9 +47,9 @@ def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
 def test_the_time_of_a_step_in_another_view_is_not_known():
     run = linear_run()
     run.step(points(2))
-    times, barrier = run.training._averaging.graph_state.times, run.training._runner.barrier
+    times, terms = run.training._run.graph_state.times, run.training._run.terms
     times.step_seconds.assign(0.5)
-    barrier.enter(BarrierResult(None, Decision(View(2, (Peer(0, ""),)), barrier.terms), 0), barrier.terms)
+    enter(run.training._run, BarrierResult(None, Decision(View(2, (Peer(0, ""),)), terms), 0), terms)
     assert np.isnan(times.step_seconds.numpy())
 
 
@@ -236,4 +237,4 @@ def test_a_hook_that_fails_makes_the_loop_of_steps_fail_and_no_step_runs_after_i
 
     with pytest.raises(tf.errors.OpError, match="the hook gave up"):
         loop(tf.constant(points(4)))
-    assert int(run.training._runner.graph_state.progress.step) == 3
+    assert int(run.training._run.graph_state.progress.step) == 3

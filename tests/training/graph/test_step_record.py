@@ -96,7 +96,7 @@ def test_the_metrics_of_a_step_are_read_off_it():
     run = linear_run(policies=[gns_batch(max_peers=4)])
     for batch in run.training.batches(points(6), batch_size=4, epochs=2, seed=0):
         run.step(batch)
-    record = run.training._averaging.graph_state.metrics.step_record
+    record = run.training._run.graph_state.metrics.step_record
     metrics = record.metrics(record.packed.numpy().tolist())
     assert (metrics["step"], metrics["epoch"], metrics["size"], metrics["batch"]) == (4, 1, 1, 2)
     assert "noise_scale" in metrics

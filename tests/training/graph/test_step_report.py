@@ -17,33 +17,33 @@ def test_a_step_tells_where_the_run_is_behind_it_and_behind_its_barrier():
         return kf.control.every(2).set_global_batch_size(3)
 
     run, told = linear_run(policies=[larger()]), []
-    runner = run.training._runner
+    calls = run.training._calls
     for batch in run.training.batches(points(10), batch_size=2, epochs=2, seed=0, max_local_batch_size=2):
         run.step(batch)
-        told.append(runner.position())
-        assert told[-1] == read_position(runner.graph_state)
+        told.append(calls.position())
+        assert told[-1] == read_position(calls.run.graph_state)
     assert {(one.micro, one.global_batch_size) for one in told} == {(0, 2), (1, 3), (0, 3)}
     assert told[-1].epoch == 2
 
 
 def test_a_step_that_was_refused_tells_it_too_and_one_that_raised_asks_the_variables():
     run = linear_run()
-    batches, runner = run.training.batches(points(10), batch_size=2, epochs=1, seed=0), run.training._runner
+    batches, calls = run.training.batches(points(10), batch_size=2, epochs=1, seed=0), run.training._calls
     first = next(batches)
     run.step(first)
     assert run.step(first) is kf.Training.SKIPPED
-    assert runner.position() == StepPosition(
+    assert calls.position() == StepPosition(
         step=1, epoch=0, offset=2, micro=0, version=0, size=1, rank=0, global_batch_size=2
     )
     next(batches)
     with pytest.raises(UsageError, match="another kind of batch"):
         run.step(np.ones((2, 3, 4), np.float32))
-    runner.graph_state.progress.offset.assign(4)
-    assert runner.position().offset == 4
+    calls.run.graph_state.progress.offset.assign(4)
+    assert calls.position().offset == 4
 
 
 def test_the_row_behind_it_is_that_of_the_step_record():
-    graph_state = linear_run().training._runner.graph_state
+    graph_state = linear_run().training._run.graph_state
     values = np.arange(graph_state.metrics.step_record.packed.shape[0], dtype=np.float64)
     graph_state.metrics.step_record.packed.assign(values)
     graph_state.progress.offset.assign(2**40 + 1)

@@ -7,23 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kungfu.runtime.api import StandaloneMembership
+from kungfu.training.barrier import _take_registered
+from kungfu.training.between_steps import complete_state
 from tests.training.linear import linear_run
 
 
 @pytest.mark.parametrize(("has_more", "told"), [(False, [1]), (True, [])])
 def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_more: bool, told: list[int]) -> None:
     """A loop that has more to give, as the callbacks of a fit keep some, says itself when it is there."""
-    run, given = linear_run(), {"best": 1.0}
+    completed: list[int] = []
+    membership: Any = StandaloneMembership()
+    membership.mark_state_complete = lambda: completed.append(1)
+    run, given = linear_run(membership=membership), {"best": 1.0}
     run.training.register("best", lambda: given["best"], lambda value: given.update(best=value))
     run.step(np.ones([2, 2], np.float32))
-    barrier: Any = run.training._runner.barrier
-    completed: list[int] = []
-    barrier.membership.mark_state_complete = lambda: completed.append(1)
-    barrier.between_steps.has_more = has_more
-    ((_, mirror),) = barrier.between_steps.registry._variables.values()
+    record = run.training._run
+    completed.clear()
+    record.declared.has_more = has_more
+    ((_, mirror),) = record.registry._variables.values()
     mirror.assign(0.5)  # as it comes with the variables of the others
-    barrier.state.registered_read(step=barrier.steps())
-    barrier._take_registered(barrier.steps())
+    record.state.registered_read(step=record.steps())
+    _take_registered(record, record.steps())
     assert (given["best"], completed) == (0.5, told)
-    barrier.complete_state()
+    complete_state(record)
     assert completed == [*told, 1]

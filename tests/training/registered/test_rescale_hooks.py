@@ -7,15 +7,11 @@ from typing import Any
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Manifest
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import CheckpointSettings
-from kungfu.training.between_steps import BetweenSteps
-from kungfu.training.checkpoint.manager import TrainedObjects
-from kungfu.training.graph.training_state import StateClasses, TrainingState
-from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.between_steps import complete_pending, left_pending
 from kungfu.training.registered.rescale_hooks import Rescaled, RescaleHooks
 from tests.training.linear import linear_run, points
 
@@ -52,14 +48,12 @@ TWO = view(1, 0, 1)
     ],
 )
 def test_a_hook_hears_of_each_change_as_its_peer_sees_it(result, founders, told):
-    state = TrainingState(StateClasses({}, {}, {}), on_rescaled=lambda: None)
-    trained, settings = TrainedObjects(None, [], state, 0, 1), CheckpointSettings(founders=founders)
-    between_steps = BetweenSteps(trained, settings, record=lambda *_: None)
-    heard: list[Rescaled] = []
-    between_steps.hooks.add(heard.append)
-    between_steps.entered(result, step=40)
+    run, heard = linear_run().training._run, list[Rescaled]()
+    run.checkpoints._settings = CheckpointSettings(founders=founders)
+    run.hooks.add(heard.append)
+    left_pending(run, result, step=40)
     assert heard == [], "hooks are called before the next step, where all programs are at the same place"
-    between_steps.complete_pending(PeerGroup(0, 1, list), Manifest(40, 1, 1, Terms()))
+    complete_pending(run)
     assert heard == told
 
 

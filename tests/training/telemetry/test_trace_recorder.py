@@ -63,7 +63,7 @@ def test_the_first_coordinator_tells_the_plan_and_every_peer_what_its_folds_hold
     coordinator.recorder.entered(version=1, rank=0, after=0)
     other.recorder.entered(version=1, rank=1, after=0)
     header, snapshot = coordinator.lines
-    assert (header["trace"], header["policies"], header["plan"]["schema"]) == (1, ["a.py:b"], 1)
+    assert (header["trace"], header["policies"], header["plan"]["schema"]) == (1, ["a.py:b"], 2)
     assert len(snapshot["folds"]) == len(coordinator.program.variables)
     local = [one.name for one in other.program.variables if one.placement == "local"]
     assert [(one["peer"], one["after"], list(one["folds"])) for one in other.lines] == [(5, 0, local)]

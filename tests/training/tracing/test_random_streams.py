@@ -14,7 +14,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.training.graph.step import WHOLE, as_tensors
 from kungfu.training.tracing.random_streams import RandomStreams
-from kungfu.training.tracing.trace import StepTrace
+from kungfu.training.warm_up import compiled_step
 from tests.training.linear import linear_model, points
 
 STEPS = 2
@@ -48,18 +48,17 @@ class Program:
     def of_peer(self, peer: int, *, after: int = 0, steps: int = STEPS) -> list[list[Any]]:
         """What the steps of a peer draw, in order, by the way of drawing."""
         training = kf.attach(self.model, keras.optimizers.SGD(1.0))
-        loop = training._runner
+        run = training._run
         seeds = [one.value for one in self.model.variables if one.name == "seed_generator_state"]
-        loop.trace = StepTrace(random_streams=RandomStreams([0, peer, after], untouched=seeds))
+        run.trace.draw_from(RandomStreams([0, peer, after], untouched=seeds))
 
         def step(x):
             drawn = self.draw(x)
             training.average([tf.reduce_sum(x)], loss=0.0)
             return drawn
 
-        loop.barrier.between_steps.begin()
         tensors = as_tensors((points(2),), {})
-        compiled = loop.compiled(step, tensors, ((points(2),), {}))
+        compiled = compiled_step(run, step, tensors, ((points(2),), {}), hold=training._calls.hold_barrier)
         drawn = [[one.numpy().tolist() for one in compiled(WHOLE, tensors)[0]] for _ in range(steps)]
         return [list(ways) for ways in zip(*drawn, strict=True)]
 

@@ -39,7 +39,7 @@ class Network:
     def fed(self, x: Any, *, micro: int = 0, micros: int = 1, empty: bool = False) -> Any:
         """A step, or a micro-batch of one; ``empty``: this peer has no samples for it."""
         tensor = tf.constant(x)
-        self.training._runner.stamps.put([tensor], Stamp(-1, 0, 0, micro, micros, empty))
+        self.training._calls.stamps.put([tensor], Stamp(-1, 0, 0, micro, micros, empty))
         return self.step(tensor)
 
 
@@ -95,7 +95,7 @@ def test_a_share_that_has_samples_in_its_first_micro_batches_only_counts_those()
     net.fed(NAN, micro=2, micros=3, empty=True)
     assert net.moving() == before
     assert all(np.all(np.isfinite(np.asarray(one))) for one in net.model.weights)
-    assert float(net.training._runner.graph_state.metrics.samples) == 3.0
+    assert float(net.training._run.graph_state.metrics.samples) == 3.0
     assert int(net.optimizer.iterations) == 1
 
 
@@ -141,7 +141,7 @@ def test_an_average_in_a_function_puts_only_the_programs_variables_back():
         inner(x)
 
     step(points(2))
-    assert [handle is seen.handle for handle in training._runner.trace.handles] == [True]
+    assert [handle is seen.handle for handle in training._run.trace.handles] == [True]
     step(np.zeros([0, 2], np.float32))
     assert int(seen) == 1
-    assert int(training._runner.graph_state.progress.step) == 2
+    assert int(training._run.graph_state.progress.step) == 2

@@ -1,4 +1,4 @@
-"""What the runner tells the graph between two steps, in programs that nobody launched."""
+"""What the calls of a step tell the graph between two steps, in programs that nobody launched."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Term
 from kungfu.runtime.core.barrier import Decision, decide
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
+from kungfu.training import barrier
 from tests.training.linear import Run, linear_run, points
 
 
@@ -42,20 +43,18 @@ class OnAHost(StandaloneMembership):
 
 
 def run_on_a_host(watch: Neighbours) -> tuple[Run, OnAHost]:
-    run, membership = linear_run(policies=[watch.watching()]), OnAHost()
-    barrier = run.training._runner.barrier
-    barrier.membership = membership
-    return run, membership
+    membership = OnAHost()
+    return linear_run(policies=[watch.watching()], membership=membership), membership
 
 
 def in_graph(run: Run) -> int:
-    return int(run.training._runner.graph_state.view.host_joiners)
+    return int(run.training._run.graph_state.view.host_joiners)
 
 
 def under_way(run: Run, target: int) -> None:
     """As after a barrier that asks for so many peers; 0 for none."""
-    barrier = run.training._runner.barrier
-    barrier.terms = replace(barrier.terms, target_size=target)
+    standing = run.training._run.standing
+    standing.terms = replace(standing.terms, target_size=target)
 
 
 def test_alone_there_are_no_joiners() -> None:
@@ -85,10 +84,10 @@ def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way(
 class Growing(StandaloneMembership):
     """A job of one peer that decides as the job of several does, and keeps how many peers the agent is asked for."""
 
-    def __init__(self, *outside: Asked) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.asked: list[int | None] = []
-        self.outside, self.superseded = list(outside), list[tuple[str, str]]()
+        self.outside, self.superseded = list[Asked](), list[tuple[str, str]]()
 
     def take_external_request(self) -> Asked | None:
         return self.outside.pop() if self.outside else None
@@ -101,17 +100,17 @@ class Growing(StandaloneMembership):
 
 
 def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way() -> None:
-    run, membership = linear_run(policies=[stop_on_nan(steps=2)]), Growing()
+    membership = Growing()
+    run = linear_run(policies=[stop_on_nan(steps=2)], membership=membership)
     run.step(points(2))
-    barrier = run.training._runner.barrier
-    barrier.membership = membership
-    barrier._put_in_force(replace(barrier.terms, target_size=3))
+    standing = run.training._run.standing
+    barrier._put_in_force(run.training._run, replace(standing.terms, target_size=3))
     for _ in range(3):
         assert not run.training.stopped
         run.step(points(2) * np.float32(np.nan))
     # Two losses in a row, and the step on whose message that rides.
     assert (run.training.stopped, run.training.step_number) == (True, 4)
-    assert (membership.asked, barrier.terms.target_size) == ([1], 0), "the joiners are dismissed"
+    assert (membership.asked, standing.terms.target_size) == ([1], 0), "the joiners are dismissed"
 
 
 @pytest.mark.parametrize(
@@ -126,14 +125,14 @@ def test_a_loss_that_is_no_number_ends_training_while_joiners_are_on_their_way()
 def test_a_request_of_a_broken_barrier_hears_of_a_newer_one_from_outside(
     older: Asked, superseded: list[tuple[str, str]]
 ) -> None:
-    membership = Growing(Asked(Resize(2), "kungfu resize 2", id="newer"))
-    run = linear_run()
+    newer, membership = Asked(Resize(2), "kungfu resize 2", id="newer"), Growing()
+    run = linear_run(membership=membership)
     run.step(points(2))
-    barrier = run.training._runner.barrier
-    barrier.membership, barrier.unanswered = membership, (older,)
-    barrier.hold()
+    record = run.training._run
+    membership.outside, record.pending.unanswered = [newer], (older,)
+    barrier.hold(record)
     assert membership.superseded == superseded
-    assert (membership.asked, barrier.terms.target_size) == ([2], 2)
+    assert (membership.asked, record.terms.target_size) == ([2], 2)
 
 
 def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:
