@@ -22,7 +22,9 @@ from kungfu.runtime.core.request import (
     StopTraining,
     When,
 )
+from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View, is_slow
+from kungfu.runtime.settings import Limits
 from kungfu.signal.source_location import location_in_traceback
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "call_hook",
     "call_last_hook",
     "requests_of",
+    "rescale_sources",
     "within_replacements",
 ]
 
@@ -139,6 +142,34 @@ def requests_of(
             requests = [_of_rule(within_replacements(one, view, speeds), view)]
         # A mask may name ranks that have left since.
         yield from (asked_by(one, request) for request in requests if request is not None)
+
+
+def rescale_sources(
+    sizes: tuple[int, int], terms: tuple[Terms, Terms], *, limits: Limits, step: int, epoch_samples: int
+) -> dict[str, float]:
+    """What rules on a rescale choose from, but for the learning rate.
+
+    Args:
+        sizes: The peers before the rescale, and after it.
+        terms: Those in force before it, and those that are decided.
+        limits: The least and the most peers.
+        step: The steps done.
+        epoch_samples: The samples of an epoch; 0 without a loader.
+    """
+    (previous_size, size), (before, decided) = sizes, terms
+    base_batch, base_size = before.base(previous_size)
+    return {
+        "size": size,
+        "previous_size": previous_size,
+        "step": step,
+        "global_batch_size": decided.global_batch_size,
+        "previous_global_batch_size": before.global_batch_size,
+        "base_size": base_size,
+        "base_global_batch_size": base_batch,
+        "min_size": limits.minimum,
+        "max_size": limits.maximum,
+        "epoch_samples": epoch_samples,
+    }
 
 
 def asked_by(fired: FiredRule, request: Request | SetValue | None = None) -> Asked:

@@ -91,7 +91,7 @@ class WholeBatchLosses:
 
         Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
         """
-        samples = tf.cast(self._loop.samples, tf.float64)
+        samples = tf.cast(self._loop.place.samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples the slice is another peer's sample
             own.append(tf.where(samples > 0, tf.cast(denominator, tf.float64), 0.0))

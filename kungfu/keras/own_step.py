@@ -254,7 +254,7 @@ def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
         anew = tf.equal(loop.progress.offset.read_value(), 0)
-        stops = tf.where(tf.equal(loop.rank_variable, 0), asks_to_stop.read_value(), 0.0)
+        stops = tf.where(tf.equal(loop.place.rank, 0), asks_to_stop.read_value(), 0.0)
         with _applications(model, loop).taken(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
         *sums, stops = loop.conclude([*metrics.seen(returned, loop.place), stops])

@@ -57,7 +57,7 @@ def job_step(model: Any, loop: JobLoop, metrics: ModelMetrics, *, asks_to_stop: 
     def step(data: Any) -> Any:
         start = job.start(anew=tf.equal(loop.progress.offset.read_value(), 0))
         gradients, loss, after = forward(data, start)
-        stops = tf.where(tf.equal(loop.rank_variable, 0), asks_to_stop.read_value(), 0.0)
+        stops = tf.where(tf.equal(loop.place.rank, 0), asks_to_stop.read_value(), 0.0)
         means, (*sums, stops) = loop.average_and_sum(gradients, [*job.outgoing(after, loop.place), stops], loss=loss)
         _apply(model, means)
         job.conclude(sums)

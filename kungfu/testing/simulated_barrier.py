@@ -21,6 +21,7 @@ from kungfu.rule_requests import (
     call_hook,
     call_last_hook,
     requests_of,
+    rescale_sources,
     within_replacements,
 )
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide, with_settings
@@ -28,7 +29,6 @@ from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.terms import RunPosition, Terms
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.settings import Limits
 from kungfu.testing.simulated_job import SimulatedJob, moved
 
 
@@ -113,13 +113,13 @@ class SimulatedBarrier:
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
         """The decision of a barrier is in force."""
         self.job.clocks.after_barrier = True
-        job, start = self.job, self.job.model.start
+        job = self.job
         view = View(job.view, tuple(_peer(number) for number in job.peers))
         speeds = dict(zip(job.peers, map(float, fractions), strict=False))
         due = [within_replacements(one, view, lambda: speeds) for one in due]
         self.ranks |= {(one.rule, one.step): one.ranks for one in due if one.ranks}
-        requests, limits = tuple(requests_of(due, view, call=self._call)), Limits(start.min_size, start.max_size)
-        decision = decide(BarrierInput(view, job.terms, limits, requests, offer, speeds), adjust=self._adjusted)
+        requests = tuple(requests_of(due, view, call=self._call))
+        decision = decide(BarrierInput(view, job.terms, job.limits, requests, offer, speeds), adjust=self._adjusted)
         for one in decision.superseded:
             self.unmet[one.by, one.step] = f"{one.superseded_by} came before it"
         self._enter(view, decision)
@@ -145,28 +145,17 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.start.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose, from what the barrier knows."""
-        job, start, ramp = self.job, self.job.model.start, decision.terms.ramp
-        base_batch, base_size = job.terms.base(previous_size)
-        sources = {
-            "size": size,
-            "previous_size": previous_size,
-            "step": job.step - 1,
-            "global_batch_size": decision.terms.global_batch_size,
-            "previous_global_batch_size": job.terms.global_batch_size,
-            "base_size": base_size,
-            "base_global_batch_size": base_batch,
-            "learning_rate": job.learning_rate if ramp is None else ramp.target,
-            "min_size": start.min_size,
-            "max_size": start.max_size,
-            "epoch_samples": start.epoch_samples,
-        }
-        self.brought = fired_on_rescale(self.plan, sources, step=job.step - 1)
+        job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
+        step, epoch_samples = job.step - 1, job.start.epoch_samples
+        sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
+        sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target
+        self.brought = fired_on_rescale(self.plan, sources, step=step)
         return [asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
@@ -188,7 +177,7 @@ class SimulatedBarrier:
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
         """So many peers are on their way: those who are so already, and others that start where a host has a slot."""
-        job, rescaling, now, before = self.job, self.job.model.rescaling, self.job.clocks.total_s, self.joining
+        job, rescaling, now, before = self.job, self.job.rescaling, self.job.clocks.total_s, self.joining
         # Once some have joined, those who have not are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]
         job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))

@@ -15,7 +15,7 @@ from kungfu.compiler.fired import FiredRule, fired_on_rescale, fired_rules
 from kungfu.control import Call, Checkpoint
 from kungfu.control.hook import HookRequest
 from kungfu.errors import UsageError
-from kungfu.rule_requests import HookAnswer, asked_by, call_hook, call_last_hook, requests_of
+from kungfu.rule_requests import HookAnswer, asked_by, call_hook, call_last_hook, requests_of, rescale_sources
 from kungfu.runtime.api import (
     Asked,
     BarrierResult,
@@ -30,7 +30,15 @@ from kungfu.runtime.api import (
     merge,
     with_settings,
 )
-from kungfu.training.between_steps import complete_pending, described, left_pending, peer_group, set_value, total
+from kungfu.training.between_steps import (
+    complete_pending,
+    described,
+    forget_message_time,
+    left_pending,
+    peer_group,
+    set_value,
+    total,
+)
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.graph.state_checksum import checksum_of
 from kungfu.training.graph.training_state import differing_variables
@@ -110,14 +118,14 @@ def hold(run: Run) -> None:
     step = run.steps()
     left_pending(run, result, step=step)
     _take_checkpoints(run, requests)
-    # The seconds of the barrier are no step's: the next busy time and step time have no beginning.
-    write_variable(graph_state.times.synchronised, math.nan)
+    forget_message_time(run)
     stop_s = time.monotonic() - started
     if changed:
         write_variable(graph_state.times.rescale_seconds, stop_s)
     run.timer.held(stop_s, changed=changed)
     run.journal.superseded(result.after.superseded)
     run.journal.passed(result, step=step, stop_s=stop_s)
+    write_variable(graph_state.posts.halted, run.left or run.stopped)
     if changed:
         what = "leave" if result.rank is None else "rescale"
         run.journal.spanned(what, result, step=step, total_s=stop_s)
@@ -351,24 +359,12 @@ def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
 
 def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Decision) -> list[Asked]:
     """What the rules on a rescale choose from the new size."""
-    graph_state, rate = run.graph_state, run.rate
-    step, (base_batch, base_size) = run.steps(), run.terms.base(previous_size)
-    sources = {
-        "size": size,
-        "previous_size": previous_size,
-        "step": step,
-        "global_batch_size": decision.terms.global_batch_size,
-        "epoch_samples": int(read_variable(graph_state.progress.samples)),
-        "previous_global_batch_size": run.terms.global_batch_size,
-        "base_size": base_size,
-        "base_global_batch_size": base_batch,
-        "learning_rate": math.nan if rate is None else rate.destined(),
-        "min_size": run.settings.limits.minimum,
-        "max_size": run.settings.limits.maximum,
-    }
-    plan = run.plan
-    run.journal.shadowed(fired_on_rescale(plan, sources, step=step, mode="shadow"))
-    return [asked_by(one) for one in fired_on_rescale(plan, sources, step=step)]
+    step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decision.terms)
+    epoch_samples = int(read_variable(run.graph_state.progress.samples))
+    sources = rescale_sources(sizes, terms, limits=run.settings.limits, step=step, epoch_samples=epoch_samples)
+    sources["learning_rate"] = math.nan if rate is None else rate.destined()
+    run.journal.shadowed(fired_on_rescale(run.plan, sources, step=step, mode="shadow"))
+    return [asked_by(one) for one in fired_on_rescale(run.plan, sources, step=step)]
 
 
 def _on_scale(run: Run, asked: Asked) -> Asked:

@@ -6,6 +6,7 @@ the call of the next step does it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.api import BarrierResult, Description, Manifest, VariableGap
-from kungfu.training.graph.variable_io import read_variable
+from kungfu.training.graph.variable_io import read_variable, write_variable
 from kungfu.training.program_description import describe
 from kungfu.training.registered.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.registered.rescale_hooks import Rescaled, change_of
@@ -100,6 +101,11 @@ def _take_checkpoints(run: Run, *, rank: int) -> None:
     batch = int(read_variable(run.graph_state.progress.batch))
     phase, data = max(1, run.settings.phase), run.declared.data
     run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
+
+
+def forget_message_time(run: Run) -> None:
+    """The seconds since the last message are no step's: the next busy time and step time have no beginning."""
+    write_variable(run.graph_state.times.synchronised, math.nan)
 
 
 def peer_group(run: Run, *, tag: str = BETWEEN_STEPS) -> PeerGroup:

@@ -14,15 +14,19 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.training import barrier
+from kungfu.training.averages import average_in_step
 from kungfu.training.batches import count_epochs, declare_batches, loop_batches
 from kungfu.training.between_steps import complete_state, peer_group
 from kungfu.training.combined_metrics import PeerPlace
 from kungfu.training.data import BatchPlan
-from kungfu.training.graph.average import average_and_sum, average_before_last, average_to_conclude
+from kungfu.training.graph.average import GivenTotals, SummedMetrics, average, average_to_conclude
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import ProgressVariables
 from kungfu.training.graph.totals import add_up
 from kungfu.training.job_connection import JobConnection
+from kungfu.training.loop_metrics import peer_place
 from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.run import Run
 from kungfu.training.training import Training
 
 
@@ -57,33 +61,26 @@ class JobLoop:
 
     # ---- the step --------------------------------------------------------------------------------------------------
 
-    def average_and_sum(self, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, list[Any]]:
-        """Graph: as ``Training.average``, and the sums of ``totals`` over the peers; see `average_and_sum`."""
-        run, trace, memory = self._run, self._run.trace, self._run.memory.sums
-        with trace.average():
-            run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
-            means, sums = average_and_sum(run.averaging(), gradients, [*totals, *memory.outgoing()], loss=loss)
-            memory.conclude(sums[len(totals) :])
-        trace.averaged(means)
-        return means, sums[: len(totals)]
+    def average_and_sum(self, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
+        """Graph: as ``Training.average``, and the sums of ``totals`` over the peers, of which policies see nothing."""
+        given = GivenTotals(totals)
+        riders: list[SummedMetrics] = [given, self._run.memory.sums]
+        means = average_in_step(self._run, gradients, partial(average, gradients=gradients, loss=loss, riders=riders))
+        return means, given.sums
 
     def average_for(self, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
         """Graph: as ``Training.average``, of the gradients that one of several optimizers is to apply.
 
         The policies see loss, gradients and learning rate of the last one in a step, and conclude with `conclude`.
         """
-        run, trace = self._run, self._run.trace
-        with trace.average():
-            averaging = run.averaging(optimizer)
-            if not trace.is_last_average:
-                means, waited_s = average_before_last(averaging, gradients, place=trace.averages)
-                trace.waited.append(waited_s)
-                return means
-            run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+        trace = self._run.trace
+
+        def last(averaging: Averaging) -> Any:
             trace.undo_all()
             means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
-        trace.averaged(means)
-        return means
+            return means
+
+        return average_in_step(self._run, gradients, last, optimizer=optimizer)
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
         """Graph, at the end of a step: the sums of tensors over the peers; where they have come, the step counts.
@@ -91,12 +88,9 @@ class JobLoop:
         Cost:
             A message; none without values.
         """
-        trace, memory = self._run.trace, self._run.memory.sums
+        trace = self._run.trace
         with trace.ours():
-            # A peer without samples ran on another's.
-            added = [tf.where(self.samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing()]
-            sums = self._added([*values, *added], tag="metrics") if [*values, *added] else []
-            memory.conclude(sums[len(values) :])
+            sums = _last_sums(self._run, values)
             if self._conclude is not None:  # else the step has not averaged, which its trace refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
@@ -116,34 +110,17 @@ class JobLoop:
             tag: Names the message.
         """
         with self._run.trace.ours():
-            return self._added(values, tag=tag)
-
-    def _added(self, values: Sequence[Any], *, tag: str) -> list[Any]:
-        run = self._run
-        return add_up(run.attachment, values, order=run.graph_state.order, tag=tag)
-
-    @property
-    def samples(self) -> Any:
-        """Graph: the samples of this peer in this step, float32; 0 where its slice is empty."""
-        metrics = self._run.graph_state.metrics
-        return metrics.samples.read_value()
+            return _added(self._run, values, tag=tag)
 
     @property
     def place(self) -> PeerPlace:
-        """Graph: this peer's part in the step."""
-        size = self._run.graph_state.view.size
-        return PeerPlace(self.samples, self.rank_variable.read_value(), size.read_value())
+        """Graph: this peer's part in the step; 0 samples where its slice is empty."""
+        return peer_place(self._run.graph_state)
 
     @property
     def progress(self) -> ProgressVariables:
         """The agreed position as variables, as the step finds it."""
         return self._run.graph_state.progress
-
-    @property
-    def rank_variable(self) -> tf.Variable:
-        """This peer's rank in the graph."""
-        view = self._run.graph_state.view
-        return view.rank
 
     # ---- the loop --------------------------------------------------------------------------------------------------
 
@@ -200,10 +177,22 @@ class JobLoop:
 
     def shared_variables(self) -> list[tf.Variable]:
         """Those of model, optimizers and policies that are equal on all peers between two steps."""
-        classes = self._run.state.classes
-        return list(classes.shared.values())
+        return self._run.state.shared()
 
     def agreed_variables(self) -> list[tf.Variable]:
         """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
-        classes = self._run.state.classes
-        return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
+        return self._run.state.agreed()
+
+
+def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
+    """Graph: the sums of values over the peers, by a message of its own, and behind them of what layers have added."""
+    memory, samples = run.memory.sums, run.graph_state.metrics.samples.read_value()
+    # A peer without samples ran on another's.
+    given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
+    sums = _added(run, given, tag="metrics") if given else []
+    memory.conclude(sums[len(values) :])
+    return sums
+
+
+def _added(run: Run, values: Sequence[Any], *, tag: str) -> list[Any]:
+    return add_up(run.attachment, values, order=run.graph_state.order, tag=tag)

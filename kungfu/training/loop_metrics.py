@@ -36,6 +36,10 @@ class LoopMetrics:
         self._job, self._graph_state, self._trace = CombinedMetrics(metrics, combine), graph_state, trace
         self._watched: Watched | None = None
 
+    def watch(self) -> None:
+        """From now on the step updates these metrics."""
+        self._trace.around.append(self.traced)
+
     @property
     def totals(self) -> list[tf.Variable]:
         """They go along with training."""
@@ -49,7 +53,8 @@ class LoopMetrics:
     @contextmanager
     def traced(self) -> Iterator[None]:
         """Graph: around the program's function."""
-        start = self._job.start(anew=tf.equal(self._graph_state.progress.offset.read_value(), 0))
+        offset = self._graph_state.progress.offset
+        start = self._job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
         with self._job.watched(start) as watched:
             self._watched = watched
             yield
@@ -63,17 +68,22 @@ class LoopMetrics:
     def outgoing(self) -> list[Any]:
         """Graph: what is summed over the peers; ``UsageError`` where a metric was updated in a function inside."""
         assert self._watched is not None
-        after, view = self._watched.after(), self._graph_state.view
+        after = self._watched.after()
         for value, variable in zip(after, self._job.variables, strict=True):
             _refuse_inside(value, variable)
         self._watched.is_sent = True
-        samples = self._graph_state.metrics.samples.read_value()
-        return self._job.outgoing(after, PeerPlace(samples, view.rank.read_value(), view.size.read_value()))
+        return self._job.outgoing(after, peer_place(self._graph_state))
 
     def conclude(self, sums: Sequence[Any]) -> None:
         """Graph: the metrics hold the states of the job."""
         self._job.conclude(sums)
         self._job.show()
+
+
+def peer_place(graph_state: GraphState) -> PeerPlace:
+    """Graph: this peer's part in the step."""
+    view, samples = graph_state.view, graph_state.metrics.samples
+    return PeerPlace(samples.read_value(), view.rank.read_value(), view.size.read_value())
 
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:

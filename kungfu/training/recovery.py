@@ -23,7 +23,6 @@ the position that all agree on, so that each sample is trained on once.
 
 from __future__ import annotations
 
-import math
 import time
 import zlib
 from functools import partial
@@ -35,7 +34,7 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.runtime.api import BarrierResult, NoticedLoss
 from kungfu.training import barrier
-from kungfu.training.between_steps import left_pending
+from kungfu.training.between_steps import forget_message_time, left_pending
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.run import AFTER_STEP, Run
 
@@ -164,8 +163,7 @@ def _digest(run: Run) -> int:
 def _reset_graph(run: Run) -> None:
     """Leaves the graph's variables as the first step of the new view needs them."""
     graph_state = run.graph_state
-    # The seconds since the last message are no step's.
-    write_variable(graph_state.times.synchronised, math.nan)
+    forget_message_time(run)
     write_variable(graph_state.posts.halted, False)
     # The loss was noticed inside a barrier: its requests are still open, and the next one is asked for the same.
     if run.pending.unanswered is not None:

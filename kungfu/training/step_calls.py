@@ -6,7 +6,6 @@ held: see `barrier`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final
@@ -15,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.training import barrier, recovery
-from kungfu.training.between_steps import complete_pending, peer_group
+from kungfu.training.between_steps import complete_pending, forget_message_time, peer_group
 from kungfu.training.data import Stamps, is_stale
 from kungfu.training.data.catch_up import DataPlace
 from kungfu.training.graph.step import (
@@ -59,7 +58,8 @@ class StepCalls:
     def __init__(self, run: Run) -> None:
         self.run, self.stamps, self.step_log = run, Stamps(), StepLog(run)
         self.data_place, self._notes = DataPlace(run.membership, run.graph_state), _HostNotes(run)
-        self.count = 0
+        self.count, self._shadows, self._exits = 0, run.pending.shadows, run.settings.exits
+        self._micro_done = run.graph_state.metrics.micro.done
         self._compiled: CompiledStep | None = None
         self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
         self._stale, self.is_finished, self._looped = 0, False, False
@@ -147,7 +147,7 @@ class StepCalls:
         self._stale += 1
         if self._stale > _STALE_IN_A_ROW:  # no loader that follows the position gives so many
             raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
-        write_variable(self.run.graph_state.metrics.micro.done, 0)
+        self._micro_done.assign(0)
         self._position = None
         return SKIPPED
 
@@ -158,7 +158,7 @@ class StepCalls:
             run.timer.stepped()
             # Nothing was exchanged after the step, whose barrier may have failed on this peer alone.
             run.standing.stage = IN_BARRIER if report.code == BARRIER_FAILED else AFTER_STEP
-            run.pending.shadows.extend(self.step_log.log(report))
+            self._shadows.extend(self.step_log.log(report))
 
     def hold_barrier(self) -> int:
         """Called inside the graph: whatever goes wrong is kept, and raised or recovered from outside of it."""
@@ -171,7 +171,6 @@ class StepCalls:
         except BaseException as error:  # noqa: BLE001 - raised again outside the graph, where it keeps its type
             recovery.keep(run, error)
             return BARRIER_FAILED
-        write_variable(run.graph_state.posts.halted, run.left or run.stopped)
         return BARRIER_HELD
 
     def _call_inside(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,8 +221,7 @@ class StepCalls:
             self._recover(error, where=f"between steps {run.steps()} and {run.steps() + 1}")
             return False
         recovery.exchanges(run)
-        # The seconds since the last message are no step's.
-        write_variable(run.graph_state.times.synchronised, math.nan)
+        forget_message_time(run)
         return True
 
     def _recover(self, error: BaseException, *, where: str = "") -> None:
@@ -236,9 +234,8 @@ class StepCalls:
 
     def abandon(self) -> None:
         """The program leaves its loop before training is over: the others may wait for it."""
-        exits = self.run.settings.exits
-        if exits is not None and self._compiled is not None and not self.is_over:
-            exits.left_loop()
+        if self._exits is not None and self._compiled is not None and not self.is_over:
+            self._exits.left_loop()
 
     def finish(self, attend: Callable[[], None] = lambda: None) -> None:
         """Training is over on this peer; idempotent.
@@ -274,7 +271,8 @@ class _HostNotes:
     """
 
     def __init__(self, run: Run) -> None:
-        self._run, self._every = run, run.settings.compare_every
+        self._run, self._every, self._view = run, run.settings.compare_every, run.graph_state.view
+        self._checksum = run.graph_state.posts.checksum
         self._joiners = 0  # on this host, as the graph has it
         self._compares = False  # in the step at hand
 
@@ -293,7 +291,7 @@ class _HostNotes:
         joiners = int(run.terms.target_size > 0) if known is None else known
         if joiners != self._joiners:
             self._joiners = joiners
-            write_variable(run.graph_state.view.host_joiners, joiners)
+            write_variable(self._view.host_joiners, joiners)
 
     def offer_checksum(self, here: StepPosition) -> None:
         """Every so many steps a checksum of what all peers must hold alike rides on the message."""
@@ -303,7 +301,7 @@ class _HostNotes:
         if compares := self._is_compared(here):
             barrier.offer_checksum(self._run)
         elif self._compares:
-            self._run.graph_state.posts.checksum.offer(None)
+            self._checksum.offer(None)
         self._compares = compares
 
     def _is_compared(self, here: StepPosition) -> bool:

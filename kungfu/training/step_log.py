@@ -27,7 +27,8 @@ class StepLog:
 
     def __init__(self, run: Run) -> None:
         self._run, self._standing, self._declared = run, run.standing, run.declared
-        self._step_record, self._membership = run.graph_state.metrics.step_record, run.membership
+        self._graph_state, self._membership = run.graph_state, run.membership
+        self._step_record, self._shadows = run.graph_state.metrics.step_record, run.graph_state.rules.shadows
         self._journal, self._recorder = run.journal, run.recorder
         # The names of the rules that only say what they would do, or that the budget holds back.
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
@@ -36,7 +37,7 @@ class StepLog:
         """The view in force may be another one, which the trace begins anew."""
         run = self._run
         if self._recorder is not None:
-            version = int(read_variable(run.graph_state.view.version))
+            version = int(read_variable(self._graph_state.view.version))
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
@@ -94,6 +95,6 @@ class StepLog:
     def _log_shadows(self, *, leads: bool) -> list[ShadowAsk]:
         """Rules that only say what they would do have fired: the coordinator writes it."""
         run = self._run
-        shadows = fired_rules(run.plan, run.graph_state.rules.shadows.fetched(), step=run.steps())
+        shadows = fired_rules(run.plan, self._shadows.fetched(), step=run.steps())
         self._journal.shadowed(shadows if leads else [])
         return [ShadowAsk(one.rule, one.step, one.value) for one in shadows]

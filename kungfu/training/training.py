@@ -13,16 +13,15 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
-from kungfu.signal.source_location import location_of_caller
 from kungfu.training import barrier
+from kungfu.training.averages import average_in_step, feed, publish_in_step
 from kungfu.training.batches import declare_batches, walk
 from kungfu.training.checkpoint.manager import CheckpointRequest
 from kungfu.training.combined_metrics import Combination
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import average, average_before_last
-from kungfu.training.graph.program_variables import publish
+from kungfu.training.graph.average import average
 from kungfu.training.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.registered.registry import Kind
 from kungfu.training.registered.rescale_hooks import Rescaled
@@ -162,24 +161,19 @@ class Training:
         Cost:
             One message, on which the policy's signals ride.
         """
-        run, trace = self._run, self._run.trace
-        with trace.average():
-            averaging = run.averaging()
-            if not trace.is_last_average:
-                means, waited_s = average_before_last(averaging, gradients, place=trace.averages)
-                trace.waited.append(waited_s)
-                return cast("Nest", means)
-            run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
-            metrics = run.declared.metrics
-            means = average(
+        run, declared = self._run, self._run.declared
+        means = average_in_step(
+            run,
+            gradients,
+            lambda averaging: average(
                 averaging,
                 gradients,
                 loss=loss,
-                accumulation=run.declared.accumulation,
-                riders=[run.memory.sums, *([] if metrics is None else [metrics])],
-                waited=trace.waited,
-            )
-        trace.averaged(means)
+                accumulation=declared.accumulation,
+                riders=[run.memory.sums, *([] if declared.metrics is None else [declared.metrics])],
+                waited=run.trace.waited,
+            ),
+        )
         return cast("Nest", means)
 
     @_not_converted
@@ -218,7 +212,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
+        publish_in_step(self._run, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
@@ -250,7 +244,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
+        feed(self._run, name, value)
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
@@ -294,7 +288,7 @@ class Training:
         given = LoopMetrics(metrics, combine, run.graph_state, run.trace)
         refuse_accumulated(given, declared.accumulation)
         declared.metrics = given
-        run.trace.around.append(given.traced)
+        given.watch()
         for place, total in enumerate(given.totals):
             self.register(f"metrics/{place}", total)
 

@@ -27,7 +27,7 @@ from kungfu.runtime.api import (
 )
 from kungfu.training.checkpoint.restore import load
 from kungfu.training.checkpoint.snapshot import CheckpointedState, StateSnapshot, phase_file
-from kungfu.training.graph.training_state import StateClasses, TrainingState, plant_seeds
+from kungfu.training.graph.training_state import TrainingState, plant_seeds
 from kungfu.training.registered.registry import Registry
 
 # Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
@@ -43,6 +43,10 @@ class TrainedObjects:
     state: TrainingState
     seed: int
     peer: int
+
+    def plant_seeds(self, *, after: int) -> None:
+        """Gives the seed generators of the model states of this peer's, other ones than before step ``after``."""
+        plant_seeds(self.state.classes.own, seed=self.seed, peer=self.peer, after=after)
 
 
 @dataclass(frozen=True)
@@ -103,15 +107,9 @@ class CheckpointManager:
     def state(self) -> CheckpointedState:
         """All that a checkpoint holds; from the first call on nothing more can be registered."""
         if self._state is None:
-            trained, classes = self._trained, self._trained.state.classes
-            more = self._registry.seal(classes)
-            trained.state.carry([*more.shared.values(), *more.averaged.values()])
-            together = StateClasses(
-                {**classes.shared, **more.shared},
-                {**classes.averaged, **more.averaged},
-                {**classes.own, **more.own},
-                classes.of_rank_0,
-            )
+            trained = self._trained
+            more = self._registry.seal(trained.state.classes)
+            together = trained.state.carry(more)
             self._state = CheckpointedState.of(trained.model, trained.optimizers, together)
         return self._state
 
@@ -169,7 +167,7 @@ class CheckpointManager:
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
-            plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
+            trained.plant_seeds(after=manifest.step)
         # The job goes on with another number of peers, which is a rescale to the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()

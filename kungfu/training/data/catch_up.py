@@ -157,7 +157,7 @@ class DataPlace:
     """
 
     def __init__(self, membership: Membership, graph_state: GraphState) -> None:
-        self._membership, self._graph_state = membership, graph_state
+        self._others, self._graph_state = membership.data_position, graph_state
         self._stream: Stream | None = None  # data that every peer reads
         self._newest: Position | None = None  # in these, as joiners may ask
         self._partitions: SequentialSource | None = None  # data that the peers take over from each other
@@ -177,7 +177,7 @@ class DataPlace:
 
     def catch_up(self, *, phase: int) -> None:
         """Reads on to where training is, before this peer joins, while nobody waits for it."""
-        place, here = self._membership.data_position, read_position(self._graph_state)  # that of a resumed run
+        place, here = self._others, read_position(self._graph_state)  # that of a resumed run
         if self._stream is None or place is None:
             return
         place.own.tell(lambda: self._newest)
@@ -218,6 +218,5 @@ class DataPlace:
         if self._partitions is None:
             return
         passed, self._told = self._partitions.passed - self._told, self._partitions.passed
-        place = self._membership.data_position
-        if passed and took_s > _WORTH_AN_EVENT_S and place is not None:
-            place.record_taken_over(passed, took_s)
+        if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
+            self._others.record_taken_over(passed, took_s)

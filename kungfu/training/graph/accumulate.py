@@ -28,7 +28,7 @@ class Accumulation:
     def __init__(self, metrics: StepMetrics, optimizers: Sequence[Any]) -> None:
         for optimizer in optimizers:
             _refuse_own_accumulation(optimizer)
-        self._metrics, self._optimizers = metrics, optimizers
+        self._micro, self._samples, self._optimizers = metrics.micro, metrics.samples, optimizers
         self._sums: list[tf.Variable] = []
 
     @contextmanager
@@ -37,7 +37,7 @@ class Accumulation:
 
         While it lasts, ``apply`` of the optimizers asks first whether this micro-batch is the last one.
         """
-        micro = self._metrics.micro
+        micro = self._micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
         for optimizer in self._optimizers:
@@ -52,7 +52,7 @@ class Accumulation:
     def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
         """Graph: what ``exchange`` gives for the whole share, on its last micro-batch; zeros before."""
         self._fit(gradients)
-        micro = self._metrics.micro
+        micro = self._micro
 
         # More micro-batches of this share come: nothing is sent, and the optimizers do not update.
         def keep() -> list[Any]:
@@ -72,7 +72,7 @@ class Accumulation:
 
     def ended(self, conclude: Callable[[], Any]) -> Any:
         """Graph: the micro-batch is done, and with the last one the step."""
-        micro = self._metrics.micro
+        micro = self._micro
 
         # The share is not used up: the step is not done.
         def go_on() -> Any:
@@ -89,9 +89,9 @@ class Accumulation:
     def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
         """The means over the share's samples; from here on the share is this peer's batch."""
         self._add(gradients, loss)
-        micro = self._metrics.micro
+        micro = self._micro
         samples = micro.samples.read_value()
-        self._metrics.samples.assign(samples)
+        self._samples.assign(samples)
         divisor = tf.maximum(samples, 1.0)  # of a peer without samples the sums are zeros
         means = [
             tf.cast(total / tf.cast(divisor, total.dtype), gradient.dtype)
@@ -100,7 +100,7 @@ class Accumulation:
         return [*means, micro.loss / divisor]
 
     def _add(self, gradients: Sequence[Any], loss: Any) -> None:
-        micro, samples = self._metrics.micro, self._metrics.samples.read_value()
+        micro, samples = self._micro, self._samples.read_value()
 
         # The first of a step starts anew, whatever a step that was abandoned has left.
         def clear() -> Any:
@@ -127,7 +127,7 @@ class Accumulation:
                 apply(*args, **kwargs)
                 return tf.constant(True)
 
-            tf.cond(self._metrics.micro.last.read_value(), update, lambda: tf.constant(False))
+            tf.cond(self._micro.last.read_value(), update, lambda: tf.constant(False))
 
         return asking
 

@@ -6,6 +6,7 @@ A step that averages several times has a message for each, and what the policies
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -27,6 +28,22 @@ class SummedMetrics(Protocol):
 
     def conclude(self, sums: Sequence[Any]) -> None:
         """Graph: takes the sums."""
+
+
+@dataclass
+class GivenTotals:
+    """Tensors that the step adds up over the peers; ``sums`` once the average is built, agreed."""
+
+    totals: Sequence[Any]
+    sums: Sequence[Any] = ()
+
+    def outgoing(self) -> list[Any]:
+        """Graph: what is summed."""
+        return list(self.totals)
+
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: takes the sums."""
+        self.sums = sums
 
 
 def average(
@@ -87,30 +104,6 @@ def average(
     share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in riding)]
     means = accumulation.exchanged(share, own, exchange_share)
     return _packed_like(gradients, means)
-
-
-def average_and_sum(averaging: Averaging, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, list[Any]]:
-    """`average`, and the sums over peers of further tensors, of which policies and norms see nothing.
-
-    Args:
-        averaging: The variables of the run, its policies and its attachment.
-        gradients: A nest of tensors and ``None``; sparse gradients become dense.
-        totals: What is added; that of a peer without samples counts as zeros.
-        loss: This peer's mean loss, a scalar.
-
-    Returns:
-        A nest like ``gradients`` of means, and the sums, both agreed.
-
-    Raises:
-        UsageError: As `average`.
-
-    Cost:
-        Totals of float32 ride on the message of the gradients; those of other types share a message of their own.
-    """
-    dense = _dense_leaves(gradients)
-    published = averaging.graph_state.metrics.published.floats()
-    sent = send(averaging, dense, _scalar(loss), list(published), totals=totals)
-    return _packed_like(gradients, _concluded(averaging, sent)), list(sent.sums)
 
 
 def average_to_conclude(

@@ -348,6 +348,6 @@ class GraphState:
 
     def in_share(self) -> list[tf.Variable]:
         """Where this peer is in its share of a step, and what the program gave to it, which no barrier sees."""
-        micro, published, fed = self.metrics.micro, self.metrics.published, self.metrics.fed
-        place = [getattr(micro, one.name) for one in fields(MicroBatchState)]
-        return [*place, *published.variables.values(), *published.held.values(), *fed.variables()]
+        metrics = self.metrics
+        place = [getattr(metrics.micro, one.name) for one in fields(MicroBatchState)]
+        return [*place, *metrics.published.all(), *metrics.fed.variables()]

@@ -46,6 +46,10 @@ class PublishedValues:
     policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     held: Mapping[str, tf.Variable] = field(default_factory=dict)
 
+    def all(self) -> list[tf.Variable]:
+        """Those that a step writes."""
+        return [*self.variables.values(), *self.held.values()]
+
     def clear(self) -> None:
         """Graph: the step begins."""
         for name, variable in self.variables.items():

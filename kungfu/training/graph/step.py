@@ -109,7 +109,7 @@ class CompiledStep:
 
     def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
         self._inner = tf.function(parts.trace.traced(function))
-        self._parts = parts
+        self._parts, self._posts = parts, parts.graph_state.posts
         self._structure = structure
         self._returned: Any = None
         self._signature = [_open_spec(tensor) for tensor in example]
@@ -203,7 +203,7 @@ class CompiledStep:
 
         def run() -> list[Any]:
             if offer_every:
-                self._offer(offer, offer_every)
+                _offer(self._parts, offer, offer_every)
             self._parts.rollback.remembered(_samples(tensors))
             report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
             return [code_of(report), *flat]
@@ -211,7 +211,7 @@ class CompiledStep:
         def skip() -> list[Any]:
             return [tf.constant(DONE, tf.int64), *(tf.zeros(*spec) for spec in nothing)]
 
-        code, *flat = tf.cond(self._parts.graph_state.posts.halted.read_value(), skip, run)
+        code, *flat = tf.cond(self._posts.halted.read_value(), skip, run)
 
         def fail() -> Any:
             with tf.control_dependencies([tf.py_function(lambda: failed(), [], [])]):
@@ -219,11 +219,6 @@ class CompiledStep:
 
         with tf.control_dependencies([tf.cond(tf.equal(code, BARRIER_FAILED), fail, lambda: tf.constant(True))]):
             return self._packed([tf.identity(output) for output in flat])
-
-    def _offer(self, offer: Callable[[], None], every: int) -> None:
-        """Graph: calls the host before every so many steps, and before the step after each of them."""
-        step = self._parts.graph_state.progress.step.read_value()
-        call_on_host_where(tf.less(step % every, 2), offer, self._parts.handles)
 
     def _packed(self, flat: Sequence[Any]) -> Any:
         values = iter(flat)
@@ -234,31 +229,28 @@ class CompiledStep:
 
     def _step(self, micro: Any, *tensors: Any) -> list[Any]:
         """Graph: the whole step, once traced: the rate, the user's function, the end of the step, the report."""
-        graph_state, accumulation = self._parts.graph_state, self._parts.accumulation
+        parts, accumulation = self._parts, self._parts.accumulation
         # Where the share is empty the batch holds another peer's sample, which has no weight in the mean.
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
-        graph_state.metrics.samples.assign(tf.cast(samples, tf.float32))
-        graph_state.metrics.published.clear()
-        if self._parts.rate is not None:
-            self._parts.rate.advance(graph_state.progress)
+        _begin(parts, samples)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
         with nullcontext() if accumulation is None else accumulation.begun(micro):
             returned = self._inner(*args, **kwargs)
         # Only now is it known which variables the function touches.
-        trace, rollback = self._parts.trace, self._parts.rollback
-        rollback.covers(trace.handles, alike=self._parts.memory.assigned_alike(trace, equal=rollback.kept))
+        trace, rollback = parts.trace, parts.rollback
+        rollback.covers(trace.handles, alike=parts.memory.assigned_alike(trace, equal=rollback.kept))
         rollback.restored(samples)
         # Tensors leave the graph; anything else that the function returns is given back as ``None``.
         leaves = tf.nest.flatten(returned)
         self._returned = (returned, [isinstance(leaf, tf.Tensor) for leaf in leaves])
         code = self._ended() if accumulation is None else accumulation.ended(self._ended)
-        return [write_report(graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
+        return [write_report(parts.graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
         """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
         _advance(self._parts.graph_state)
         # The number that the message brought: all peers hold the barrier, or none does.
-        asked = self._parts.graph_state.posts.everywhere.read_value() > 0
+        asked = self._posts.everywhere.read_value() > 0
         return tf.cond(asked, self._barrier, lambda: tf.constant(DONE, tf.int64))
 
     def _barrier(self) -> Any:
@@ -297,6 +289,21 @@ def _shown(shape: Any) -> str:
 def _open_spec(tensor: Any) -> tf.TensorSpec:
     shape = tensor.shape
     return tf.TensorSpec([None, *shape[1:]] if shape.rank else shape, tensor.dtype)
+
+
+def _offer(parts: StepParts, offer: Callable[[], None], every: int) -> None:
+    """Graph: calls the host before every so many steps, and before the step after each of them."""
+    step = parts.graph_state.progress.step.read_value()
+    call_on_host_where(tf.less(step % every, 2), offer, parts.handles)
+
+
+def _begin(parts: StepParts, samples: Any) -> None:
+    """The step begins, with this many samples of this peer: nothing is published yet, and the rate moves."""
+    metrics = parts.graph_state.metrics
+    metrics.samples.assign(tf.cast(samples, tf.float32))
+    metrics.published.clear()
+    if parts.rate is not None:
+        parts.rate.advance(parts.graph_state.progress)
 
 
 def _advance(graph_state: GraphState) -> None:

@@ -110,12 +110,19 @@ class TrainingState:
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
         self.classes = classes
         self._on_rescaled = on_rescaled
-        self._variables = [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
+        self._variables = self.agreed()
         self._registered_before = _registered_before()
 
-    def carry(self, registered: Iterable[tf.Variable]) -> None:
-        """From now on these travel with the state."""
-        self._variables += [*registered, self._registered_before]
+    def carry(self, registered: StateClasses) -> StateClasses:
+        """From now on what is registered travels with the state; gives all of it."""
+        own = self.classes
+        self._variables += [*registered.shared.values(), *registered.averaged.values(), self._registered_before]
+        return StateClasses(
+            {**own.shared, **registered.shared},
+            {**own.averaged, **registered.averaged},
+            {**own.own, **registered.own},
+            own.of_rank_0,
+        )
 
     def registered_read(self, *, step: int) -> None:
         """Registered values have been read into their mirrors before ``step``."""
@@ -124,6 +131,15 @@ class TrainingState:
     def registered_before(self) -> int:
         """The step before which the registered values were read that the mirrors hold; 0 where they never were."""
         return int(read_variable(self._registered_before))
+
+    def shared(self) -> list[tf.Variable]:
+        """Those that are equal on all peers between two steps."""
+        return list(self.classes.shared.values())
+
+    def agreed(self) -> list[tf.Variable]:
+        """Those, and what layers keep of the data, which is the same on all peers where it has been averaged."""
+        classes = self.classes
+        return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 
     def handles(self) -> list[tf.Tensor]:
         """The resource handles of everything that a barrier may write."""
@@ -139,11 +155,11 @@ class TrainingState:
 
     def digest(self) -> dict[str, int]:
         """The checksum of every shared variable: one pass over its memory."""
-        return dict(zip(self.classes.shared, digests(self._shared()), strict=True))
+        return dict(zip(self.classes.shared, digests(self._shared_memory()), strict=True))
 
     def sampled_digest(self, turn: int) -> dict[str, int]:
         """The checksum of a slice of every shared variable, another one with every turn."""
-        return dict(zip(self.classes.shared, digests(sampled(self._shared(), turn)), strict=True))
+        return dict(zip(self.classes.shared, digests(sampled(self._shared_memory(), turn)), strict=True))
 
     def values(self, indices: Sequence[int]) -> list[np.ndarray]:
         """What shared variables hold, by their indices in the digest; see ``ReplicatedState``."""
@@ -155,14 +171,14 @@ class TrainingState:
             write_variable(variable, value)
 
     def _at(self, indices: Sequence[int]) -> list[tf.Variable]:
-        shared = list(self.classes.shared.values())
+        shared = self.shared()
         return [shared[index] for index in indices]
 
     def rescaled(self) -> None:
         """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
         self._on_rescaled()
 
-    def _shared(self) -> Buffers:
+    def _shared_memory(self) -> Buffers:
         buffers = self.readable()
         return replace(buffers, table=buffers.table[: len(self.classes.shared)])
 
