@@ -160,12 +160,12 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
     from kungfu.runtime.attachment.choose import make_attachment
     from kungfu.training.graph.graph_state import GraphState
     from kungfu.training.graph.layer_memory import LayerMemory
+    from kungfu.training.graph.tracing.effects import EffectGate
+    from kungfu.training.graph.tracing.trace import StepTrace
+    from kungfu.training.loop.training import Training
     from kungfu.training.run import Declared, Pending, Standing
     from kungfu.training.telemetry.event_log_writer import EventLogWriter
     from kungfu.training.telemetry.step_timer import StepTimer
-    from kungfu.training.tracing.effects import EffectGate
-    from kungfu.training.tracing.trace import StepTrace
-    from kungfu.training.training import Training
 
     plan, attachment = compile_policies(given), make_attachment("local")
     with tf.device("/CPU:0"):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from kungfu import data as data
     from kungfu import keras as keras
     from kungfu import policies
-    from kungfu.training.attach import attach
-    from kungfu.training.training import Training
+    from kungfu.training.loop.attach import attach
+    from kungfu.training.loop.training import Training
 
 __all__ = [
     "Budget",

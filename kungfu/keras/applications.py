@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import layer_statistics
-from kungfu.training.tracing.sample_flow import SampleFlow
+from kungfu.training.graph.tracing.sample_flow import SampleFlow
 
 # Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
 Average = Callable[[Any, Sequence[Any], Any], Sequence[Any]]

@@ -47,12 +47,12 @@ from kungfu.keras.train_step import job_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
 from kungfu.training import Training
-from kungfu.training.attach import attach_built, build, policies_in_job
-from kungfu.training.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.data.sample_source import is_source
+from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.graph.layer_memory import LayerWord, is_named
-from kungfu.training.job_connection import JobConnection, connect
-from kungfu.training.job_loop import JobLoop
+from kungfu.training.loop.attach import attach_built, build, policies_in_job
+from kungfu.training.loop.job_connection import JobConnection, connect
+from kungfu.training.loop.job_loop import JobLoop
 
 
 def attach(

@@ -22,7 +22,7 @@ from kungfu.errors import UsageError
 from kungfu.keras.metrics import metrics_of
 from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, unpack
 from kungfu.runtime.api import read_settings
-from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.state.registered_sync import PeerGroup
 
 Group = Literal["all", "writers", "others"]
 

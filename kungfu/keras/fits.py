@@ -20,8 +20,8 @@ from kungfu.keras.applications import optimizers_of
 from kungfu.keras.callbacks import JobCallbacks, verbosity
 from kungfu.keras.data import FitData
 from kungfu.keras.plain_values import is_plain, pack, unpack
-from kungfu.training.combined_metrics import Combination
-from kungfu.training.job_connection import JobConnection
+from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.loop.job_connection import JobConnection
 
 
 class Evaluations:

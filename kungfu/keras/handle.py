@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.fits import Evaluations
 from kungfu.training import Training
-from kungfu.training.combined_metrics import Combination
-from kungfu.training.registered.registry import Kind
-from kungfu.training.registered.rescale_hooks import Rescaled
+from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.state.registry import Kind
+from kungfu.training.state.rescale_hooks import Rescaled
 
 
 class Fitted(Protocol):

@@ -35,9 +35,9 @@ from kungfu.keras.fits import FitCall
 from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
 from kungfu.keras.plain_values import pack, unpack
 from kungfu.training.data.stream import DataEndedError
-from kungfu.training.job_loop import JobLoop
-from kungfu.training.registered.registered_sync import PeerGroup
-from kungfu.training.training import Training
+from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.loop.training import Training
+from kungfu.training.state.registered_sync import PeerGroup
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
 # What a checkpoint has of the place: a run that is resumed may go on where the one before was to end.

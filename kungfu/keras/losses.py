@@ -20,7 +20,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.framework_internals import added_to_unmasked, is_in_xla_context, reductions_by
-from kungfu.training.job_loop import JobLoop
+from kungfu.training.loop.job_loop import JobLoop
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import loss_tracker
-from kungfu.training.combined_metrics import CombinedMetrics
+from kungfu.training.graph.combined_metrics import CombinedMetrics
 
 
 def metrics_of(model: Any) -> list[Any]:

@@ -19,8 +19,8 @@ from kungfu.errors import UsageError
 from kungfu.keras.applications import Applications, optimizers_of
 from kungfu.keras.losses import WholeBatchLosses
 from kungfu.keras.metrics import metrics_of
-from kungfu.training.combined_metrics import CombinedMetrics, PeerPlace
-from kungfu.training.job_loop import JobLoop
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
+from kungfu.training.loop.job_loop import JobLoop
 
 Step = Callable[[Any], dict[str, Any]]
 

@@ -30,7 +30,7 @@ from typing import Any
 import keras
 
 from kungfu.runtime.api import read_settings
-from kungfu.training.job_connection import JobConnection, connect
+from kungfu.training.loop.job_connection import JobConnection, connect
 
 _FILES = (".keras", ".h5", ".hdf5")
 _ATTRIBUTE = "user.kungfu.written"

@@ -19,7 +19,7 @@ import tensorflow as tf
 from kungfu.framework_internals import loss_tracker
 from kungfu.keras.losses import NeedsMessageError, WholeBatchLosses
 from kungfu.keras.metrics import ModelMetrics
-from kungfu.training.job_loop import JobLoop
+from kungfu.training.loop.job_loop import JobLoop
 
 Step = Callable[[Any], dict[str, Any]]
 # Of a batch, and of the states that metrics start with: gradients, loss, and the states after it.

@@ -1,6 +1,6 @@
 """``attach``: the compiled step and its life in a loop."""
 
-from kungfu.training.attach import attach
-from kungfu.training.training import Training
+from kungfu.training.loop.attach import attach
+from kungfu.training.loop.training import Training
 
 __all__ = ["Training", "attach"]

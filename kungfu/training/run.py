@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any
 from kungfu.compiler import Plan
 from kungfu.compiler.lower import Program
 from kungfu.runtime.api import REMEMBERED, Asked, Attachment, ExitReport, Limits, Membership, ShadowAsk, Terms
-from kungfu.training.checkpoint.manager import CheckpointManager, TrainedObjects
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState
-from kungfu.training.registered.registered_sync import PendingSync
-from kungfu.training.registered.registry import Registry
-from kungfu.training.registered.rescale_hooks import RescaleHooks
+from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
+from kungfu.training.state.registered_sync import PendingSync
+from kungfu.training.state.registry import Registry
+from kungfu.training.state.rescale_hooks import RescaleHooks
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
-from kungfu.training.tracing.trace import StepTrace
 
 if TYPE_CHECKING:
-    from kungfu.training.loop_metrics import LoopMetrics
+    from kungfu.training.loop.loop_metrics import LoopMetrics
 
 # Stages of a `LossReport` that is sent before the peers have exchanged anything after their last step.
 IN_BARRIER, AFTER_STEP = 0, 1

@@ -195,7 +195,7 @@ def main() -> None:
     import tensorflow  # noqa: F401
 
     import kungfu.keras.attach_model
-    import kungfu.training.attach  # noqa: F401
+    import kungfu.training.loop.attach  # noqa: F401
 
     gc.collect()
     gc.freeze()  # a collection in a forked process would copy what it only looks through

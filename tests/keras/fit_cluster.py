@@ -26,8 +26,8 @@ from kungfu.keras.loop import FitRun
 from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
-from kungfu.training.registered.registered_sync import PeerGroup
-from kungfu.training.training import Training
+from kungfu.training.loop.training import Training
+from kungfu.training.state.registered_sync import PeerGroup
 from tests.keras.fitting import arguments
 
 __all__ = ["Cut", "Network", "NobodyHoldsError", "fit_together"]

@@ -15,7 +15,7 @@ import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import StandaloneMembership
 from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, difference
-from kungfu.training.job_connection import JobConnection
+from kungfu.training.loop.job_connection import JobConnection
 from tests.jobs.programs.keras_phases import squares
 from tests.keras.fitting import compiled, float64, in_job, network, plainly, points
 

@@ -13,7 +13,7 @@ import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.training.combined_metrics import _ADDITIVE
+from kungfu.training.graph.combined_metrics import _ADDITIVE
 from tests.keras.fitting import compiled, in_job, network, points
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from kungfu.keras.saving import write_as_one_job
 from kungfu.runtime.settings import Deadlines, Limits, Settings
-from kungfu.training.job_connection import JobConnection
+from kungfu.training.loop.job_connection import JobConnection
 from tests.keras.fitting import network
 
 METHODS = ("save", "save_weights", "export")

@@ -11,8 +11,8 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import Membership
-from kungfu.training.attach import attach_built, build
-from kungfu.training.job_connection import JobConnection
+from kungfu.training.loop.attach import attach_built, build
+from kungfu.training.loop.job_connection import JobConnection
 
 FEATURES = 2
 

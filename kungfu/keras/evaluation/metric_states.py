@@ -14,8 +14,8 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from kungfu.training.combined_metrics import Combination, adds_up, call_combination
-from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.graph.combined_metrics import Combination, adds_up, call_combination
+from kungfu.training.state.registered_sync import PeerGroup
 
 States = list[NDArray[Any]]
 

@@ -25,8 +25,8 @@ from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_b
 from kungfu.keras.metrics import metrics_of, plain_number
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.runtime.api import spread
-from kungfu.training.combined_metrics import Combination
-from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.state.registered_sync import PeerGroup
 
 Meet = Callable[[Callable[[PeerGroup], None]], bool]
 _PIECE_BYTES = 1 << 24

@@ -26,9 +26,9 @@ from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_b
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.keras.handle import Fitted
 from kungfu.keras.refusals import refuse_samples
-from kungfu.training.job_loop import JobLoop
-from kungfu.training.registered.registered_sync import PeerGroup
-from kungfu.training.training import Training
+from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.loop.training import Training
+from kungfu.training.state.registered_sync import PeerGroup
 
 
 def share_calls(model: Any, attached: Fitted) -> None:

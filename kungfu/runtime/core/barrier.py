@@ -29,9 +29,9 @@ survivors of a loss.
 |                         |                   | start                 | start                 | start                 |
 
 Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is asked for again in
-the next one (`kungfu.training.barrier`). One thing waits, for one step: a rule that asks for a size, a batch, a rate or
-a call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``), where it
-would judge by a size that is about to change.
+the next one (`kungfu.training.loop.barrier`). One thing waits, for one step: a rule that asks for a size, a batch, a
+rate or a call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``),
+where it would judge by a size that is about to change.
 """
 
 from __future__ import annotations

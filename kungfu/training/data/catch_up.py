@@ -32,7 +32,7 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.step_report import StepPosition, read_position
 
 if TYPE_CHECKING:
-    from kungfu.training.registered.registered_sync import PeerGroup
+    from kungfu.training.state.registered_sync import PeerGroup
 
 # What the others have done in so many seconds is read in a moment.
 _SHORT_S = 1.0

@@ -14,7 +14,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.gradient_message import Averaging, GradientMessage, send, send_gradients
-from kungfu.training.tracing.trace import refuse_xla
+from kungfu.training.graph.tracing.trace import refuse_xla
 
 # Above this, a sparse gradient is not silently made dense: an embedding of a few gigabytes would fill the memory.
 DENSE_LIMIT_BYTES = 256 << 20

@@ -27,8 +27,8 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.framework_internals import attribute_of, is_made_by_keras, layers_with_statistics
 from kungfu.training.graph.program_variables import line_of
-from kungfu.training.tracing.sample_flow import SampleFlow
-from kungfu.training.tracing.trace import StepTrace
+from kungfu.training.graph.tracing.sample_flow import SampleFlow
+from kungfu.training.graph.tracing.trace import StepTrace
 
 LayerWord = Literal["sum", "mean", "only_first_replica"]
 

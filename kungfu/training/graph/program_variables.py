@@ -27,8 +27,8 @@ from kungfu.framework_internals import is_in_xla_context
 from kungfu.signal import Source
 from kungfu.signal.program_sources import misuse
 from kungfu.signal.source_location import location_in_frames, location_of_caller
+from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.variable_io import write_variable
-from kungfu.training.tracing.trace import StepTrace
 
 _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": False}
 _LARGEST = float(np.finfo(np.float32).max)

@@ -34,7 +34,7 @@ import tensorflow as tf  # noqa: E402
 
 import kungfu as kf  # noqa: E402
 from kungfu.policies import schedule  # noqa: E402
-from kungfu.training.checkpoint.snapshot import StateSnapshot  # noqa: E402
+from kungfu.training.state.snapshot import StateSnapshot  # noqa: E402
 
 if HOW == "before-attach":
     kf.control.every(0)

@@ -25,10 +25,10 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.training import barrier
-from kungfu.training.job_loop import JobLoop
+from kungfu.training.loop import barrier
+from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.loop.training import SKIPPED, Training
 from kungfu.training.run import Run
-from kungfu.training.training import SKIPPED, Training
 from tests.jobs.programs.plain_twin import PlainTwin
 from tests.jobs.programs.program_parts import await_events, await_offer, own_id
 

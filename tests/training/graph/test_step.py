@@ -12,7 +12,7 @@ from kungfu import control, policy
 from kungfu.errors import UsageError
 from kungfu.runtime.core.barrier import BarrierResult, Decision
 from kungfu.runtime.core.view import Peer, View
-from kungfu.training.barrier import enter
+from kungfu.training.loop.barrier import enter
 from tests.training.linear import linear_model, linear_run, points
 
 

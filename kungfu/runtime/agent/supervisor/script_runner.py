@@ -97,7 +97,7 @@ _told: list[str] = []
 
 def _check(model: Any) -> None:
     """Raises ``UsageError`` where ``fit`` can only be a mistake, and says so where it may be one."""
-    module = sys.modules.get("kungfu.training.attach")  # loaded with the first use of it
+    module = sys.modules.get("kungfu.training.loop.attach")  # loaded with the first use of it
     attached = [] if module is None else module.attached_models()
     # Nothing of kungfu was loaded: the script cannot mean to train together.
     if "kungfu" not in sys.modules:

@@ -1,1 +1,0 @@
-"""Checkpoints: taken between two steps, written while training goes on, and resumed."""

@@ -1,0 +1,254 @@
+"""The last trace of the user's function by TensorFlow, which may trace it twice, as Python saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import KungfuError, UsageError
+from kungfu.framework_internals import add_control_inputs, is_in_xla_context, is_under_condition
+from kungfu.training.graph.tracing.effects import EffectGate
+from kungfu.training.graph.tracing.handles import is_variable
+from kungfu.training.graph.tracing.random_streams import RandomStreams
+
+
+class StepTrace:
+    """The last trace of a function that was made by ``traced``.
+
+    Args:
+        gate: Puts the function's prints and summaries inside a condition; ``None`` in a program that runs alone.
+    """
+
+    def __init__(self, gate: EffectGate | None = None) -> None:
+        self.gate, self._around = gate, ExitStack()
+        self._random_streams: RandomStreams | None = None
+        self.around: list[Callable[[], AbstractContextManager[None]]] = []  # around each trace
+        self.is_under_way = False
+        self.averages = 0  # calls of training.average()
+        self.declared_averages = 1  # as the program says
+        self.waited: list[Any] = []  # the seconds that the messages before the last one took, in the graph
+        # The handles of what a step may move before its last message has come: where that one fails, the step is done
+        # again on all peers, from where it began. A copy of each that the step writes: its first write takes memory.
+        self.undo: list[Any] = []
+        self.undone: list[Any] = []  # handles of what a step that fails leaves as it was, beside what moves early
+        self.ended_at: int | None = None  # how many operations the step has when its last message has come
+        self._moved_early: set[int] | None = set()  # ids of the handles used before the last average; None for all
+        self.published: dict[str, tuple[Any, str]] = {}  # by name the graph, and the user's line
+        self.means: list[Any] = []  # what it gave
+        self.refused: KungfuError | None = None  # what was raised inside, which AutoGraph gives another type
+        self.graph: Any = None  # of the function
+        self.handles: list[Any] = []  # of the variables that the function touched, without those that only kungfu does
+        self._ours: set[int] = set()
+        self._own: Any = None  # the graph of the function
+
+    def draw_from(self, streams: RandomStreams) -> None:
+        """From now on the function draws from the random numbers of this peer."""
+        self._random_streams = streams
+
+    def traced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, made so that this object knows of its last trace."""
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            self._begin()
+            try:
+                returned = function(*args, **kwargs)
+            finally:
+                self._leave()
+            self._end()
+            return returned
+
+        return traced
+
+    @contextmanager
+    def average(self) -> Iterator[None]:
+        """Around the building of an average: the variables that come up there are kungfu's."""
+        self.averages += 1
+        if self.is_last_average and self.declared_averages > 1:
+            self._moved_early = self.captured()
+        with self.ours():
+            self._refuse_place()
+            yield
+
+    def averaged(self, means: Any) -> None:
+        """The last average gives these means, a nest: what comes after it in the step waits for them."""
+        self.means = [mean for mean in tf.nest.flatten(means) if mean is not None]
+        self.note_end()
+
+    def note_end(self) -> None:
+        """Nothing is sent in this step from here on; not known where that stands in a function inside of it."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
+
+    @property
+    def batch(self) -> list[Any]:
+        """The tensors that the function was given, in its graph."""
+        captured = {id(own) for _, own in self.graph.captures}
+        return [one for one in self.graph.inputs if one.dtype != tf.resource and id(one) not in captured]
+
+    @property
+    def is_last_average(self) -> bool:
+        """True if the average that is being built is the last one that the program has declared."""
+        return self.averages == self.declared_averages
+
+    def refuse_averages(self) -> None:
+        """Raises ``UsageError`` where the last trace averages more or less often than the program says."""
+        found, declared = self.averages, self.declared_averages
+        if found == declared:
+            return
+        if declared == 1:
+            raise UsageError(
+                f"the function marked @training.step calls training.average() {found} times; it must do so exactly "
+                "once, with all gradients, or say how often: @training.step(averages=...)"
+            )
+        raise UsageError(
+            f"the function marked @training.step(averages={declared}) calls training.average() {found} times: say as "
+            "many as it calls in each step, since what the policies need rides on the last one"
+        )
+
+    def undo_all(self) -> None:
+        """A message follows after the last average: until that one has come, all that the step does may be undone."""
+        self._moved_early = None
+
+    def _refuse_place(self) -> None:
+        """Raises ``UsageError`` where not each step would send this message, or would send it twice."""
+        if tf.executing_eagerly():
+            return
+        graph = tf.compat.v1.get_default_graph()
+        if is_under_condition(graph):
+            raise UsageError(
+                "training.average() was called under a condition or in a loop of the graph (tf.cond, tf.while_loop, or "
+                "an if or for on tensors): peers that take another way would wait for each other; call it in each "
+                "step, and choose with tf.where what is applied"
+            )
+        # A function inside is traced once and may be called twice: its averages could not be counted.
+        if self.declared_averages > 1 and graph is not self._own:
+            raise UsageError(
+                "training.average() was called in a tf.function inside of a step with "
+                f"averages={self.declared_averages}: call it in the step itself; loss and gradients may be computed "
+                "in functions of their own"
+            )
+
+    @contextmanager
+    def ours(self) -> Iterator[None]:
+        """Around what kungfu adds to the user's function: the variables that come up there are kungfu's."""
+        before = _ids(_captured())
+        try:
+            yield
+        except KungfuError as error:
+            self.refused = error
+            raise
+        self._ours |= _ids(_captured()) - before
+
+    def publish(self, name: str, where: str) -> str:
+        """A value is published under a name; gives the user's line that published it before, in this trace.
+
+        TensorFlow may trace a function inside of the step twice: its line publishes once, in one graph and in another.
+        """
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        before = self.published.get(name)
+        self.published[name] = (graph, where)
+        return "" if before is None or (before[0] is not graph and before[1] == where) else before[1]
+
+    def captured(self) -> set[int]:
+        """The ids of the handles that the function uses so far, from the graph under construction up to its own."""
+        if tf.executing_eagerly():
+            return set()
+        graph = tf.compat.v1.get_default_graph()
+        found = _ids(_captured())
+        while graph is not self._own and (graph := getattr(graph, "outer_graph", None)) is not None:
+            found |= _ids([external for external, _ in getattr(graph, "captures", ())])
+        return found
+
+    @tf.autograph.experimental.do_not_convert
+    def _begin(self) -> None:
+        self.is_under_way, self.averages, self.means, self.waited = True, 0, [], []
+        self.refused = None
+        self.published.clear()
+        self._ours = _ids(_captured())
+        self._own = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        if self.gate is not None:
+            self._around.enter_context(self.gate.around())
+        if self._random_streams is not None and not tf.executing_eagerly():
+            self._random_streams.seed(tf.compat.v1.get_default_graph())
+        for around in self.around:
+            with self.ours():
+                self._around.enter_context(around())
+
+    @tf.autograph.experimental.do_not_convert  # of an exit stack, which would take longer than the user's function
+    def _leave(self) -> None:
+        self.is_under_way = False
+        self._around.close()
+
+    @tf.autograph.experimental.do_not_convert
+    def _end(self) -> None:
+        if not tf.executing_eagerly():  # op by op nothing is captured: what was known of the trace stays
+            self.graph = tf.compat.v1.get_default_graph()
+            if self._random_streams is not None:
+                self._random_streams.exchange(self.graph)
+            self.handles = [one for one in _captured() if id(one) not in self._ours]
+            early = self._moved_early
+            moved = [one for one in self.handles if early is None or id(one) in early]
+            self.undo = list({id(one): one for one in [*moved, *self.undone]}.values())
+
+
+def _captured() -> Sequence[Any]:
+    """The handles of the variables that the graph under construction touches so far."""
+    if tf.executing_eagerly():
+        return []
+    graph = tf.compat.v1.get_default_graph()
+    return [external for external, _ in graph.captures if is_variable(external)]
+
+
+def _ids(handles: Sequence[Any]) -> set[int]:
+    return {id(one) for one in handles}
+
+
+def refuse_xla(what: str) -> None:
+    """Raises ``UsageError`` where ``what`` is being traced into a function that XLA compiles as a whole."""
+    if tf.executing_eagerly() or not is_in_xla_context(tf.compat.v1.get_default_graph()):
+        return
+    raise UsageError(
+        f"{what} was called inside a tf.function(jit_compile=True): XLA compiles such a function as a whole, and can "
+        "compile neither the message that averages gradients nor a barrier; put jit_compile=True on a function of its "
+        "own that computes loss and gradients, and call that one in the step, before training.average()"
+    )
+
+
+def order_after_average(function: Callable[..., Any], *, means: Callable[[], Sequence[Any]]) -> Callable[..., Any]:
+    """The function, made so that no op that it creates after ``means()`` touches a variable before they are there.
+
+    A step in which peers are lost must have moved nothing. TensorFlow runs an op as soon as its inputs are there: a
+    count of steps needs none of the means, and would be one ahead when the message of the step fails and the step is
+    done again, on some peers and not on others.
+
+    Args:
+        function: The user's.
+        means: Gives the tensors of the average once the function has been traced. In a graph of the program's own
+            inside of the function they hold back what uses them, and no more.
+    """
+
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        returned = function(*args, **kwargs)
+        _hold_back(means)
+        return returned
+
+    return traced
+
+
+@tf.autograph.experimental.do_not_convert
+def _hold_back(means: Callable[[], Sequence[Any]]) -> None:
+    if tf.executing_eagerly():  # op by op, in the program's order
+        return
+    graph = tf.compat.v1.get_default_graph()
+    awaited = [mean.op for mean in means() if mean.graph is graph]
+    if not awaited:  # the average stands in a graph inside this one
+        return
+    operations = graph.get_operations()
+    last = max(operations.index(op) for op in awaited)
+    for op in operations[last + 1 :]:
+        # Whatever has a state, or is given a variable, may move it.
+        if op.op_def.is_stateful or any(given.dtype == tf.resource for given in op.inputs):
+            add_control_inputs(op, awaited)

@@ -1,0 +1,270 @@
+"""``attach``: a model, its optimizer and policies become a training run."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kungfu.compiler import Plan, compile_policies
+from kungfu.compiler.fused import fused
+from kungfu.compiler.lower import Program, lower
+from kungfu.control import Budget, Call, Evict, Replace, Rescale, SetLearningRate
+from kungfu.errors import UsageError
+from kungfu.framework_internals import all_layers, is_keras_model
+from kungfu.policy_definition import Policy, checked_policies
+from kungfu.policy_definition.policy_path import load_policies_of_job
+from kungfu.runtime.api import Settings
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.layer_memory import LayerMemory, LayerWord
+from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.graph.step_record import StepRecord
+from kungfu.training.graph.tracing.effects import EffectGate
+from kungfu.training.graph.tracing.random_streams import joiner_seed
+from kungfu.training.graph.tracing.trace import StepTrace
+from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
+from kungfu.training.loop.job_connection import JobConnection, connect
+from kungfu.training.loop.training import Training
+from kungfu.training.run import Run, RunSettings
+from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
+from kungfu.training.state.registry import Registry
+from kungfu.training.telemetry.event_log_writer import EventLogWriter
+from kungfu.training.telemetry.profiler_trace import write_profiler_trace
+from kungfu.training.telemetry.step_timer import StepTimer
+from kungfu.training.telemetry.trace_recorder import TraceRecorder
+
+_ATTACHED: weakref.WeakKeyDictionary[Any, Callable[[], bool]] = weakref.WeakKeyDictionary()
+
+
+def attached_models() -> list[tuple[Any, bool]]:
+    """The models that were attached in this process and are still in use, each with whether its training is over."""
+    return [(model, is_over()) for model, is_over in _ATTACHED.items()]
+
+
+def attach(
+    model: Any,
+    optimizer: Any,
+    *,
+    policies: Sequence[Policy] = (),
+    seed: int = 0,
+    budget: Budget | None = None,
+    combine: Mapping[str, LayerWord] = MappingProxyType({}),
+) -> Training:
+    """Attaches policies to a Keras model and its optimizer (or a list of optimizers).
+
+    Under ``kungfu-run`` this process becomes a peer of the job; alone it trains by itself, with the same program.
+
+    Args:
+        model: A Keras 3 model that has its weights.
+        optimizer: A Keras optimizer, or a list of them.
+        policies: Checked and compiled here, together with those that ``kungfu-run --policy`` names.
+        seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
+            numbers of its own. Alone it has no effect.
+        budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
+        combine: What becomes of a variable in which a layer keeps what it has seen, by "layer/variable", the end of the
+            variable's path; for layers that do not say so by ``add_weight(aggregation=...)``. With "sum" what each peer
+            adds in a step is added up, with "mean" and "only_first_replica" it is each peer's own, and becomes the mean
+            or rank 0's at barriers.
+
+    Returns:
+        The training run: its step, average and batches.
+
+    Raises:
+        UsageError: A model or optimizer has no variables yet, or TensorFlow has one thread between ops; ``combine``
+            names what is no variable of a layer, or a word that does not fit it; or, under ``kungfu-run``, a layer
+            would have statistics over the peers (``BatchNormalization(synchronized=True)``).
+        PolicyError: A policy is wrong.
+    """
+    optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
+    connection = connect()
+    build(model, optimizers)
+    training = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
+    if connection.settings is not None:  # else one peer sees all samples
+        training._run.memory.share(training._run.trace)
+    return training
+
+
+def attach_built(
+    connection: JobConnection,
+    model: Any,
+    optimizers: Sequence[Any],
+    *,
+    policies: Sequence[Policy],
+    seed: int,
+    budget: Budget | None,
+    combine: Mapping[str, LayerWord],
+) -> Training:
+    """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
+    settings, attachment = connection.settings, connection.attachment
+    if settings is not None:
+        _refuse_synchronized(model)
+    _check_threads()
+    plan = compile_policies(policies_in_job(policies, settings), budget=budget)
+    with tf.device("/CPU:0"):  # counters and scalars, which the host reads and the ops order themselves by
+        program = fused(lower(plan))
+        graph_state = GraphState.of(plan)
+        rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
+    done = _go_on(connection, graph_state)
+    memory = LayerMemory.of(model, combine)
+    state = _state(model, optimizers, graph_state, program, memory)
+    if settings is not None:  # a program that runs alone draws what it would draw without kungfu
+        seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
+        plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
+    connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
+    membership, registry, record = connection.membership, Registry(), connection.membership.record
+    membership.allow_traces(write_profiler_trace)
+    trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
+    # A program that runs alone is never waited for: nothing of its step comes before its time.
+    gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
+    training = Training(
+        Run(
+            trained=trained,
+            program=program,
+            graph_state=graph_state,
+            rate=rate,
+            memory=memory,
+            trace=StepTrace(gate),
+            attachment=attachment,
+            membership=membership,
+            settings=_run_settings(connection, steps_before=done),
+            registry=registry,
+            checkpoints=CheckpointManager(
+                trained, registry, connection.checkpoints, record=record, past_phases=membership.past_phases
+            ),
+            journal=EventLogWriter(record, deciding=deciding_rules(plan)),
+            recorder=_recorder(connection, graph_state.metrics.step_record, program),
+            timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
+        )
+    )
+    alive = weakref.ref(training._calls)  # it holds the model
+    _ATTACHED[model] = lambda: (calls := alive()) is not None and calls.is_over
+    return training
+
+
+def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
+    """Those of the program, then those that ``kungfu-run --policy`` names."""
+    return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
+
+
+def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
+    """Steps and samples are counted on from phase to phase; gives the steps that were done before."""
+    done = connection.steps()
+    graph_state.progress.step.assign(done)
+    graph_state.progress.trained.assign(connection.trained)
+    return done
+
+
+def _run_settings(connection: JobConnection, *, steps_before: int) -> RunSettings:
+    number, settings = connection.runs, connection.settings
+    return RunSettings(
+        limits=connection.limits,
+        phase=connection.phase if connection.several else 0,
+        steps_before=steps_before,
+        terms_before=connection.terms,
+        compare_every=0 if settings is None else settings.compare_every,
+        exits=connection.exits,
+        is_newest=lambda: connection.runs == number,
+    )
+
+
+def _recorder(connection: JobConnection, step_record: StepRecord, program: Program) -> TraceRecorder | None:
+    settings, phase = connection.settings, max(1, connection.phase)
+    if settings is None or settings.recording == "nothing":
+        return None
+    more: dict[str, Any] = {"peer": settings.peer, "policies": settings.policies, "phase": phase}
+    return TraceRecorder(connection.membership.record, step_record=step_record, program=program, **more)
+
+
+def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
+    """Whether a rule may set the rate; of a hook nobody knows beforehand."""
+    acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
+    hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
+    return hooked or any(isinstance(action, SetLearningRate) for action in acting)
+
+
+def deciding_rules(plan: Plan) -> list[str]:
+    """The rules that may ask for another size or for other peers, a hook perhaps."""
+    kinds = (Rescale, Evict, Replace, Call)
+    return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
+
+
+def _check_threads() -> None:
+    threads = tf.config.threading.get_inter_op_parallelism_threads()
+    named = os.environ.get("TF_NUM_INTEROP_THREADS", "0")
+    if threads == 1 or (threads == 0 and (named == "1" or (named == "0" and os.cpu_count() == 1))):
+        raise UsageError(
+            "TensorFlow has 1 thread between ops (inter_op_parallelism_threads): a barrier would wait for ever for the "
+            "thread that it holds; set TF_NUM_INTEROP_THREADS=2 or more"
+        )
+
+
+def build(model: Any, optimizers: Sequence[Any]) -> None:
+    """Gives a single optimizer its variables; ``UsageError`` for what cannot be attached."""
+    _check_model(model)
+    strangers = [type(one).__name__ for one in optimizers if not hasattr(one, "built") or not hasattr(one, "build")]
+    if strangers or not optimizers:
+        raise UsageError(
+            f"kf.attach() was given {', '.join(strangers) or 'no optimizer'} after the model: it takes a Keras "
+            "optimizer such as keras.optimizers.SGD(0.1), or a list of them"
+        )
+    if len(optimizers) == 1 and not optimizers[0].built:
+        optimizers[0].build(model.trainable_variables)
+    unbuilt = [one.name for one in optimizers if not one.built]
+    if unbuilt:
+        raise UsageError(
+            f"of {len(optimizers)} optimizers {unbuilt} have no variables yet: call build(variables) on each, with "
+            "those that it is to update"
+        )
+
+
+def _check_model(model: Any) -> None:
+    if isinstance(model, list | tuple | Mapping):
+        raise UsageError(
+            f"kf.attach() was given {len(model)} models in a {type(model).__name__}: it takes one, whose weights it "
+            "keeps equal on all peers; make one that holds them (all = keras.Model(); all.parts = [a, b]; all.built = "
+            "True), attach that one, and go on calling each of them in the step; several optimizers go into a list"
+        )
+    if not is_keras_model(model):
+        raise UsageError(
+            f"kf.attach() was given {type(model).__name__} as its model: it takes a Keras 3 model (keras.Model, "
+            "keras.Sequential) first and the optimizer second"
+        )
+    name = getattr(model, "name", type(model).__name__)
+    if not model.weights:
+        raise UsageError(
+            f"kf.attach() was given the model {name!r}, which has no weights yet: call it on a batch, "
+            "model.build(shape), or begin it with keras.Input"
+        )
+    if not getattr(model, "built", False):
+        raise UsageError(
+            f"kf.attach() was given the model {name!r}, whose layers have {len(model.weights)} weights, but which was "
+            "never called as a whole, so Keras does not know whether these are all: call it once on a batch, or "
+            "model.build(shape)"
+        )
+
+
+def _refuse_synchronized(model: Any) -> None:
+    for layer in all_layers(model):
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise UsageError(
+                f"the layer {layer.name!r} is BatchNormalization(synchronized=True) under kungfu-run: its statistics "
+                "would still be those of each peer's slice of a batch, and not of the batch; make it without "
+                "synchronized=True (the moving statistics become the mean over the peers at barriers and at the end of "
+                "an epoch), and choose a batch of which a slice has samples enough, or take GroupNormalization or "
+                "LayerNormalization, which need one sample"
+            )
+
+
+def _state(
+    model: Any, optimizers: Sequence[Any], graph_state: GraphState, program: Program, memory: LayerMemory
+) -> TrainingState:
+    progress = graph_state.progress
+    agreed = {f"progress/{name}": getattr(progress, name) for name in ("step", "epoch", "offset", "batch", "trained")}
+    folds = {f"policy/{fold.name}": fold.variable for fold in program.variables if fold.placement == "agreed"}
+    classes = classify(model, optimizers, {**agreed, **folds}, words=memory.words)
+    return TrainingState(classes, on_rescaled=program.reset_on_rescale)

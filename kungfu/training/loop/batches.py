@@ -1,0 +1,100 @@
+"""The batches of a run's loop: what the loader walks is declared, then one batch comes for each call of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kungfu.errors import UsageError
+from kungfu.training.data import BatchPlan, batches
+from kungfu.training.data.partition_sampler import PartitionSampler
+from kungfu.training.data.planned_epochs import PlannedEpochs
+from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.variable_io import write_variable
+from kungfu.training.loop.loop_metrics import refuse_accumulated
+from kungfu.training.loop.step_calls import StepCalls
+from kungfu.training.run import Run
+
+
+def declare_batches(
+    calls: StepCalls, plan: BatchPlan, *, described: Mapping[str, int], accumulation: Accumulation | None = None
+) -> None:
+    """The batches of this run come from the loader.
+
+    Args:
+        calls: Those of the step.
+        plan: What the loader walks.
+        described: What has to be the same on all peers and in a run that is resumed: the seed of the order, and the
+            checksum of the first batch of data that each peer reads.
+        accumulation: Adds up micro-batches, where there are any.
+    """
+    run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
+    refuse_accumulated(declared.metrics, accumulation)
+    declared.batch, declared.accumulation = plan.batch_size, accumulation
+    declared.planned = PlannedEpochs(plan.samples, plan.epochs, plan.remainder == "drop")
+    declared.data = {"samples": plan.samples, **described}
+    progress.samples.assign(plan.samples)
+    if isinstance(plan.sampler, PartitionSampler):  # which peer reads what goes along with the state
+        held = plan.sampler.make_variable(most_peers=run.settings.limits.maximum)
+        if run.registry.is_sealed:
+            raise UsageError(
+                "training.batches() was given kf.data.partitions after training.resume(), which resumes who reads "
+                "what too: call training.batches() first, then training.resume(), and then begin the loop"
+            )
+        run.registry.register_variable("data/partitions", held, kind="shared")
+    progress.epochs.assign(plan.epochs)
+    progress.drops.assign(plan.remainder == "drop")
+    calls.data_place.takes(plan.source)
+
+
+def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
+    """Tells the record how the program counts its epochs, see `PlannedEpochs`, and the policies how many there are.
+
+    Those of this run may be fewer than its loader was told: a callback has restored what an earlier one came to.
+    """
+    assert run.declared.planned is not None
+    run.declared.planned = replace(run.declared.planned, done_before=done_before, epochs=epochs, fit=fit)
+    write_variable(run.graph_state.progress.epochs, epochs)
+
+
+def loop_batches(
+    calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], None] = lambda: None
+) -> Iterator[Any]:
+    """What one call of the step after the other needs, until the epochs are done or training is ``over``.
+
+    Args:
+        calls: Those of the step.
+        plan: The data and how it is walked.
+        over: Whether no further step is to be done.
+        attend: Holds the meetings that a loop of kungfu's has in a new view. Where the data need one too, they come
+            first, on all peers: one that has lost another in a step attends before it comes to the data.
+    """
+    run = calls.run
+
+    def settle() -> bool:
+        attend()
+        return over() or calls.meet(lambda peers: None)
+
+    return batches(
+        plan,
+        calls.position,
+        calls.stamps,
+        over=over,
+        calls=lambda: calls.count,
+        most_peers=run.settings.limits.maximum,
+        members=lambda: run.membership.view.ids,
+        settle=settle,
+        await_others=partial(calls.data_place.await_others, meet=calls.meet),
+    )
+
+
+def walk(calls: StepCalls, plan: BatchPlan) -> Iterator[Any]:
+    """The same for the one loop of a program, at whose end training is over."""
+    try:
+        yield from loop_batches(calls, plan, over=lambda: calls.run.left or calls.run.stopped)
+    except GeneratorExit:  # by `break`, `return` or `sys.exit` in the body of the loop
+        calls.abandon()
+        raise
+    calls.finish()

@@ -1,0 +1,117 @@
+"""Metrics of the program's own loop: Keras metrics that are updated in its step, with the job's states after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics, PeerPlace, Watched
+from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.tracing.trace import StepTrace
+
+
+class LoopMetrics:
+    """The metrics that a program has handed over; see ``Training.metrics``.
+
+    Args:
+        metrics: Keras'.
+        combine: By the name of a metric.
+        graph_state: The variables of the run.
+        trace: Of the step.
+
+    Raises:
+        UsageError: A metric has no state yet, or it is not known how its state is combined.
+    """
+
+    def __init__(
+        self, metrics: Sequence[Any], combine: Mapping[str, Combination], graph_state: GraphState, trace: StepTrace
+    ) -> None:
+        for metric in metrics:
+            _refuse_unless_built(metric)
+        self._job, self._graph_state, self._trace = CombinedMetrics(metrics, combine), graph_state, trace
+        self._watched: Watched | None = None
+
+    def watch(self) -> None:
+        """From now on the step updates these metrics."""
+        self._trace.around.append(self.traced)
+
+    @property
+    def totals(self) -> list[tf.Variable]:
+        """They go along with training."""
+        return self._job.totals
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether all states are summed."""
+        return self._job.only_adds
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Graph: around the program's function."""
+        offset = self._graph_state.progress.offset
+        start = self._job.start(anew=tf.equal(tf.convert_to_tensor(offset), 0))
+        with self._job.watched(start) as watched:
+            self._watched = watched
+            yield
+        if watched.late:
+            with self._trace.ours():
+                raise UsageError(
+                    f"the metric {watched.late!r} was updated after training.average(), on whose message its state "
+                    "travels to the other peers: call update_state before training.average()"
+                )
+
+    def outgoing(self) -> list[Any]:
+        """Graph: what is summed over the peers; ``UsageError`` where a metric was updated in a function inside."""
+        assert self._watched is not None
+        after = self._watched.after()
+        for value, variable in zip(after, self._job.variables, strict=True):
+            _refuse_inside(value, variable)
+        self._watched.is_sent = True
+        return self._job.outgoing(after, peer_place(self._graph_state))
+
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: the metrics hold the states of the job."""
+        self._job.conclude(sums)
+        self._job.show()
+
+
+def peer_place(graph_state: GraphState) -> PeerPlace:
+    """Graph: this peer's part in the step."""
+    view, samples = graph_state.view, graph_state.metrics.samples
+    return PeerPlace(samples.read_value(), view.rank.read_value(), view.size.read_value())
+
+
+def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:
+    """Raises ``UsageError`` for metrics whose states are not added up, beside micro-batches."""
+    if metrics is not None and accumulation is not None and not metrics.only_adds:
+        raise UsageError(
+            "training.metrics(combine=...) beside training.batches(max_local_batch_size=...): over micro-batches only "
+            "sums are accumulated; leave one of them out"
+        )
+
+
+def _refuse_unless_built(metric: Any) -> None:
+    if not hasattr(metric, "update_state") or not hasattr(metric, "variables"):
+        raise UsageError(f"training.metrics() was given {type(metric).__name__}: it takes metrics of Keras")
+    if not metric.variables:
+        raise UsageError(
+            f"training.metrics() was given {metric.name!r} ({type(metric).__name__}), which makes its state with its "
+            "first update: call its update_state on a batch of zeros, and reset_state, before"
+        )
+
+
+def _refuse_inside(value: Any, variable: Any) -> None:
+    """A value of a graph inside of the step's, a branch or a loop, is not there outside."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and graph is not value.graph:
+        graph = getattr(graph, "outer_graph", None)
+    if graph is None:
+        raise UsageError(
+            f"the metric of {variable.path!r} was updated inside of a branch, a loop or a tf.function in the step: "
+            "return what it is updated with, and call update_state in the step itself"
+        )

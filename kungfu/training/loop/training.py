@@ -1,0 +1,510 @@
+"""The object that ``attach`` gives: the step, the average and the batches of one training run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import update_wrapper
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, ParamSpec, TypeVar, cast, overload
+
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import CheckpointFolder
+from kungfu.training.data import Remainder, make_batch_plan
+from kungfu.training.data.sample_source import Arrays
+from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.average import average
+from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.loop import barrier
+from kungfu.training.loop.averages import average_in_step, feed, publish_in_step
+from kungfu.training.loop.batches import declare_batches, walk
+from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
+from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
+from kungfu.training.run import Run
+from kungfu.training.state.checkpoint_manager import CheckpointRequest
+from kungfu.training.state.registry import Kind
+from kungfu.training.state.rescale_hooks import Rescaled
+
+__all__ = ["SKIPPED", "Training"]
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+Nest = TypeVar("Nest")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _not_converted(function: Function) -> Function:
+    """AutoGraph leaves the function as it is; TensorFlow's own decorator takes its types away."""
+    return cast("Function", tf.autograph.experimental.do_not_convert(function))
+
+
+class Training:
+    """One training run, attached to its model and optimizer; made by ``kungfu.attach``."""
+
+    SKIPPED: Final = SKIPPED
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._calls = run, StepCalls(run)
+
+    @property
+    def rank(self) -> int | None:
+        """This peer's rank in the view, 0..size-1; ``None`` once a decision let it go."""
+        return self._run.rank
+
+    @property
+    def peer(self) -> int:
+        """This peer's number in the job, given once and never again; 0 for a program that runs alone."""
+        return self._run.trained.peer
+
+    @property
+    def size(self) -> int:
+        """The number of peers in the view."""
+        return self._run.size
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether the step is being traced, or runs op by op: what is called now is a part of it."""
+        return self._run.trace.is_under_way
+
+    @property
+    def step_number(self) -> int:
+        """The steps that the job has done so far, which is the number of the last one; the same on all peers."""
+        return self._run.steps()
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs of ``batches`` are done, which is the number, from 0, of the one that the next step is of."""
+        return self._calls.position().epoch
+
+    @property
+    def left(self) -> bool:
+        """True once a decision let this peer go: the others train on, its loop has ended."""
+        return self._run.left
+
+    @property
+    def stopped(self) -> bool:
+        """True once a policy has ended training on all peers."""
+        return self._run.stopped
+
+    @overload
+    def step(self, function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned | Skipped]: ...
+
+    @overload
+    def step(
+        self, *, averages: int
+    ) -> Callable[[Callable[Arguments, Returned]], Callable[Arguments, Returned | Skipped]]: ...
+
+    def step(self, function: Callable[..., Any] | None = None, *, averages: int = 1) -> Callable[..., Any]:
+        """Makes a training step of a function of one batch: traced once, with rules and barrier after it.
+
+        The first call traces the function and, under ``kungfu-run``, tries it out on a copy of the state (no print,
+        summary or call into Python comes of that), then waits for the other peers.
+
+        Args:
+            function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
+                nothing.
+            averages: How often it calls ``average`` in each step, in the step itself and under no condition: more than
+                once in a step with critic steps, say, or with the second gradient of sharpness-aware minimisation. What
+                the policies need rides on the last of these messages; where one fails, the step is undone on all peers.
+
+        Returns:
+            The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, what
+            makes one of it. A call whose batch was cut for another view gives
+            ``training.SKIPPED``, and the next batch fits. So does a call in which peers were lost: what the function
+            assigns after ``average`` is not assigned then.
+
+        Raises:
+            UsageError: The function cannot be traced, does not average as often as it says, or a run has a step
+                already.
+            PeerFailure: Peers were lost, and too few are left to go on; it names them.
+            DeadlineExceeded: Peers did not come in time; it names them.
+
+        Cost:
+            With several averages a message for each, and a copy of the variables that are written before the last one.
+        """
+        if not isinstance(averages, int) or isinstance(averages, bool) or averages < 1:
+            raise UsageError(f"training.step(averages={averages!r}): must be an integer of at least 1")
+
+        def mark(marked: Callable[..., Any]) -> Callable[..., Any]:
+            self._calls.mark(marked.__name__, averages=averages)
+            step = self._calls.call
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                return step(marked, args, kwargs)
+
+            return update_wrapper(call, marked)
+
+        return mark if function is None else mark(function)
+
+    @_not_converted
+    def average(self, gradients: Nest, *, loss: Any) -> Nest:
+        """The mean over all samples of a step of gradients that each peer took over its own: the one collective.
+
+        Call it inside a function marked ``@training.step``, once, or as often as ``step(averages=...)`` says.
+
+        Args:
+            gradients: Any nest; ``None`` stays ``None``, and sparse ones are made dense below 256 MiB. They are
+                weighted by the peer's share of the step's samples, so uneven slices give the gradient of the whole
+                batch.
+            loss: This peer's mean loss, a scalar. Of several averages of a step the policies see loss and gradients of
+                the last one.
+
+        Returns:
+            The same structure, equal on all peers.
+
+        Raises:
+            UsageError: There is no gradient at all, a sparse one is too large, or it is called under a condition.
+
+        Cost:
+            One message, on which the policy's signals ride.
+        """
+        run, declared = self._run, self._run.declared
+        means = average_in_step(
+            run,
+            gradients,
+            lambda averaging: average(
+                averaging,
+                gradients,
+                loss=loss,
+                accumulation=declared.accumulation,
+                riders=[run.memory.sums, *([] if declared.metrics is None else [declared.metrics])],
+                waited=run.trace.waited,
+            ),
+        )
+        return cast("Nest", means)
+
+    @_not_converted
+    def publish(self, name: str, value: Any) -> None:
+        """Gives the policies a number that the step computes; they declare it as ``training.published(name)``.
+
+        Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name: also in
+        a function or a branch inside of it; in a loop the last value counts. A name that no policy uses costs nothing.
+
+        Args:
+            name: As the policies declare it.
+            value: A scalar of the declared kind: a float of any width, a whole number, or a truth value.
+
+        Raises:
+            UsageError: It is called outside of a step; ``training.feed`` takes a number from there.
+            PolicyError: A value of another shape or dtype than declared, or a name that was published in this step
+                before. A declared name that the step does not publish is refused by ``average``. It names the policy
+                and the line.
+
+        Cost:
+            Two small ops; no message.
+
+        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> @kf.policy
+        ... def stop_when_flat(training):
+        ...     slope = kf.ops.all_reduce(training.published("slope"), "mean")
+        ...     return kf.control.always().when(slope < 1.0).stop()
+        >>> training = kf.attach(model, optimizer, policies=[stop_when_flat()])
+        >>> @training.step
+        ... def train_step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean(model(x) ** 2)
+        ...     grads = tape.gradient(loss, model.trainable_variables)
+        ...     training.publish("slope", tf.linalg.global_norm(grads))
+        ...     grads = training.average(grads, loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        """
+        publish_in_step(self._run, name, value)
+
+    def feed(self, name: str, value: Any) -> None:
+        """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
+
+        A price, a validation accuracy, the hour. Rank 0's number rides on the message of the next step, and from then
+        on it stands until rank 0 is fed another one: over rescales, for peers that join, in checkpoints, and when
+        rank 0 goes. Other peers may feed numbers too, as a program does that is the same on all peers; they are passed
+        over, whatever they are. Any thread may feed. A name that no policy uses is passed over, with a remark.
+
+        Args:
+            name: As the policies declare it.
+            value: A finite number that a float32 holds.
+
+        Raises:
+            PolicyError: The value is no number, or not finite. It names the policy and the line.
+            UsageError: It is called inside of a function that is being traced, or after training was over.
+
+        Cost:
+            Next to nothing; no message.
+
+        >>> import keras, kungfu as kf
+        >>> @kf.policy
+        ... def stop_when_dear(training):
+        ...     return kf.control.always().when(training.fed("price", unit="dollars/hour") > 3.0).stop()
+        >>> model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+        >>> training = kf.attach(model, keras.optimizers.SGD(0.1), policies=[stop_when_dear()])
+        >>> training.feed("price", 2.75)
+        """
+        _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
+        if self._calls.is_finished:
+            raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
+        feed(self._run, name, value)
+
+    def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
+        """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
+
+        Call it between ``attach`` and the first step, once, with all metrics. In the step call ``update_state`` of each
+        before ``training.average()``; after a step ``result()`` gives the job's value on every peer. With
+        ``training.batches()`` they begin anew with each epoch; else they go on over the run. What they are made to see
+        outside of the step, they forget with the next one.
+
+        Args:
+            metrics: Keras metrics that have their state. Of Keras' own those that keep sums add up over the peers.
+            combine: How the states of others are combined, by the name of the metric; as in ``kf.keras.attach``.
+
+        Raises:
+            UsageError: A metric has no state yet, or it is not known how its state is combined; in the step, where it
+                is updated after ``training.average()``, or in a branch. It names the metric.
+
+        Cost:
+            The state rides on the message of the gradients; float64 and whole numbers take a message of their own.
+
+        On rescale:
+            A joiner takes the states over, and what a peer that is gone has seen stays in them.
+
+        >>> import keras, kungfu as kf, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> training, error = kf.attach(model, optimizer), keras.metrics.MeanAbsoluteError()
+        >>> training.metrics(error)
+        >>> @training.step
+        ... def train_step(x, y):
+        ...     with tf.GradientTape() as tape:
+        ...         predicted = model(x)
+        ...         loss = tf.reduce_mean((predicted - y) ** 2)
+        ...     error.update_state(y, predicted)
+        ...     grads = tape.gradient(loss, model.trainable_variables)
+        ...     grads = training.average(grads, loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        """
+        run, declared = self._run, self._run.declared
+        if declared.metrics is not None:
+            raise UsageError("training.metrics() was called twice: call it once, with all metrics")
+        given = LoopMetrics(metrics, combine, run.graph_state, run.trace)
+        refuse_accumulated(given, declared.accumulation)
+        declared.metrics = given
+        given.watch()
+        for place, total in enumerate(given.totals):
+            self.register(f"metrics/{place}", total)
+
+    def batches(
+        self,
+        data: Any,
+        *,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        samples: int | None = None,
+        load: Callable[[Any], Any] | None = None,
+        readers: int = 1,
+        remainder: Remainder = "keep",
+        max_local_batch_size: int | None = None,
+    ) -> Iterator[Any]:
+        """Walks data in batches: this peer's share of each step, every sample exactly once an epoch.
+
+        The next batches are loaded in one background thread while the step runs. A joiner runs the program from its
+        top: use one such loop in a program.
+
+        Args:
+            data: A nest of arrays with one entry a sample; or a sequence of records (names of files, say; any object
+                with a length and items), each made into a nest of arrays by ``load``; or a function that is given an
+                int64 array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one element
+                each.
+            batch_size: That of the whole job at its start, in samples.
+            epochs: How often the data is walked.
+            seed: Each epoch has its own order, which follows from the seed.
+            samples: How many there are, for a function of indices only.
+            load: Makes a nest of arrays of one record.
+            readers: How many threads call ``load`` at once, for the records of a batch; it has to bear that.
+            remainder: "keep" makes a smaller last step of what whole ones leave of an epoch; "drop" leaves it out.
+            max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
+                is one call of the step, and only the last one reduces, updates through the attached optimizers, and
+                counts as a step; for the others ``average`` gives zeros.
+
+        Returns:
+            An iterator over what one call of the step after the other needs.
+
+        Raises:
+            UsageError: Data or numbers do not fit, the step was not called with a batch, or an optimizer accumulates
+                gradients itself beside ``max_local_batch_size``. What loading raises comes out of the loop, with a note
+                on the samples. At the first step, arrays whose samples stand in another order on this peer.
+
+        Cost:
+            With ``max_local_batch_size`` a second copy of the gradients.
+
+        On rescale:
+            All peers follow one agreed position, so nothing is lost or repeated when peers join or leave.
+        """
+        plan = make_batch_plan(
+            data, batch_size=batch_size, epochs=epochs, seed=seed, samples=samples, load=load, readers=readers,
+            remainder=remainder, max_local_batch_size=max_local_batch_size,
+        )  # fmt: skip
+        if self._run.declared.batch is not None:
+            raise UsageError(
+                "training.batches() was called twice: a peer that joins runs the program from its top and could not "
+                "know which loop the others are in; use one loop with all epochs"
+            )
+        cut = max_local_batch_size is not None
+        accumulation = Accumulation(self._run.graph_state.metrics, self._run.trained.optimizers) if cut else None
+        # Peers share samples by index.
+        order = {"targets": plan.source.order_checksum()} if isinstance(plan.source, Arrays) else {}
+        declare_batches(self._calls, plan, described={"seed": int(seed), **order}, accumulation=accumulation)
+        return walk(self._calls, plan)
+
+    def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
+        """Lets further state of the program go along with training, under a name of its own.
+
+        It goes into checkpoints. Values meet before the step that follows a barrier: ``get`` is called there, and
+        ``set`` where the agreed value is another. Call it between ``attach`` and the first step, in the same order on
+        all peers.
+
+        Args:
+            name: Its name, of this value only.
+            get: Gives the value: a ``bool``, ``int``, ``float``, a NumPy array of numbers whose shape and dtype stay,
+                ``bytes``, or what JSON knows (``None``, ``str``, ``list``, ``dict`` with ``str`` keys). A
+                ``tf.Variable`` of numbers may stand in place of both functions.
+            set: Takes another value.
+            kind: "shared": equal on all peers and compared after every barrier. "averaged": floating; each peer's own
+                between barriers, after which it becomes the mean over peers. "own": this peer's; a checkpoint holds
+                rank 0's, which peer 0 takes up again.
+            room_bytes: The most bytes of ``bytes``, or of JSON as text.
+
+        Raises:
+            UsageError: A name, a value or a moment does not fit; later, in a step, where shared values differ.
+
+        Cost:
+            Nothing in a step; after a barrier a message of 64 bytes per shared value, in a new view of all of them.
+
+        On rescale:
+            A joiner takes shared values over; after a loss all take those of the peer that is furthest on.
+
+        Reference:
+            Xie et al., *Elan: Towards Generic and Efficient Elastic Training for Deep Learning*, 2020, table III.
+
+        >>> import keras, kungfu as kf
+        >>> model, best = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), {"loss": 9.0, "step": 0}
+        >>> training = kf.attach(model, keras.optimizers.SGD(0.1))
+        >>> training.register("best", lambda: best, best.update)
+        """
+        self._run.registry.register(name, get, set, kind=kind, room_bytes=room_bytes)
+
+    def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
+        """Has a function called on every peer after each change of membership: grown, shrunk, recovered.
+
+        It is called before the step that follows, once registered values are those of the new view. That of a joiner is
+        called at its entry (``change`` is "joined", ``size_before`` 0); none is for the first view, nor on a peer that
+        leaves.
+
+        Args:
+            function: Takes a ``Rescaled``. Shared state that it changes must change alike on all peers. An exception
+                of it becomes a ``UsageError`` that names it.
+
+        Returns:
+            The function, so this serves as a decorator.
+        """
+        self._run.hooks.add(function)
+        return function
+
+    def checkpoint(self, path: str | os.PathLike[str] | None = None, *, keep: int = 3) -> None:
+        """Asks for a checkpoint of all that training is, at the barrier after the next step.
+
+        Variables, optimizers' slots, agreed folds, averaged statistics, the learning rate's ramp, seeds, the position
+        in the data and what was registered go to ``path/step-N``, in the format of ``tf.train.Checkpoint`` with
+        ``model`` and ``optimizer`` in it; ``path/latest`` names the newest. Rank 0's call counts and it writes, while
+        all train on; others may call it too.
+
+        Args:
+            path: The folder; without one it is what ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program
+                that runs alone.
+            keep: How many of the newest checkpoints stay.
+
+        Raises:
+            UsageError: ``keep`` is not at least 1.
+
+        Cost:
+            A barrier.
+        """
+        if not isinstance(keep, int) or keep < 1:
+            raise UsageError(f"training.checkpoint(keep={keep!r}): must be an integer of at least 1")
+        folder = None if path is None else CheckpointFolder(Path(path).absolute(), keep)
+        barrier.checkpoint(self._run, CheckpointRequest("training.checkpoint", folder))
+
+    def stop(self, reason: str = "") -> None:
+        """Ends training on all peers after the same step: that which follows the next one at the latest.
+
+        Rank 0's call counts; others may call it too, as a program does that is the same on all peers, and are passed
+        over. Afterwards ``stopped`` is true, and ``batches`` ends. Should rank 0 be lost before, the peer that leads
+        then asks for it, if it has called this too. After the end of training it does nothing.
+
+        Args:
+            reason: Stands in the record of the run, where an event names the rule that decided.
+
+        Raises:
+            UsageError: It is called inside of a function that TensorFlow traces.
+
+        Cost:
+            A barrier.
+
+        >>> import keras, kungfu as kf, numpy as np, tensorflow as tf
+        >>> model, optimizer = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.1)
+        >>> training = kf.attach(model, optimizer)
+        >>> @training.step
+        ... def train_step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_mean(model(x) ** 2)
+        ...     grads = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
+        >>> for x in training.batches(np.ones((8, 1), np.float32), batch_size=2, epochs=100, seed=0):
+        ...     train_step(x)
+        ...     if training.step_number == 5:
+        ...         training.stop("the budget is spent")
+        >>> training.stopped, training.step_number, training.epoch
+        (True, 6, 1)
+        """
+        _refuse_traced("stop()", "let a policy stop (kf.control)")
+        if not self._calls.is_over and not self.stopped:
+            barrier.stop(self._run, f"training.stop: {reason}" if reason else "training.stop")
+
+    def resume(self, path: str | os.PathLike[str]) -> Path | None:
+        """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
+
+        Call it before the first step, after every ``register``, and after ``batches`` where that walks
+        ``kf.data.partitions``, of which the state of each file goes along. The number of peers may be another than it
+        was: the batch in force goes on, unless the program begins with another one; folds that a rescale resets start
+        anew; each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
+
+        Args:
+            path: A folder of checkpoints, or one of them.
+
+        Returns:
+            The checkpoint's path; ``None`` where training starts anew, and on a peer that joins a running job.
+
+        Raises:
+            UsageError: The checkpoint does not fit, or is damaged; it names what, and the newest one that is whole.
+                There is no silent way back to an older one, and nothing was changed.
+        """
+        return self._run.checkpoints.resume(Path(path))
+
+    def finish(self) -> None:
+        """Training is over on this peer; ``batches`` calls it at its end, a loop of your own should.
+
+        Peers that are still in the job average what their layers kept of the data, and compare their states.
+        """
+        self._calls.finish()
+
+    def traces(self) -> int:
+        """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
+        return self._calls.traces()
+
+
+def _refuse_traced(call: str, instead: str) -> None:
+    if not tf.executing_eagerly():
+        raise UsageError(
+            f"training.{call} was called inside a function that TensorFlow traces, so it would be called once and "
+            f"never again: call it from Python between two steps, or {instead}"
+        )

@@ -1,0 +1,126 @@
+"""What this peer's program is, to be compared with that of other peers by `kungfu.runtime.core.program_identity`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from kungfu.compiler import Plan
+from kungfu.compiler.outline import outline
+from kungfu.runtime.api import Description, ProgramPart, installed_version
+from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
+from kungfu.training.state.registry import Registry
+
+# Of a processor's instructions, those by which TensorFlow chooses how to compute; the first that is there counts.
+_INSTRUCTIONS = ("avx512f", "avx2", "avx", "sse4_2")
+
+_SEEDED = (
+    "give what draws, shuffles or splits them a seed, by train_test_split(..., random_state=0), by "
+    "np.random.default_rng(0), or by keras.utils.set_random_seed() at the top"
+)
+_DATA = "data of training.batches()"
+_DATA_SECTIONS = {
+    "first_batch": "data that every peer reads, and has to read alike: give what shuffles them a seed, by "
+    "shuffle(n, seed=0) or by keras.utils.set_random_seed() at the top, and put layers that change samples at random "
+    "into the model, not into map()",
+    "targets": "order of the samples in the arrays of model.fit() or training.batches(), by a checksum of the targets, "
+    f"which peers share by index: {_SEEDED}",
+    "weights": f"weights of the samples in the arrays of model.fit(), by a checksum of sample_weight: {_SEEDED}",
+    "validation": "validation data of model.fit(), by a checksum of their targets and weights, of which each peer does "
+    f"a part: {_SEEDED}; of a tf.data.Dataset give shuffle() a seed, or leave it out, as the order does not matter",
+}
+
+
+def describe(
+    plan: Plan,
+    model: Any,
+    optimizers: Sequence[Any],
+    registry: Registry,
+    data: Mapping[str, int],
+    *,
+    told: Sequence[str] = (),
+    remembered: Sequence[str] = (),
+) -> Description:
+    """All that has to be alike on the peers of a job: versions, plan, configs, variables, registered values, data.
+
+    Args:
+        plan: The compiled policies. Of a hook the module and the qualified name count, and not its code.
+        model: Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may
+            number otherwise in another process. Of what it is made of, and compiled with, see `program_entries`.
+        optimizers: Their types, numbers and variables, in their order.
+        registry: The values that the program has registered.
+        data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
+            that every peer reads; empty without loader.
+        told: What else there is, in words: how ``fit`` was called, say.
+        remembered: What the program says of variables in which layers keep what they have seen.
+    """
+    return Description.of(
+        [
+            *(ProgramPart.of("versions", f"{name} {one}") for name, one in _versions().items()),
+            *(ProgramPart.of("policies", shown, text) for shown, text in outline(plan)),
+            *_model(model),
+            *_optimizers(optimizers),
+            *(ProgramPart.of("registered values", one) for one in registry.described()),
+            *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
+            *(ProgramPart.of("the call of fit", one) for one in told),
+            *(ProgramPart.of("compile()", *one) for one in compile_entries(model)),
+            *(ProgramPart.of("aggregation of layers' variables", one) for one in remembered),
+        ]
+    )
+
+
+def _versions() -> dict[str, str]:
+    others = {"TensorFlow": tf.__version__, "Keras": keras.__version__, "NumPy": np.__version__}
+    return {"kungfu": installed_version(), **others}
+
+
+def _model(model: Any) -> Iterator[ProgramPart]:
+    for entry in model_entries(model):
+        yield ProgramPart.of("model", *entry)
+    trained = {id(one) for one in model.trainable_variables}
+    for place, variable in enumerate(model.variables):
+        is_trained = "trained" if id(variable) in trained else "not trained"
+        yield _variable("model", place, variable, is_trained)
+
+
+def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
+    for number, optimizer in enumerate(optimizers):
+        kind = type(optimizer).__name__
+        yield ProgramPart.of("optimizers", kind, f"{number} {kind}")
+        for entry in optimizer_entries(optimizer, number=number):
+            yield ProgramPart.of("optimizers", *entry)
+        for place, variable in enumerate(optimizer.variables):
+            yield _variable("optimizers", place, variable, f"of {kind}", where=f"{number} ")
+
+
+def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
+    """Told by its name, and decided by its place."""
+    name = getattr(variable, "path", None) or variable.name
+    kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
+    return ProgramPart.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")
+
+
+def machine_in_words(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """On what the arithmetic of this peer depends: its threads within an op, and its processor."""
+    threads = tf.config.threading.get_intra_op_parallelism_threads()
+    threads = threads or int(os.environ.get("TF_NUM_INTRAOP_THREADS") or 0) or len(os.sched_getaffinity(0))
+    return f"{threads} thread{'' if threads == 1 else 's'}, {_processor(cpuinfo)}"
+
+
+def _processor(cpuinfo: Path) -> str:
+    """The model of the first processor, and the widest of its instructions that matter."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.read_text().splitlines() if cpuinfo.is_file() else ():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    model = fields.get("model name") or fields.get("CPU part") or platform.machine()
+    flags = fields.get("flags", "").split()
+    widest = next((one for one in _INSTRUCTIONS if one in flags), "")
+    return f"{model} ({widest})" if widest else model

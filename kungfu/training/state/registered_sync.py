@@ -1,0 +1,229 @@
+"""Registered values between two steps: compared, given to those who are new, averaged.
+
+A barrier lies inside a step, and what a program does after that step is not done yet: a counter that it counts up
+there is one less, on all peers but on a joiner, whose step was none. So registered values meet where every program
+is at the same place: before the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.runtime.api import VariableGap, gap_of
+from kungfu.training.graph.training_state import differing_variables
+from kungfu.training.state.registry import Registry
+from kungfu.training.state.rescale_hooks import Rescaled
+
+# What travels in one message together with its length.
+_SHORT_BYTES = 1016
+
+
+@dataclass(frozen=True)
+class PendingSync:
+    """What a barrier has left to do before the next step.
+
+    Args:
+        source: The rank whose shared values are those of the new view; ``None`` where the view stays.
+        takes_values: Whether this peer may have held other shared values.
+        holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
+            ``None`` for all.
+        rescaled: The change of membership that hooks are told; ``None`` where there is none.
+        set_values: What a hook of this peer sets, by name: where the source's hook sets a value, all take it.
+    """
+
+    source: int | None = None
+    takes_values: bool = False
+    holders: tuple[int, ...] | None = None
+    rescaled: Rescaled | None = None
+    set_values: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PeerGroup:
+    """The peers of a view between two steps, all at the same position.
+
+    Args:
+        rank: Of this peer.
+        size: The peers.
+        total: Gives the sums over them of tensors.
+        source: The rank from whose state all in this view have gone on; after a loss it need not be rank 0.
+    """
+
+    rank: int
+    size: int
+    total: Callable[[Sequence[Any]], Sequence[Any]]
+    source: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this peer is rank 0, whose word counts."""
+        return self.rank == 0
+
+    def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        """The sums of arrays over the peers, which all bring arrays of the same shapes and types.
+
+        Cost:
+            One message.
+        """
+        if self.size == 1 or not values:
+            return list(values)
+        return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
+
+    def from_coordinator(self, content: bytes) -> bytes:
+        """As `from_rank`, of rank 0."""
+        return self.from_rank(0, content)
+
+    def from_rank(self, rank: int, content: bytes) -> bytes:
+        """The bytes that this rank was called with; those of the others are passed over.
+
+        Cost:
+            One message, and a second one where they are many.
+        """
+        if self.size == 1:
+            return content
+        own = content if self.rank == rank else b""
+        first = self.added(len(own).to_bytes(8, "little") + own[:_SHORT_BYTES], of=8 + _SHORT_BYTES)
+        length = int.from_bytes(first[:8], "little")
+        rest = self.added(own[_SHORT_BYTES:], of=length - _SHORT_BYTES) if length > _SHORT_BYTES else b""
+        return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
+
+    def added(self, own: bytes, *, of: int) -> bytes:
+        """The sum of so many bytes of each peer, of which all but one peer's are zeros."""
+        # Of whole numbers: every bit arrives as it was.
+        (total,) = self.total([tf.constant(np.frombuffer(own.ljust(-(-of // 4) * 4, b"\0"), np.int32))])
+        return bytes(total.numpy().tobytes()[:of])
+
+    def any_of(self, flags: Sequence[bool]) -> list[bool]:
+        """Of each of these, whether it is true on any peer; all peers bring as many."""
+        if self.size == 1 or not flags:
+            return list(flags)
+        (total,) = self.total([tf.constant(np.array(flags, np.int32))])
+        return [bool(one) for one in total.numpy() > 0]
+
+    def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
+        """Variables that are not the same on all peers become those of a rank.
+
+        Args:
+            variables: The same ones, in the same order, on all peers.
+            rank: The one whose values count.
+
+        Cost:
+            A pass over their memory and a message of 64 bytes for each; those that differ are sent.
+        """
+        if self.size == 1 or not variables:
+            return
+        places = differing_variables(variables, size=self.size, total=self.total)
+        if differing := {str(place): variables[place] for place in places}:
+            _taken(differing, _sent(differing, PendingSync(), source=rank, peers=self)[0], {})
+
+
+def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """Reads the program's values, makes them what the peers agree on, and gives those that are others back.
+
+    Args:
+        registry: The registered values of this peer.
+        pending: What the barrier left to do; see `PendingSync`.
+        peers: The peers of the view, which all do this now.
+
+    Returns:
+        By name, how far those shared values were from the agreed ones that differed by rounding only; see `gap_of`.
+
+    Raises:
+        UsageError: A shared value differs by more than rounding between peers that were there before.
+
+    Cost:
+        A message with 64 bytes a shared value, with all of them in a new view, and one with those that are averaged.
+    """
+    for name, value in pending.set_values.items():
+        registry.put(name, value)
+    registry.collect()
+    rounded: dict[str, VariableGap] = {}
+    if peers.size > 1:
+        shared, averaged = registry.of("shared"), registry.of("averaged")
+        # No new view: the peers compare checksums, and send only what differs.
+        if shared and pending.source is None:
+            rounded = _compare(shared, pending, peers)
+        # A new view: all take the values of the peer that held the state.
+        elif shared:
+            rounded = _give(shared, pending, peers)
+        if averaged:
+            _average(averaged, pending, peers)
+    registry.restore()
+    return rounded
+
+
+def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
+    """Who came to the state by this view brings nothing to it: its values are those of a program that just began."""
+    holders = range(peers.size) if pending.holders is None else pending.holders
+    values = [one.read_value() for one in averaged.values()]
+    sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])
+    for variable, total in zip(averaged.values(), sums, strict=True):
+        variable.assign(total / tf.cast(len(holders), total.dtype))
+
+
+def _compare(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """Values that differ by rounding, or that rank 0's hook sets, become rank 0's; all raise where another differs."""
+    places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
+    if not places:
+        return {}
+    found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
+    agreed, were_set = _sent(found, pending, source=0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
+    # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
+    others = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
+    for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
+        if more:
+            raise _differing(name, peers)
+    return _taken(found, agreed, gaps)
+
+
+def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """All values become the source's. Gives those that differed by rounding, on a peer that was there before."""
+    agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
+    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
+    # A peer that was there before must hold what the source holds; one that has just come in takes whatever it is.
+    for name, gap in gaps.items():
+        if not gap.is_rounding and not pending.takes_values and name not in were_set:
+            raise _differing(name, peers)
+    rounded = _taken(shared, agreed, gaps)
+    return {} if pending.takes_values else rounded
+
+
+def _sent(
+    shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
+) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
+    """The values of rank ``source``, and the names that its hooks set: a sum to which nobody else adds anything."""
+    marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
+    content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
+    agreed = peers.added(content if peers.rank == source else b"", of=len(content))
+    values, start = {}, len(shared)
+    were_set = {name for name, mark in zip(shared, agreed[:start], strict=True) if mark}
+    for name, one in shared.items():
+        dtype = np.dtype(one.dtype.as_numpy_dtype)
+        count = int(np.prod(one.shape))
+        values[name] = np.frombuffer(agreed, dtype, count, offset=start).reshape(one.shape)
+        start += count * dtype.itemsize
+    return values, were_set
+
+
+def _taken(
+    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, VariableGap]
+) -> dict[str, VariableGap]:
+    """Assigns what differs; gives what differed by rounding."""
+    changed = {name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()}
+    for name in changed:
+        shared[name].assign(agreed[name])
+    return {name: gap for name, gap in gaps.items() if name in changed and gap.is_rounding}
+
+
+def _differing(name: str, peers: PeerGroup) -> UsageError:
+    return UsageError(
+        f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared must "
+        "change alike on all; register it with kind='averaged' or kind='own' where each peer has its own"
+    )

@@ -1,0 +1,207 @@
+"""What the user registers beside model and optimizer: values of the program that go along with training.
+
+A value that lives in Python has a *mirror*, a variable of fixed shape: it is read into it between two steps, and given
+back where the other peers, or a checkpoint, hold another. So comparing, sending, averaging and writing down know
+variables only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+import tensorflow as tf
+
+from kungfu.errors import UsageError
+from kungfu.training.graph.training_state import StateClasses
+from kungfu.training.state.value_codec import ValueCodec, codec_of
+
+Kind = Literal["shared", "averaged", "own"]
+_NAME = re.compile(r"[A-Za-z0-9_.\-]+(/[A-Za-z0-9_.\-]+)*")
+
+
+@dataclass
+class _Mirrored:
+    """A value of the program, its mirror, and what was last read into that."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], None]
+    codec: ValueCodec
+    mirror: tf.Variable
+    read: np.ndarray[Any, Any]
+
+
+@dataclass
+class Registry:
+    """The registered values of one peer, with the same names in the same order on all.
+
+    Args:
+        is_sealed: Whether the first step has begun: no more can be registered.
+    """
+
+    is_sealed: bool = False
+    _variables: dict[str, tuple[Kind, tf.Variable]] = field(default_factory=dict)
+    _mirrored: list[_Mirrored] = field(default_factory=list)
+
+    def register(self, name: str, get: Any, put: Any, *, kind: Kind, room_bytes: int) -> None:
+        """See ``Training.register``; an error leaves everything as it was."""
+        if isinstance(get, tf.Variable):
+            if put is not None:
+                raise UsageError(
+                    f"training.register({name!r}): a tf.Variable is read and written by itself; leave out set"
+                )
+            self.register_variable(name, get, kind=kind)
+            return
+        self._check(name, kind)
+        mirrored = _mirrored(name, get, put, room_bytes=room_bytes)
+        _check_dtype(name, mirrored.mirror, kind)
+        self._mirrored.append(mirrored)
+        self._variables[name] = (kind, mirrored.mirror)
+
+    def register_variable(self, name: str, variable: tf.Variable, *, kind: Kind) -> None:
+        """Registers a variable, which is its own mirror; an error leaves everything as it was."""
+        self._check(name, kind)
+        _check_dtype(name, variable, kind)
+        self._variables[name] = (kind, variable)
+
+    def seal(self, existing: StateClasses) -> StateClasses:
+        """No more comes after this.
+
+        Args:
+            existing: The variables of the training state.
+
+        Returns:
+            The variables of all that was registered, by class.
+
+        Raises:
+            UsageError: A variable is part of the training state anyway.
+        """
+        self.is_sealed = True
+        known = {id(one): name for name, one in existing.all().items()}
+        for name, (_, variable) in self._variables.items():
+            if id(variable) in known:
+                raise UsageError(
+                    f"training.register({name!r}): the variable is {known[id(variable)]!r}, which goes along anyway"
+                )
+        classes = [self.of(kind).items() for kind in get_args(Kind)]
+        return StateClasses(*({f"registered/{name}": one for name, one in each} for each in classes))
+
+    @property
+    def has_agreed_values(self) -> bool:
+        """Whether any of it is the job's, not each peer's own."""
+        return any(kind != "own" for kind, _ in self._variables.values())
+
+    def of(self, kind: Kind) -> dict[str, tf.Variable]:
+        """The variables of one kind, by the names they were registered under, in their order."""
+        return {name: one for name, (its, one) in self._variables.items() if its == kind}
+
+    def described(self) -> list[str]:
+        """Each registered value in words: what has to be the same on all peers."""
+        return [
+            f"{name!r}, {kind}, {one.dtype.name}{tuple(one.shape)}" for name, (kind, one) in self._variables.items()
+        ]
+
+    def collect(self) -> None:
+        """Reads the program's values into their mirrors."""
+        for one in self._mirrored:
+            one.read = one.codec.cast(one.get())
+            one.mirror.assign(one.read)
+
+    def accepted_value(self, name: str, value: Any, *, by: str) -> Any:
+        """A copy of the content that the hook ``by`` gives a registered value: the hook may change its own later.
+
+        Raises:
+            UsageError: No shared value of that name is registered, or the content does not fit it.
+        """
+        shared = self.of("shared")
+        if name not in shared:
+            known = ", ".join(map(repr, shared)) or "none"
+            raise UsageError(
+                f"hook {by!r} called control.set_value({name!r}, ...): no shared value of that name is registered; "
+                f"there are {known}: register it with training.register({name!r}, get, set)"
+            )
+        mirrored = next((one for one in self._mirrored if one.mirror is shared[name]), None)
+        if mirrored is not None:
+            try:
+                return mirrored.codec.value(mirrored.codec.cast(value))
+            except UsageError as error:
+                raise UsageError(f"hook {by!r} called control.set_value({name!r}, {value!r}): {error}") from error
+        variable, given = shared[name], np.asarray(value)
+        kind = variable.dtype.as_numpy_dtype
+        if given.shape != tuple(variable.shape) or not _fits(given, np.dtype(kind)):
+            raise UsageError(
+                f"hook {by!r} called control.set_value({name!r}, {value!r}): the variable is "
+                f"{variable.dtype.name}{tuple(variable.shape)}, and this is {given.dtype.name}{given.shape}"
+            )
+        return np.array(given, kind)
+
+    def put(self, name: str, value: Any) -> None:
+        """Gives the program another value of its own under this name."""
+        variable = self.of("shared")[name]
+        mirrored = next((one for one in self._mirrored if one.mirror is variable), None)
+        if mirrored is None:
+            variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
+        else:
+            mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
+
+    def restore(self) -> None:
+        """Gives the program those values that are others than it had."""
+        for one in self._mirrored:
+            array = one.mirror.numpy()
+            # Compared bit for bit, so that a NaN that stays is not given back at every barrier.
+            if array.tobytes() != one.read.tobytes():
+                one.put(one.codec.value(array))
+                one.read = array
+
+    def _check(self, name: str, kind: Kind) -> None:
+        if self.is_sealed:
+            raise UsageError(
+                f"training.register({name!r}) was called after training had begun, or was resumed: a peer that joins "
+                "runs the program from its top, so register everything between kf.attach() and the first step"
+            )
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError(f"training.register({name!r}): a name is made of letters, digits, and any of _ . - /")
+        if name in self._variables:
+            raise UsageError(f"training.register({name!r}) was called twice: names are those in the digest, each once")
+        if kind not in get_args(Kind):
+            raise UsageError(f"training.register({name!r}, kind={kind!r}): must be one of {', '.join(get_args(Kind))}")
+
+
+def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
+    """Whether numbers stay what they are in this dtype: whole ones exactly, floats but for rounding."""
+    if given.dtype.kind in "iu" and dtype.kind in "iu":
+        room = np.iinfo(dtype)
+        return bool(np.all((given >= room.min) & (given <= room.max)))
+    return np.can_cast(given.dtype, dtype, "same_kind")
+
+
+def _mirrored(name: str, get: Any, put: Any, *, room_bytes: int) -> _Mirrored:
+    if not callable(get) or not callable(put):
+        raise UsageError(
+            f"training.register({name!r}, {get!r}, {put!r}): takes a tf.Variable, or two functions: get() gives the "
+            "value, set(value) takes another"
+        )
+    if not isinstance(room_bytes, int) or not 1 <= room_bytes <= 1 << 30:
+        raise UsageError(f"training.register({name!r}, room_bytes={room_bytes!r}): must be from 1 to {1 << 30}")
+    value = get()
+    codec = codec_of(name, value, room_bytes=room_bytes)
+    read = codec.cast(value)
+    with tf.device("/CPU:0"):
+        mirror = tf.Variable(read, trainable=False, name=f"kungfu/registered/{name}")
+    return _Mirrored(get, put, codec, mirror, read)
+
+
+def _check_dtype(name: str, variable: tf.Variable, kind: Kind) -> None:
+    if not variable.shape.is_fully_defined() or variable.dtype.size == 0 or variable.dtype in (tf.string, tf.resource):
+        raise UsageError(
+            f"training.register({name!r}): the variable is {variable.dtype.name}{variable.shape}; it must hold "
+            "numbers, in a shape that is known"
+        )
+    if kind == "averaged" and not variable.dtype.is_floating:
+        raise UsageError(
+            f"training.register({name!r}, kind='averaged'): the value is {variable.dtype.name}, which has no mean; "
+            "register floating arrays, or another kind"
+        )

@@ -1,0 +1,157 @@
+"""What attach takes and what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import keras
+import pytest
+import tensorflow as tf
+
+import kungfu as kf
+from kungfu.compiler import compile_policies
+from kungfu.errors import PolicyError, UsageError
+from kungfu.policies import schedule, stop_on_nan
+from kungfu.runtime.agent.supervisor import script_runner
+from kungfu.runtime.settings import Deadlines, Limits, Settings
+from kungfu.training.loop.attach import attach_built, deciding_rules, policies_in_job
+from kungfu.training.loop.job_connection import JobConnection
+from tests.training.linear import linear_model
+
+
+def test_a_model_without_weights_is_refused_by_name():
+    with pytest.raises(UsageError, match="unborn"):
+        kf.attach(keras.Sequential([keras.layers.Dense(1)], name="unborn"), keras.optimizers.SGD())
+
+
+def test_several_models_are_refused_with_what_makes_one_of_them():
+    generator, discriminator = linear_model(), linear_model()
+    with pytest.raises(
+        UsageError, match=r"was given 2 models in a list: it takes one.*all = keras.Model\(\); all.parts = \[a, b\]"
+    ):
+        kf.attach([generator, discriminator], keras.optimizers.SGD())
+    one = keras.Model()
+    one.parts = [generator, discriminator]
+    one.built = True
+    assert kf.attach(one, [built_for(generator), built_for(discriminator)]).size == 1
+    assert [id(weight) for weight in one.weights] == [id(part.weights[0]) for part in (generator, discriminator)]
+
+
+def test_fit_on_an_attached_model_is_refused_until_its_training_is_over(capsys):
+    model = linear_model()
+    training = kf.attach(model, keras.optimizers.SGD(0.1))
+    with pytest.raises(UsageError, match=r"was called on the model that kf\.attach"):
+        script_runner._check(model)
+    training.finish()
+    script_runner._check(model)  # what a peer does with it afterwards is its own affair
+    assert capsys.readouterr().err == ""
+
+
+def test_the_rules_that_may_decide_a_change_are_named_as_decisions_name_them():
+    @kf.policy
+    def mine(training):
+        grow = kf.control.every(2).rescale(3)
+        return grow, kf.control.every(5).set_learning_rate(0.1), kf.control.every(7).call(lambda control: None)
+
+    plan = compile_policies([mine(), stop_on_nan()])
+    assert deciding_rules(plan) == [plan.rules[0].name, plan.rules[2].name]
+
+
+def built_for(model):
+    optimizer = keras.optimizers.SGD(0.1)
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
+def test_a_model_never_called_is_told_apart_from_a_model_without_weights():
+    """Layers with weights in a model that was never called are told apart from a model without weights."""
+
+    class Pair(keras.Model):
+        def __init__(self):
+            super().__init__(name="pair")
+            self.one = linear_model()
+
+    with pytest.raises(UsageError, match=r"'pair', whose layers have 1 weights, but which was never called as a whole"):
+        kf.attach(Pair(), keras.optimizers.SGD())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: (keras.optimizers.SGD(), linear_model()), "was given SGD as its model.* the optimizer second"),
+        (lambda: (tf.Module(), keras.optimizers.SGD()), "was given Module as its model"),
+        (lambda: (linear_model(), "adam"), "was given str after the model: it takes a Keras optimizer"),
+        (lambda: (linear_model(), []), "was given no optimizer after the model"),
+    ],
+    ids=["swapped", "module", "name", "none"],
+)
+def test_what_is_no_model_or_no_optimizer_is_told_as_what_it_is(given, message):
+    with pytest.raises(UsageError, match=message):
+        kf.attach(*given())
+
+
+def test_several_optimizers_have_to_be_built_by_the_program():
+    model, built = linear_model(), keras.optimizers.SGD()
+    built.build(model.trainable_variables)
+    with pytest.raises(UsageError, match=r"of 2 optimizers \['later'\]"):
+        kf.attach(model, [built, keras.optimizers.SGD(name="later")])
+
+
+def test_one_optimizer_is_built_for_the_model():
+    optimizer = keras.optimizers.SGD(momentum=0.5)
+    kf.attach(linear_model(), optimizer)
+    assert optimizer.built
+
+
+def test_two_policies_that_rescale_without_a_rule_are_refused():
+    with pytest.raises(PolicyError, match="at_most"):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[schedule({1: 2}), schedule({2: 3})])
+
+
+def test_what_is_no_list_of_policies_is_refused_with_the_line():
+    for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
+        with pytest.raises(PolicyError, match=r"policies are to be listed, and .* was given \(.*test_attach\.py:\d+\)"):
+            kf.attach(linear_model(), keras.optimizers.SGD(), policies=given)
+
+
+def test_the_policies_of_the_command_line_are_all_beside_those_of_the_program():
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 4), Deadlines())
+    specs = ("schedule({1: 2})", "linear_scaling(over_steps=3)")
+    found = policies_in_job([stop_on_nan()], replace(settings, policies=specs))
+    assert [one.name for one in found] == ["stop_on_nan", "schedule", "linear_scaling"]
+    assert found[1].place == "kungfu-run --policy 'schedule({1: 2})'"
+
+
+def test_a_local_size_is_refused_with_the_collective_to_insert():
+    @kf.policy
+    def local(training):
+        return kf.control.always().rescale(training.loss)
+
+    with pytest.raises(PolicyError, match="all_reduce"):
+        kf.attach(linear_model(), keras.optimizers.SGD(), policies=[local()])
+
+
+def test_a_tensorflow_with_one_thread_between_ops_is_refused(monkeypatch):
+    """TensorFlow asks the environment for its threads when it first runs an op, and kungfu asks when it attaches."""
+    model, optimizer = linear_model(), keras.optimizers.SGD()
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "1")
+    with pytest.raises(UsageError, match=r"^TensorFlow has 1 thread between ops"):
+        kf.attach(model, optimizer)
+    monkeypatch.setenv("TF_NUM_INTEROP_THREADS", "2")
+    kf.attach(model, optimizer)
+
+
+def test_statistics_over_the_peers_are_refused_in_a_job_with_the_way_out():
+    """They would be those of each peer's slice all the same; alone there are no peers."""
+
+    def model():
+        normalised = keras.layers.BatchNormalization(synchronized=True, name="normalised")
+        return keras.Sequential([keras.Input((2,)), keras.Sequential([normalised]), keras.layers.Dense(1)])
+
+    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    connection, one = JobConnection(settings), model()
+    with pytest.raises(
+        UsageError, match=r"'normalised' is BatchNormalization\(synchronized=True\).*GroupNormalization"
+    ):
+        attach_built(connection, one, [built_for(one)], policies=(), seed=0, budget=None, combine={})
+    assert kf.attach(model(), keras.optimizers.SGD()).size == 1

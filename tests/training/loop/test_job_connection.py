@@ -1,0 +1,26 @@
+"""A wait that lasts is told while it lasts."""
+
+from __future__ import annotations
+
+from queue import Queue
+
+from kungfu.event_log.events import LateEvent
+from kungfu.runtime.attachment.protocol import LateRanks
+from kungfu.training.loop.job_connection import watch_late_peers
+
+
+def test_who_is_late_is_told_once_with_the_steps_done() -> None:
+    found: Queue[LateRanks | None] = Queue()
+    told: Queue[LateEvent] = Queue()
+    found.put(LateRanks((1, 3), 15.0004, "gradients"))
+    stop = watch_late_peers(lambda: None if found.empty() else found.get(), told.put, steps=lambda: 811)
+    event = told.get(timeout=180.0)
+    stop()
+    assert event == LateEvent(ranks=(1, 3), where="gradients", step=811, waited_s=15.0)
+    assert told.empty()
+
+
+def test_after_its_end_nobody_looks() -> None:
+    looks: Queue[None] = Queue()
+    watch_late_peers(lambda: looks.put(None), lambda event: None, steps=lambda: 0)()
+    assert looks.empty()

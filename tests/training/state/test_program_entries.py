@@ -1,0 +1,375 @@
+"""The numbers of a program: what makes two peers train something else, and in what two processes of it may differ."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kungfu.training.graph.learning_rate import make_learning_rate
+from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
+
+Layer, Dense, Dropout, Input = keras.layers.Layer, keras.layers.Dense, keras.layers.Dropout, keras.Input
+SGD, Adam, LossScaleOptimizer = keras.optimizers.SGD, keras.optimizers.Adam, keras.optimizers.LossScaleOptimizer
+Decay = keras.optimizers.schedules.ExponentialDecay
+BinaryCrossentropy, Mean = keras.losses.BinaryCrossentropy, keras.metrics.Mean
+WEIGHT, calls = 0.5, 0
+
+
+def differing(entries: Iterable[tuple[str, str]], others: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What people are shown of the entries that only one of two programs has, one beside the other."""
+    one, other = list(entries), list(others)
+    lacking = ([shown for shown, decides in mine if decides not in {text for _, text in its}] for mine, its in
+               ((one, other), (other, one)))  # fmt: skip
+    found = list(zip(*lacking, strict=True))
+    assert bool(found) == ([text for _, text in one] != [text for _, text in other])
+    return found
+
+
+def of_model(*layers: Any) -> Iterable[tuple[str, str]]:
+    return model_entries(keras.Sequential([Input((4,)), *layers]))
+
+
+def of_compile(loss: Any = "mse", **given: Any) -> Iterable[tuple[str, str]]:
+    model = keras.Sequential([Input((4,)), Dense(1)])
+    model.compile("sgd", loss, **given)
+    return compile_entries(model)
+
+
+def of_optimizer(optimizer: Any) -> Iterable[tuple[str, str]]:
+    optimizer.build([keras.Variable([0.0])])
+    return optimizer_entries(optimizer, number=0)
+
+
+class Scaled(Layer):
+    """A layer whose config Keras knows by itself."""
+
+    def __init__(self, factor: float, **given: Any) -> None:
+        super().__init__(**given)
+        self.factor, self.began_at = factor, object()
+
+    def call(self, x: Any) -> Any:
+        return self.factor * x
+
+
+class Reading(Layer):
+    """A layer with a path in its config."""
+
+    def __init__(self, path: str, **given: Any) -> None:
+        super().__init__(**given)
+        self.path_ = path
+
+    def call(self, x: Any) -> Any:
+        return x
+
+
+class Mapped(Layer):
+    """A layer that cannot be serialised."""
+
+    def __init__(self, function: Any, **given: Any) -> None:
+        super().__init__(**given)
+        self.function = function
+
+    def call(self, x: Any) -> Any:
+        return self.function(x)
+
+
+class Focal(keras.losses.Loss):
+    """A loss without a config of its own, which counts its traces."""
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__()
+        self.gamma, self.traces = gamma, 0
+
+    def call(self, y: Any, predicted: Any) -> Any:
+        self.traces += 1
+        return (y - predicted) ** self.gamma
+
+
+class Warmup(keras.optimizers.schedules.LearningRateSchedule):
+    """A schedule as in many programs, without a config."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.width = steps, tf.constant(64.0)
+
+    def __call__(self, step: Any) -> Any:
+        return tf.minimum(1.0, step / self.steps)
+
+
+def closure(weight: float, *, inner: Callable[[Any], Any] = abs) -> Callable[[Any, Any], Any]:
+    def loss(y: Any, predicted: Any) -> Any:
+        return weight * inner(y - predicted)
+
+    return loss
+
+
+def counting(start: int) -> Callable[[Any, Any], Any]:
+    """A loss that counts its traces."""
+
+    def loss(y: Any, predicted: Any) -> Any:
+        nonlocal start
+        start += 1
+        return y - predicted
+
+    return loss
+
+
+def with_default(weight: float) -> Callable[[Any, Any], Any]:
+    return lambda y, predicted, weight=weight: weight * (y - predicted)
+
+
+def functional(factor: float = 0.5, *, swapped: bool = False, axis: int = -1) -> keras.Model:
+    first, second = Input((3,)), Input((3,))
+    one, other = Dense(3, activation="tanh")(first), Dense(3)(second) * factor
+    joined = keras.layers.Subtract()([other, one] if swapped else [one, other])
+    return keras.Model([first, second], keras.ops.mean(joined, axis=axis, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "path", "values"),
+    [
+        (of_model(Dense(2), Dropout(0.1)), of_model(Dense(2), Dropout(0.2)), "rate", "0.1 0.2"),
+        (of_model(Scaled(0.25)), of_model(Scaled(0.75)), "factor", "0.25 0.75"),
+        (of_model(Dense(2, "relu")), of_model(Dense(2, "gelu")), "activation", "'relu' 'gelu'"),
+        (
+            of_model(Dense(2, kernel_regularizer=keras.regularizers.L2(0.1))),
+            of_model(Dense(2, kernel_regularizer=keras.regularizers.L2(0.2))),
+            "kernel_regularizer.l2", "0.1 0.2",
+        ),
+        (of_model(keras.layers.ReLU(max_value=1)), of_model(keras.layers.ReLU(max_value=2)), "max_value", "1 2"),
+        (
+            of_model(Dense(2, dtype="mixed_float16")), of_model(Dense(2, dtype="mixed_bfloat16")),
+            "dtype", "mixed_float16 mixed_bfloat16",
+        ),
+        (
+            of_model(keras.layers.Normalization(mean=0.5, variance=1.0)),
+            of_model(keras.layers.Normalization(mean=0.7, variance=1.0)), "mean", "0.5 0.7",
+        ),
+        (model_entries(functional(0.5)), model_entries(functional(0.7)), "arguments.0.1", "0.5 0.7"),
+        (model_entries(functional(axis=1)), model_entries(functional(axis=-1)), "axis", "1 -1"),
+        (of_compile(loss_weights=[0.3]), of_compile(loss_weights=[0.4]), "loss_weights.0", "0.3 0.4"),
+        (
+            of_compile(BinaryCrossentropy(label_smoothing=0.1)), of_compile(BinaryCrossentropy(label_smoothing=0.2)),
+            "loss.label_smoothing", "0.1 0.2",
+        ),
+        (of_compile(Focal(1.5)), of_compile(Focal(2.5)), "loss.gamma", "1.5 2.5"),
+        (of_compile(closure(0.5)), of_compile(closure(0.7)), "loss.weight", "0.5 0.7"),
+        (of_compile(with_default(0.5)), of_compile(with_default(0.7)), "loss.weight", "0.5 0.7"),
+        (of_compile(partial(closure, 0.5)), of_compile(partial(closure, 0.7)), "loss.arguments.0.0", "0.5 0.7"),
+        (
+            of_compile(metrics=[keras.metrics.Precision(0.3)]), of_compile(metrics=[keras.metrics.Precision(0.4)]),
+            "metrics.0.thresholds", "0.3 0.4",
+        ),
+        (of_compile(steps_per_execution=2), of_compile(steps_per_execution=4), "steps_per_execution", "2 4"),
+        (of_optimizer(SGD(momentum=0.91)), of_optimizer(SGD(momentum=0.87)), "SGD.momentum", "0.91 0.87"),
+        (of_optimizer(SGD(clipnorm=1.0)), of_optimizer(SGD()), "SGD.clipnorm", "1 None"),
+        (
+            of_optimizer(LossScaleOptimizer(Adam(beta_1=0.8))),
+            of_optimizer(LossScaleOptimizer(Adam(beta_1=0.9))), "inner_optimizer.beta_1", "0.8 0.9",
+        ),
+        (of_optimizer(SGD(Decay(0.1, 10, 0.5))), of_optimizer(SGD(Decay(0.1, 20, 0.5))), "decay_steps", "10 20"),
+        (of_optimizer(SGD(Warmup(10))), of_optimizer(SGD(Warmup(20))), "learning_rate.steps", "10 20"),
+    ],
+)  # fmt: skip
+def test_a_number_of_the_program_that_differs_is_told_by_its_path(one: Any, other: Any, path: str, values: str) -> None:
+    (mine, its), *rest = differing(one, other)
+    assert not rest
+    for shown, value in zip((mine, its), values.split(), strict=True):
+        assert shown.endswith(f"{path} = {value}"), shown
+
+
+def lambda_(function: Any) -> Iterable[tuple[str, str]]:
+    return of_model(keras.layers.Lambda(function))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        (lambda_(lambda x: x + 1), lambda_(lambda x: x + 2), "function.code"),
+        (lambda_(lambda x: (lambda: x + 1)()), lambda_(lambda x: (lambda: x + 2)()), "function.code"),
+        (of_model(Dense(2, lambda x: x + 1)), of_model(Dense(2, lambda x: x + 2)), "activation.code"),
+        (of_compile(lambda y, p: y - p), of_compile(lambda y, p: p - y), "loss.code"),
+        (
+            of_compile(closure(1.0, inner=lambda x: x + 1)), of_compile(closure(1.0, inner=lambda x: x + 2)),
+            "loss.inner.code",
+        ),
+        (of_optimizer(SGD(lambda: 0.1)), of_optimizer(SGD(lambda: 0.2)), "learning_rate.code"),
+    ],
+)  # fmt: skip
+def test_functions_differ_by_their_bytecode_also_inside(one: Any, other: Any, name: str) -> None:
+    ((mine, its),) = differing(one, other)
+    assert f"{name} = Python 3." in mine
+    assert f"{name} = Python 3." in its
+    assert mine != its
+
+
+def test_how_a_functional_model_is_wired_counts() -> None:
+    assert differing(model_entries(functional()), model_entries(functional(swapped=True)))
+
+
+def test_many_texts_count_in_their_order_as_those_of_a_set_that_was_made_a_list() -> None:
+    words = [f"word {number}" for number in range(500)]
+    lookups = [of_model(keras.layers.StringLookup(vocabulary=one)) for one in (words, words[::-1])]
+    by_name = [{word: float(number) for number, word in enumerate(one)} for one in (words, words[::-1])]
+    assert differing(*(of_compile(loss_weights=one) for one in by_name))
+    ((mine, its),) = differing(*lookups)
+    assert "vocabulary = 500 values from 'word 0' to 'word 499'" in mine
+    assert "from 'word 499'" in its
+
+
+def read_global(y: Any, predicted: Any) -> Any:
+    return WEIGHT * (y - predicted)
+
+
+def test_a_number_of_the_module_that_a_function_reads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list(of_compile(read_global))
+    monkeypatch.setattr(sys.modules[__name__], "WEIGHT", 0.7)
+    assert differing(before, of_compile(read_global)) == [("loss.WEIGHT = 0.5", "loss.WEIGHT = 0.7")]
+
+
+# ---- what two processes of one program may differ in -----------------------------------------------------------------
+
+
+def assert_same(one: Iterable[tuple[str, str]], other: Iterable[tuple[str, str]]) -> None:
+    assert differing(one, other) == []
+
+
+def test_names_that_keras_counts_by_itself_do_not_count() -> None:
+    first, second = functional(), functional()
+    assert first.name != second.name
+    assert_same(model_entries(first), model_entries(second))
+    for model in (first, second):
+        model.compile("sgd", {model.output_names[0]: "mse"}, metrics={model.output_names[0]: [Mean("x")]})
+    assert first.output_names != second.output_names
+    assert_same(compile_entries(first), compile_entries(second))
+    activated = [[Dense(2, "tanh"), keras.layers.Activation("relu")] for _ in range(2)]
+    activated[0][1].name, activated[1][1].name = "activation", "activation_1"
+    assert_same(of_model(*activated[0]), of_model(*activated[1]))
+
+
+def test_a_model_in_the_config_of_a_layer_does_not_count_by_names_either() -> None:
+    class Holding(Layer):
+        def __init__(self, model: Any, **given: Any) -> None:
+            super().__init__(**given)
+            self._held = model
+
+        def call(self, x: Any) -> Any:
+            return self._held([x[:, :3], x[:, :3]])
+
+        def get_config(self) -> dict[str, Any]:
+            return {**super().get_config(), "model": keras.saving.serialize_keras_object(self._held)}
+
+    one, other = functional(), functional()
+    assert_same(of_model(Holding(one)), of_model(Holding(other)))
+    assert differing(of_model(Holding(one)), of_model(Holding(functional(0.7))))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (of_model(Dropout(0.1, seed=1)), of_model(Dropout(0.1, seed=2))),
+        (of_model(Dense(2, kernel_initializer=keras.initializers.RandomNormal(0.1))), of_model(
+            Dense(2, kernel_initializer=keras.initializers.RandomNormal(0.2)))),
+        (of_model(Mapped(lambda x: x)), of_model(Mapped(lambda x: x + 1))),
+        (of_model(Scaled(0.5)), of_model(Scaled(0.5))),
+        (of_model(Reading("/here/words")), of_model(Reading("/tmp/there/7f"))),
+        (of_compile(object), of_compile(object)),
+        (of_compile(counting(1)), of_compile(counting(7))),
+        (of_compile(lambda y, p, seed=1: y - p), of_compile(lambda y, p, seed=2: y - p)),
+        (of_compile(jit_compile=False), of_compile(jit_compile="auto")),
+        (of_optimizer(SGD(0.1)), of_optimizer(SGD(0.4))),
+        (of_optimizer(SGD(0.1 + 0.2)), of_optimizer(SGD(0.3))),
+        (of_optimizer(LossScaleOptimizer(SGD())), of_optimizer(LossScaleOptimizer(SGD()))),
+        (of_model(keras.layers.StringLookup(vocabulary=np.array(["a", "b"]))), of_model(
+            keras.layers.StringLookup(vocabulary=np.array(["a", "b"])))),
+    ],
+)  # fmt: skip
+def test_seeds_first_weights_state_and_what_cannot_be_serialised_do_not_count(one: Any, other: Any) -> None:
+    assert_same(one, other)
+
+
+def test_numbers_that_round_in_another_way_on_another_machine_do_not_count() -> None:
+    many = np.random.default_rng(0).normal(size=300)
+    for one in (0.3, [*many[:3]], [*many]):
+        found = [of_compile(loss_weights=given) for given in (one, np.multiply(one, 1 + 1e-12).tolist())]
+        assert_same(*found)
+
+
+def test_a_loss_that_was_traced_and_an_optimizer_that_has_trained_are_as_new() -> None:
+    used = Focal(2.0)
+    used.traces = 5
+    assert_same(of_compile(used), of_compile(Focal(2.0)))
+    optimizer = SGD(Decay(0.1, 10, 0.5), momentum=0.9)
+    optimizer.build([keras.Variable([0.0])])
+    for _ in range(2):  # in each of two fits a policy sets the rate
+        make_learning_rate([optimizer])
+    optimizer.apply([tf.constant([1.0])])
+    assert_same(optimizer_entries(optimizer, number=0), of_optimizer(SGD(Decay(0.1, 10, 0.5), momentum=0.9)))
+
+
+def test_a_rate_that_a_callback_has_set_and_a_momentum_that_is_a_variable_are_state() -> None:
+    plateau = SGD(0.1, momentum=0.9)
+    plateau.learning_rate = 0.05  # as ReduceLROnPlateau does it
+    assert_same(of_optimizer(plateau), of_optimizer(SGD(0.1, momentum=0.9)))
+    optimizers = SGD(momentum=0.9), SGD(momentum=0.9)
+    for one, value in zip(optimizers, (0.9, 0.5), strict=True):
+        one.momentum = tf.Variable(value)
+    assert_same(*map(of_optimizer, optimizers))
+
+
+def test_a_large_array_is_not_made_a_list() -> None:
+    large = keras.layers.Embedding(1000, 100, embeddings_initializer=keras.initializers.Constant(np.zeros((1000, 100))))
+    assert [shown for shown, _ in model_entries(SimpleNamespace(_flatten_layers=lambda: [large]))] == [
+        f"{large.name} = Embedding"
+    ]
+
+
+PROGRAM = """
+import keras
+from kungfu.training.state.program_entries import compile_entries, model_entries, optimizer_entries
+
+def squashed(x):
+    return x * (0.5 if str(x.dtype) in {"float16", "float32", "bfloat16", "float64"} else 1.0)
+
+class Net(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.parts = [keras.layers.Dense(3, activation=squashed), keras.layers.Lambda(lambda x: x + 1)]
+        self.file, self.handle = __file__, object()
+
+    def call(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+
+def loss(y, predicted, *, folder=__file__):
+    return keras.ops.mean(abs(y - predicted))
+
+model = Net()
+model.compile(keras.optimizers.SGD(lambda: 0.1), loss, metrics=[loss, "mae"])
+model(keras.ops.ones((1, 3)))
+entries = [*model_entries(model), *compile_entries(model), *optimizer_entries(model.optimizer, number=0)]
+"""
+
+
+def test_the_same_program_under_two_paths_is_the_same() -> None:
+    told: list[list[str]] = []
+    for file, lines in (("/here/a.py", 0), ("/there/b.py", 30)):
+        found: dict[str, Any] = {"__name__": "__main__", "__file__": file}
+        exec(compile("\n" * lines + PROGRAM, file, "exec"), found)
+        told.append([decides for _, decides in found["entries"]])
+    assert len(told[0]) > 20
+    assert told[0] == told[1]
+
+
+def test_the_order_of_a_set_in_a_function_does_not_count() -> None:
+    """The hashes of texts are other ones in each process; these of numbers show it in one."""
+    assert [*{0, 8}] != [*{8, 0}]
+    assert_same(of_compile(lambda y, p: p in {0, 8}), of_compile(lambda y, p: p in {8, 0}))
