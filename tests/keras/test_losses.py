@@ -13,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.keras.losses import WholeBatchLosses
+from kungfu.training.graph.combined_metrics import PeerPlace
 from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly
 
 SAMPLES, WORDS = 7, 4
@@ -23,7 +24,7 @@ class OnePeer:
     """Stands for the loop of one of several peers: it is told the sums, once it has told what it adds to them."""
 
     def __init__(self, samples: int) -> None:
-        self.samples = tf.constant(float(samples))
+        self.place = PeerPlace(tf.constant(float(samples)), rank=0, size=1)
         self.added: list[Any] = []
         self.sums: list[Any] | None = None
 

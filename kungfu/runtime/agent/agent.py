@@ -36,7 +36,7 @@ from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordLi
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
-from kungfu.runtime.core.cluster.cluster import exit_in_words
+from kungfu.runtime.core.cluster.cluster import Cluster, exit_in_words
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -86,7 +86,7 @@ class Agent:
 
     def run(self) -> Ending:
         """Runs this host's part of the job and returns how it ended; nothing of it is left when this returns."""
-        server = self._server = self._serve()
+        server = self._server = self._serve(self._context)
         self._context = replace(self._context, settings=replace(self._context.settings, agent=server.address))
         ending: Ending | None = None
         previous = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
@@ -115,7 +115,7 @@ class Agent:
             self._context.supervisor.close()
             if ending is not None and ending.failure is not None:
                 self._record_exits()
-            release(Path(self._context.settings.checkpoints.folder))
+            _release_folder(self._context.settings)
             end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -235,8 +235,7 @@ class Agent:
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""
-        raised = self._role.cluster.losses.raised if self._role is not None else {}
-        return {peer: f"{exit.error} ({exit.where})" for peer, exit in raised.items()}
+        return {} if self._role is None else _raised_in(self._role.cluster)
 
     def _next(self) -> Ending | None:
         assert self._role is not None
@@ -274,9 +273,9 @@ class Agent:
 
     # ---- service -----------------------------------------------------------------------------------------------------
 
-    def _serve(self) -> rpc.Server:
+    def _serve(self, context: AgentContext) -> rpc.Server:
         """The agent's server: for its peers, for people and schedulers, and for the other agents."""
-        context, consensus, job = self._context, self._context.consensus, self._job
+        consensus, job = context.consensus, context.job
 
         def proxy(local: Any, stub: Callable[[Any], Any], deadline_s: float) -> LeaderProxy:
             return LeaderProxy(local, stub, self._leader_client, consensus, deadline_s=deadline_s)
@@ -336,3 +335,13 @@ def _is_down(host: Host) -> bool:
         return False
     time.sleep(_TICK_S)
     return not may_be_up(host)
+
+
+def _release_folder(settings: Settings) -> None:
+    """No process of this host writes checkpoints any more."""
+    release(Path(settings.checkpoints.folder))
+
+
+def _raised_in(cluster: Cluster) -> dict[int, str]:
+    """The exceptions that peers were lost to, with where they were raised."""
+    return {peer: f"{exit.error} ({exit.where})" for peer, exit in cluster.losses.raised.items()}

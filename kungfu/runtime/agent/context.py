@@ -51,6 +51,7 @@ class JobSpec:
 
     @property
     def deadlines(self) -> Deadlines:
+        """The deadlines of the job."""
         return self.settings.deadlines
 
     @property

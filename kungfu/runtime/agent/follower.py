@@ -22,8 +22,7 @@ class Follower:
     @property
     def cluster(self) -> Cluster:
         """What this agent holds of the job."""
-        snapshot = self._context.consensus.log.snapshot
-        return snapshot.cluster if snapshot else Cluster(JobLimits(self._context.settings.deadlines))
+        return self._context.consensus.cluster or Cluster(JobLimits(self._context.job.deadlines))
 
     @property
     def is_idle(self) -> bool:

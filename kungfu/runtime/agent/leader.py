@@ -68,16 +68,8 @@ class Leader:
     @property
     def is_idle(self) -> bool:
         """Whether no deadline is near."""
-        cluster, request_log = self.cluster, self._controller.requests.request_log
-        awaited = (
-            cluster.starting
-            or cluster.hosts.queue
-            or cluster.regrouping is not None
-            or cluster.phases.ready
-            or cluster.phases.is_forming
-            or current(request_log) is not None
-        )
-        return self._controller.has_begun and not awaited
+        is_asked = current(self._controller.requests.request_log) is not None
+        return self._controller.has_begun and not is_asked and not _awaits(self.cluster)
 
     def begin(self) -> Ending | None:
         """Starts the job, once the agents of all its hosts are admitted; or goes on with it after an election."""
@@ -119,7 +111,7 @@ class Leader:
                 return self._on_host_event(event)
             # A joiner asks what it has missed.
             case PhaseProgressAsked(reply):
-                reply.set_result(self._phase_progress())
+                reply.set_result(_phase_progress(self.cluster))
                 return None
             # The job waits for hosts: nothing else has a deadline yet.
             case decided.Tick() if not self._controller.has_begun:
@@ -273,19 +265,8 @@ class Leader:
         if self._controller.has_begun:
             return self._controller.decide(replace(lost, how=f"host {self._job.hosts[host].name} is lost: {how}"))
         # Before the job begins, the host is simply awaited once more.
-        slots = {number: count for number, count in hosts.slots.items() if number != host}
-        shares = {number: share for number, share in hosts.shares.items() if number != host}
-        self._controller.cluster = replace(self.cluster, hosts=Hosts(slots, shares=shares))
+        self._controller.cluster = replace(self.cluster, hosts=_without(hosts, host))
         return None
-
-    def _phase_progress(self) -> pb.PhaseProgress:
-        """How many phases are over, and who can tell what they came to."""
-        cluster = self.cluster
-        view, phases = cluster.view, cluster.phases
-        over = phases.number if phases.is_over else phases.number - 1
-        there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()
-        holders = [from_peer(peer) for peer in (view.peers if view else ()) if peer.id in there]
-        return pb.PhaseProgress(over=over, holders=holders)
 
     # ---- after an election -------------------------------------------------------------------------------------------
 
@@ -316,7 +297,7 @@ class Leader:
         # The leader that founded the job has performed all that it decided.
         if self._elected is None:
             return
-        here = {peer for peer in self._inherited if self.cluster.hosts.of.get(peer, 0) == event.host}
+        here = _on_host(self._inherited, self.cluster, event.host)
         # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
             killed = pb.HostEvent(host=event.host, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=-signal.SIGKILL)
@@ -324,3 +305,30 @@ class Leader:
         # Peers that were never killed are killed now.
         for peer in sorted(set(event.started) - self.cluster.alive):
             self._controller.executor.kill(peer, host=event.host)
+
+
+def _awaits(cluster: Cluster) -> bool:
+    """True while peers or hosts are on their way, or a view is being formed."""
+    phases = cluster.phases
+    awaited = cluster.starting or cluster.hosts.queue or phases.ready or phases.is_forming
+    return bool(awaited) or cluster.regrouping is not None
+
+
+def _without(hosts: Hosts, host: int) -> Hosts:
+    """The hosts that are left of those that were there before the job began."""
+    slots = {number: count for number, count in hosts.slots.items() if number != host}
+    return Hosts(slots, shares={number: share for number, share in hosts.shares.items() if number != host})
+
+
+def _on_host(peers: frozenset[int], cluster: Cluster, host: int) -> set[int]:
+    """Those of some peers that run on a host."""
+    return {peer for peer in peers if cluster.hosts.of.get(peer, 0) == host}
+
+
+def _phase_progress(cluster: Cluster) -> pb.PhaseProgress:
+    """The number of phases that are over, and the peers that can tell what they came to."""
+    view, phases = cluster.view, cluster.phases
+    over = phases.number if phases.is_over else phases.number - 1
+    there = {*cluster.members, *cluster.between_phases} - cluster.starting.keys()
+    holders = [from_peer(peer) for peer in (view.peers if view else ()) if peer.id in there]
+    return pb.PhaseProgress(over=over, holders=holders)

@@ -94,6 +94,12 @@ class ConsensusState:
         return self._log
 
     @property
+    def cluster(self) -> Cluster | None:
+        """The cluster that this agent holds; ``None`` before the first state has come."""
+        snapshot = self._log.snapshot
+        return snapshot.cluster if snapshot else None
+
+    @property
     def voted_at(self) -> float:
         """When this agent last voted for another one, on its clock."""
         return self._voted_at
@@ -225,8 +231,8 @@ class ConsensusState:
             return self._answer_vote(request)
 
     def _answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        log = self._log
-        hosts = log.snapshot.cluster.hosts if log.snapshot else None
+        log, cluster = self._log, self.cluster
+        hosts = cluster.hosts if cluster else None
         reply = pb.VoteReply(
             term=log.term,
             version=log.version,
