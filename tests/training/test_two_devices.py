@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 STEPS = ["tests/training/graph/test_step.py"]
 # Barriers, steps that are done again, XLA.
 BARRIERS = [
-    "tests/training/tracing/test_handles.py",
-    "tests/training/tracing/test_rollback.py",
+    "tests/training/graph/tracing/test_handles.py",
+    "tests/training/graph/tracing/test_rollback.py",
     "tests/training/graph/test_accelerated.py",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -26,18 +26,10 @@ def add_up(attachment: Attachment, values: Sequence[Any], *, order: tf.Variable,
         order: The variable by which the messages of a step are ordered.
         tag: Names the message.
     """
-    given = [tf.convert_to_tensor(one) for one in values]
-    floats = [one for one in given if one.dtype == tf.float32]
-    others = [one for one in given if one.dtype != tf.float32]
-    *sums, vector = attachment.all_reduce(
-        [*others, tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)],
-        prescale=tf.constant(1.0, tf.float64),
-        order=order,
-        tag=tag,
-    )
-    added = iter(_cut(vector, [_shape(one) for one in floats]))
-    rest = iter(sums)
-    return [next(added) if one.dtype == tf.float32 else next(rest) for one in given]
+    sent = _by_type([tf.convert_to_tensor(one) for one in values])
+    whole = tf.constant(1.0, tf.float64)
+    *others, vector = attachment.all_reduce([*sent.others, sent.floats], prescale=whole, order=order, tag=tag)
+    return replace(sent, others=others).together(vector)
 
 
 @dataclass(frozen=True)
@@ -56,8 +48,8 @@ class SentTotals:
     others: Sequence[Any]
     rides: Sequence[bool]
 
-    @classmethod
-    def sent(cls, attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
+    @staticmethod
+    def sent(attachment: Attachment, totals: Sequence[Any], *, order: tf.Variable, samples: Any) -> SentTotals:
         """Graph: makes one vector of those of float32, and sends the others.
 
         Args:
@@ -66,24 +58,32 @@ class SentTotals:
             order: The variable by which the messages of a step are ordered.
             samples: Of this peer; without any its totals are of another peer's sample, and count as zeros.
         """
-        given = [tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)]
-        rides = [one.dtype == tf.float32 for one in given]
-        floats = [one for one, does in zip(given, rides, strict=True) if does]
-        others = [one for one, does in zip(given, rides, strict=True) if not does]
-        if others:
-            whole, last = tf.constant(1.0, tf.float64), tf.zeros([0], tf.float32)
-            others = list(attachment.all_reduce([*others, last], prescale=whole, order=order, tag="totals"))[:-1]
-        vector = tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)
-        return cls(vector, [_shape(one) for one in floats], others, rides)
+        sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
+        if not sent.others:
+            return sent
+        whole, given = tf.constant(1.0, tf.float64), [*sent.others, tf.zeros([0], tf.float32)]
+        return replace(sent, others=attachment.all_reduce(given, prescale=whole, order=order, tag="totals")[:-1])
 
     def received(self, extras: Any) -> tuple[Any, list[Any]]:
         """Graph: what came with the gradients, without the totals at its end; and the sums, in their order."""
         if not self.shapes:
             return extras, list(self.others)
-        elements = sum(map(_elements, self.shapes))
-        at = tf.size(extras) - elements
-        floats, others = iter(_cut(extras[at:], self.shapes)), iter(self.others)
-        return extras[:at], [next(floats) if does else next(others) for does in self.rides]
+        at = tf.size(extras) - sum(map(_elements, self.shapes))
+        return extras[:at], self.together(extras[at:])
+
+    def together(self, vector: Any) -> list[Any]:
+        """Graph: the sums in their order, of which the vector has those of float32."""
+        floats, others = iter(_cut(vector, self.shapes)), iter(self.others)
+        return [next(floats) if does else next(others) for does in self.rides]
+
+
+def _by_type(given: Sequence[Any]) -> SentTotals:
+    """Graph: tensors of which those of float32 are one vector, before anything is sent."""
+    rides = [one.dtype == tf.float32 for one in given]
+    floats = [one for one, does in zip(given, rides, strict=True) if does]
+    vector = tf.concat([tf.zeros([0], tf.float32), *(tf.reshape(one, [-1]) for one in floats)], axis=0)
+    others = [one for one, does in zip(given, rides, strict=True) if not does]
+    return SentTotals(vector, [_shape(one) for one in floats], others, rides)
 
 
 def _cut(vector: Any, shapes: Sequence[Any]) -> list[Any]:

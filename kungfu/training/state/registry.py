@@ -44,7 +44,7 @@ class Registry:
 
     is_sealed: bool = False
     _variables: dict[str, tuple[Kind, tf.Variable]] = field(default_factory=dict)
-    _mirrored: list[_Mirrored] = field(default_factory=list)
+    _mirrored: dict[str, _Mirrored] = field(default_factory=dict)
 
     def register(self, name: str, get: Any, put: Any, *, kind: Kind, room_bytes: int) -> None:
         """See ``Training.register``; an error leaves everything as it was."""
@@ -58,7 +58,7 @@ class Registry:
         self._check(name, kind)
         mirrored = _mirrored(name, get, put, room_bytes=room_bytes)
         _check_dtype(name, mirrored.mirror, kind)
-        self._mirrored.append(mirrored)
+        self._mirrored[name] = mirrored
         self._variables[name] = (kind, mirrored.mirror)
 
     def register_variable(self, name: str, variable: tf.Variable, *, kind: Kind) -> None:
@@ -106,7 +106,7 @@ class Registry:
 
     def collect(self) -> None:
         """Reads the program's values into their mirrors."""
-        for one in self._mirrored:
+        for one in self._mirrored.values():
             one.read = one.codec.cast(one.get())
             one.mirror.assign(one.read)
 
@@ -123,8 +123,7 @@ class Registry:
                 f"hook {by!r} called control.set_value({name!r}, ...): no shared value of that name is registered; "
                 f"there are {known}: register it with training.register({name!r}, get, set)"
             )
-        mirrored = next((one for one in self._mirrored if one.mirror is shared[name]), None)
-        if mirrored is not None:
+        if (mirrored := self._mirrored.get(name)) is not None:
             try:
                 return mirrored.codec.value(mirrored.codec.cast(value))
             except UsageError as error:
@@ -140,16 +139,15 @@ class Registry:
 
     def put(self, name: str, value: Any) -> None:
         """Gives the program another value of its own under this name."""
-        variable = self.of("shared")[name]
-        mirrored = next((one for one in self._mirrored if one.mirror is variable), None)
-        if mirrored is None:
+        _, variable = self._variables[name]
+        if (mirrored := self._mirrored.get(name)) is None:
             variable.assign(np.asarray(value, variable.dtype.as_numpy_dtype))
         else:
             mirrored.put(mirrored.codec.value(mirrored.codec.cast(value)))
 
     def restore(self) -> None:
         """Gives the program those values that are others than it had."""
-        for one in self._mirrored:
+        for one in self._mirrored.values():
             array = one.mirror.numpy()
             # Compared bit for bit, so that a NaN that stays is not given back at every barrier.
             if array.tobytes() != one.read.tobytes():
