@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import tensorflow as tf
+
+from kungfu.compiler import compile_policies
+from kungfu.compiler.lower import Program, lower
+from kungfu.policy_definition import Policy
 from kungfu.runtime.attachment.local import LocalAttachment
+from kungfu.runtime.settings import Limits
+from kungfu.training.graph.gradient_message import Averaging
+from kungfu.training.graph.graph_state import GraphState
 
 _DEADLINE_S = 180.0
 _views = count(1)
@@ -37,3 +45,26 @@ def attached_peers(size: int) -> Iterator[Callable[[Callable[[int, LocalAttachme
             yield run
         finally:
             run(lambda rank, peer: peer.close())
+
+
+def averaging_of(
+    policies: Sequence[Policy],
+    rank: int,
+    attachment: LocalAttachment,
+    *,
+    size: int,
+    samples: float = 1.0,
+    batch: float,
+    made: Callable[[Program], Program] = lambda program: program,
+) -> Averaging:
+    """What a peer that was given so many samples of a step's batch averages with."""
+    plan = compile_policies(policies)
+    graph_state = GraphState.of(plan)
+    graph_state.view.assign(version=1, size=size, rank=rank)
+    graph_state.view.global_batch_size.assign(int(batch))
+    graph_state.metrics.samples.assign(samples)
+    return Averaging(graph_state, made(lower(plan)), attachment, Limits(1, 8), rank, lambda: tf.constant(0.1))
+
+
+def ignore(control: Any, *values: float) -> None:
+    """A hook that does nothing."""

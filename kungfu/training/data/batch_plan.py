@@ -17,8 +17,6 @@ from kungfu.training.data.sample_source import Arrays, SampleSource, as_source
 from kungfu.training.data.sampler import Remainder, Sampler, SerialSampler, StepSlice
 from kungfu.training.data.stream import Stream, StreamSampler
 
-__all__ = ["BatchPlan", "MicroBatch", "Remainder", "make_batch_plan"]
-
 
 @dataclass(frozen=True)
 class MicroBatch:

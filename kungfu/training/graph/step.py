@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import call_traced
-from kungfu.training.graph.accumulate import ACCUMULATED, Accumulation
+from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
@@ -26,19 +26,6 @@ from kungfu.training.graph.tracing.handles import (
 )
 from kungfu.training.graph.tracing.rollback import BatchRollback
 from kungfu.training.graph.tracing.trace import StepTrace, order_after_average
-
-__all__ = [
-    "ACCUMULATED",
-    "BARRIER_FAILED",
-    "BARRIER_HELD",
-    "DONE",
-    "WHOLE",
-    "CompiledStep",
-    "StepParts",
-    "as_tensors",
-    "batched",
-    "compile_step",
-]
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
 # step would run on.

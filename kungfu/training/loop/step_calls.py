@@ -15,13 +15,8 @@ import tensorflow as tf
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.training.data import Stamps, is_stale
 from kungfu.training.data.catch_up import DataPlace
-from kungfu.training.graph.step import (
-    ACCUMULATED,
-    BARRIER_FAILED,
-    BARRIER_HELD,
-    CompiledStep,
-    as_tensors,
-)
+from kungfu.training.graph.accumulate import ACCUMULATED
+from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, CompiledStep, as_tensors
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
 from kungfu.training.graph.tracing.trace import refuse_xla
 from kungfu.training.graph.variable_io import write_variable

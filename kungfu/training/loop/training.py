@@ -28,8 +28,6 @@ from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.registry import Kind
 from kungfu.training.state.rescale_hooks import Rescaled
 
-__all__ = ["SKIPPED", "Training"]
-
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
 Nest = TypeVar("Nest")

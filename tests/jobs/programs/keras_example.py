@@ -27,7 +27,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.training.loop import barrier
 from kungfu.training.loop.job_loop import JobLoop
-from kungfu.training.loop.training import SKIPPED, Training
+from kungfu.training.loop.step_calls import SKIPPED
+from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
 from tests.jobs.programs.plain_twin import PlainTwin
 from tests.jobs.programs.program_parts import await_events, await_offer, own_id

@@ -8,16 +8,11 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.compiler import compile_policies
-from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
-from kungfu.runtime.settings import Limits
 from kungfu.training.graph import average as module
 from kungfu.training.graph.average import average
-from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.graph_state import GraphState
 from tests.training.linear import linear_model, linear_run, points
-from tests.training.peers import attached_peers
+from tests.training.peers import attached_peers, averaging_of
 
 
 def averaged(given, *, batch=2):
@@ -123,16 +118,6 @@ def test_the_limit_for_sparse_gradients_is_what_the_error_says():
     assert module.DENSE_LIMIT_BYTES == 256 * 1024 * 1024
 
 
-def averaging_of(rank, attachment, *, size, samples, batch):
-    """What a peer that was given so many samples of a step's batch averages with."""
-    plan = compile_policies([])
-    graph_state = GraphState.of(plan)
-    graph_state.view.assign(version=1, size=size, rank=rank)
-    graph_state.view.global_batch_size.assign(batch)
-    graph_state.metrics.samples.assign(samples)
-    return Averaging(graph_state, lower(plan), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
-
-
 @pytest.mark.parametrize(
     ("samples", "batch"),
     [((1.0, 1.0, 1.0), 3), ((1.0, 1.0, 1.0), 5), ((3.0, 1.0, 2.0), 6)],
@@ -142,7 +127,7 @@ def test_float64_gradients_of_thirds_have_the_mean_of_float64(samples, batch):
     given = [0.1, 0.7, -0.2]
 
     def mean(rank, attachment):
-        averaging = averaging_of(rank, attachment, size=3, samples=samples[rank], batch=batch)
+        averaging = averaging_of([], rank, attachment, size=3, samples=samples[rank], batch=batch)
         return float(average(averaging, [tf.constant(given[rank], tf.float64)], loss=0.0)[0])
 
     with attached_peers(3) as run:
@@ -156,7 +141,7 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
 
     def mean(rank, attachment):
         samples, floats, whole, loss = given[rank]
-        averaging = averaging_of(rank, attachment, size=2, samples=samples, batch=5)
+        averaging = averaging_of([], rank, attachment, size=2, samples=samples, batch=5)
         means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
         record = averaging.graph_state.metrics.step_record
         row = record.row(record.packed.numpy().tolist())

@@ -6,33 +6,18 @@ import pytest
 import tensorflow as tf
 
 from kungfu import control, ops
-from kungfu.compiler import compile_policies
 from kungfu.compiler.fired import fired_rules
-from kungfu.compiler.lower import lower
 from kungfu.policy_definition import Policy
-from kungfu.runtime.api import Limits
 from kungfu.training.graph.average import average
-from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.graph_state import GraphState
-from tests.training.peers import attached_peers
-
-
-def ignore(control, *values):
-    """A hook that does nothing."""
+from tests.training.peers import attached_peers, averaging_of, ignore
 
 
 class Posting:
     """A peer that takes steps, and answers at a barrier whatever stands there."""
 
     def __init__(self, rule, rank, attachment, *, traced):
-        self.plan = compile_policies([Policy("rules", rule)])
-        self.graph_state = GraphState.of(self.plan)
-        self.graph_state.view.assign(version=1, size=2, rank=rank)
-        self.graph_state.view.global_batch_size.assign(2)
-        self.graph_state.metrics.samples.assign(1.0)
-        self.averaging = Averaging(
-            self.graph_state, lower(self.plan), attachment, Limits(1, 8), rank, lambda: tf.constant(0.1)
-        )
+        self.averaging = averaging_of([Policy("rules", rule)], rank, attachment, size=2, batch=2)
+        self.plan, self.graph_state = self.averaging.program.plan, self.averaging.graph_state
         self.inner = tf.function(self.averaged) if traced else self.averaged
 
     def averaged(self):

@@ -19,27 +19,21 @@ from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies
 from kungfu.compiler.fused import fused
 from kungfu.compiler.gradient_reductions import LOCAL_NORM, MEAN_NORM
-from kungfu.compiler.lower import Program, lower
+from kungfu.compiler.lower import Program
 from kungfu.compiler.replay import Replay
 from kungfu.policy_definition import Policy
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.runtime.attachment.solo import SoloAttachment
-from kungfu.runtime.settings import Limits
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.graph_state import GraphState
 from tests.training.linear import linear_run, points
-from tests.training.peers import attached_peers
+from tests.training.peers import attached_peers, averaging_of, ignore
 
 pytestmark = pytest.mark.slow
 
 BOTH_PROGRAMS = pytest.mark.parametrize("made", [fused, lambda program: program], ids=["fused", "unfused"])
 Made = Callable[[Program], Program]
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
 
 
 def watching(**signals: Callable[[Any], Any]) -> Policy:
@@ -51,18 +45,6 @@ def watching(**signals: Callable[[Any], Any]) -> Policy:
         return control.always().when(never).call(ignore, *shown)
 
     return Policy("watching", body)
-
-
-def averaging_of(
-    policies: Sequence[Any], rank: int, attachment: Any, *, size: int, samples: float = 1.0, batch: float, made: Made
-) -> Averaging:
-    """What a peer that was given so many samples of a step's batch averages with."""
-    plan = compile_policies(policies)
-    graph_state = GraphState.of(plan)
-    graph_state.view.assign(version=1, size=size, rank=rank)
-    graph_state.view.global_batch_size.assign(int(batch))
-    graph_state.metrics.samples.assign(samples)
-    return Averaging(graph_state, made(lower(plan)), attachment, Limits(1, size), rank, lambda: tf.constant(0.1))
 
 
 def told(averaging: Averaging) -> Mapping[str, float]:
