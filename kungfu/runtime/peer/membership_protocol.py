@@ -38,9 +38,6 @@ class Membership(Protocol):
     def data_position(self) -> DataPositionClient | None:
         """Asks where the others are in the data; ``None`` where there are no others."""
 
-    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
-        """From now on it can be traced: ``write_trace`` takes seconds and a folder, and returns what was wrong."""
-
     def lasting_failure(self) -> PeerFailure | None:
         """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
 

@@ -99,9 +99,6 @@ class StandaloneMembership:
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
         """Nobody waits for it."""
 
-    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
-        """Nobody asks for a trace."""
-
     def withdraw(self) -> None:
         """Nobody waits for it."""
 

@@ -34,7 +34,6 @@ from kungfu.training.run import Run, RunSettings
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
 from kungfu.training.state.registry import Registry
 from kungfu.training.telemetry.event_log_writer import EventLogWriter
-from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 from kungfu.training.telemetry.step_timer import StepTimer
 from kungfu.training.telemetry.trace_recorder import TraceRecorder
 
@@ -117,7 +116,6 @@ def attach_built(
         plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership, registry, record = connection.membership, Registry(), connection.membership.record
-    membership.allow_traces(write_profiler_trace)
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
     # A program that runs alone is never waited for: nothing of its step comes before its time.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)

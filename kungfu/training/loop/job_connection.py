@@ -35,6 +35,7 @@ from kungfu.runtime.api import (
     read_settings,
 )
 from kungfu.training.state.snapshot import phase_file
+from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 
 _LOOK_EVERY_S = 1.0
 
@@ -84,6 +85,7 @@ class JobConnection:
             atexit.register(alone.close)
             return alone
         membership = JobMembership(self.settings, attachment=self.attachment, on_offer=lambda: None)
+        membership.allow_traces(write_profiler_trace)
         atexit.register(membership.close)
         # The first use on a host compiles: that takes minutes where the processors are busy.
         with membership.on_the_way():
