@@ -8,6 +8,7 @@ from pathlib import Path
 
 import kungfu
 from kungfu.runtime import api
+from tools.house_size import chains
 
 ROOT = Path(kungfu.__file__).parent
 DOOR = "kungfu.runtime.api"
@@ -32,3 +33,14 @@ def test_training_imports_the_runtime_by_its_door_only() -> None:
 
 def test_the_door_gives_what_training_takes_and_nothing_else() -> None:
     assert sorted(api.__all__) == sorted({name for _, _, name in taken_from_the_runtime()})
+
+
+def test_only_the_connection_of_a_process_knows_which_membership_it_has() -> None:
+    taken = [(path.name, name) for path, _, name in taken_from_the_runtime()]
+    assert {path for path, name in taken if name in ("JobMembership", "StandaloneMembership")} == {"job_connection.py"}
+    assert len({path for path, name in taken if name == "Membership"}) > 1, "others take the protocol"
+
+
+def test_training_reaches_through_at_most_three_objects() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in sorted((ROOT / "training").rglob("*.py"))}
+    assert {path.name: found for path, tree in trees.items() if (found := chains(tree))} == {}
