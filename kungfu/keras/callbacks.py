@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.keras.agreed import agreed
 from kungfu.keras.metrics import metrics_of
 from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, unpack
 from kungfu.runtime.api import read_settings
@@ -66,8 +67,6 @@ class JobCallbacks:
         self._running.set_model(model)
         self.leads = self._began = False
         self.epoch = -1  # of which they were told that it begins
-        # The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
-        self.written = -1
         self._told: dict[str, Any] = {}  # at the end of an epoch, with what one of them has added for those after it
 
     @property
@@ -79,19 +78,6 @@ class JobCallbacks:
     def restores(self) -> bool:
         """Whether one of them restores a backup when training begins."""
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
-
-    def enter(self, *, leads: bool, epoch: int | None) -> None:
-        """This peer is in a view: all that it has to do there, at once.
-
-        Args:
-            leads: Whether it is rank 0.
-            epoch: The epoch under way, as Keras counts it; ``None`` where there is none.
-        """
-        self.begin()
-        if leads:
-            self.lead(takes_over=self.epoch >= 0)
-        if epoch is not None:
-            self.epoch_begins(epoch)
 
     def begin(self) -> None:
         """Tells those that run on every peer that training begins, once."""
@@ -121,10 +107,9 @@ class JobCallbacks:
                 one.on_epoch_begin(self.epoch)
 
     def epoch_begins(self, epoch: int) -> None:
-        """Tells them, once."""
-        if epoch > self.epoch:
-            self.epoch = epoch
-            self._running.on_epoch_begin(epoch)
+        """Tells all that run here."""
+        self.epoch = epoch
+        self._running.on_epoch_begin(epoch)
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells all that run here, as Keras does it: one may add numbers for those after it."""
@@ -176,13 +161,17 @@ class JobCallbacks:
 
     # ---- what they keep --------------------------------------------------------------------------------------------
 
-    def agree(self, meeting: PeerGroup, group: Group, *, rank: int = 0) -> None:
+    def agree(self, meeting: PeerGroup, group: Group, *, rank: int = 0, written: int) -> int:
         """What they keep becomes what those of one rank keep.
 
         Args:
             meeting: Of all peers.
             group: "all" of them, the "writers", which run on rank 0 alone, or the "others".
             rank: Whose.
+            written: The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
+
+        Returns:
+            That of the rank, where it has to do with those that write.
 
         Raises:
             UsageError: That peer has other callbacks.
@@ -193,19 +182,17 @@ class JobCallbacks:
         types, gives = self._types(), meeting.rank == rank
         packed = [pack(_kept(one)) for one in self._group(group)]
         sums = [[len(one), zlib.crc32(one)] for one in packed]
-        told = {"types": types, "sums": sums, "written": self.written}
-        agreed = unpack(meeting.from_rank(rank, pack(told) if gives else b""))
-        self._refuse_others(agreed["types"])
-        others = meeting.any_of([mine != one for mine, one in zip(sums, agreed["sums"], strict=True)])
-        lengths = [length for (length, _), is_other in zip(agreed["sums"], others, strict=True) if is_other]
+        told = {"types": types, "sums": sums, "written": written}
+        heard = agreed(meeting, told, rank=rank)
+        self._refuse_others(heard["types"])
+        others = meeting.any_of([mine != one for mine, one in zip(sums, heard["sums"], strict=True)])
+        lengths = [length for (length, _), is_other in zip(heard["sums"], others, strict=True) if is_other]
         sent = b"".join(one for one, is_other in zip(packed, others, strict=True) if is_other)
         found = io.BytesIO(meeting.from_rank(rank, sent if gives else b"") if any(others) else b"")
         if not gives:
             taken = (unpack(found.read(length)) for length in lengths)
             self.take({"types": types, group: [next(taken) if is_other else {} for is_other in others]})
-        # Not before what they keep is here, for another peer may be lost over that.
-        if group != "others":
-            self.written = agreed["written"]
+        return written if group == "others" else int(heard["written"])
 
     def kept(self) -> dict[str, Any]:
         """Plain attributes of all of them, and their types, by which peers see that they have the same list."""

@@ -103,7 +103,8 @@ class FitCall:
     def nothing(self) -> Any:
         """No epoch is to be done."""
         self.model.stop_training = False
-        self.callbacks.enter(leads=True, epoch=None)
+        self.callbacks.begin()
+        self.callbacks.lead(takes_over=False)
         self.callbacks.end({})
         return self.model.history
 

@@ -20,10 +20,11 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import is_keras_model, layer_statistics
+from kungfu.keras.agreed import agreed
 from kungfu.keras.evaluation.metric_states import MetricStates
-from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
+from kungfu.keras.evaluation.numbered_batches import NumberedBatches
 from kungfu.keras.metrics import metrics_of, plain_number
-from kungfu.keras.plain_values import is_plain, pack, unpack
+from kungfu.keras.plain_values import is_plain
 from kungfu.runtime.api import spread
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.state.registered_sync import PeerGroup
@@ -103,8 +104,7 @@ class SharedPass:
         """The batches that this peer does now; ``None`` where each does the whole."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
-        agreed = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
-        (self.differs,) = meeting.any_of([own != agreed])
+        (self.differs,) = meeting.any_of([own != agreed(meeting, own)])
         is_alone = meeting.size == 1 and not self._done
         if self.differs or is_alone or count < meeting.size:
             return None
@@ -215,46 +215,6 @@ class SharedEvaluation:
         return logs
 
 
-class Validation:
-    """The evaluation at the end of an epoch of ``fit``; peers that lost others over it may not have come equally far.
-
-    Args:
-        model: Compiled and built.
-        given: The arguments of ``evaluate`` by name.
-        callbacks: Those that run on this peer, as Keras' list.
-        combine: How the states of metrics are combined, by the name of the metric.
-    """
-
-    def __init__(
-        self, model: Any, given: Mapping[str, Any], callbacks: Any, combine: Mapping[str, Combination]
-    ) -> None:
-        self._evaluation = SharedEvaluation(model, given, callbacks, combine)
-        self._pass = SharedPass(numbered_batches(given), self._evaluation)
-
-    @property
-    def differs(self) -> bool:
-        """Whether peers were given other data, or in another order."""
-        return self._pass.differs
-
-    def attempt(self, meet: Meet) -> dict[str, Any] | None:
-        """The metrics by name; ``None`` where peers were lost over it, see `SharedPass`."""
-        return self._pass.result if self._pass.attempt(meet) else None
-
-    def told(self) -> dict[str, Any]:
-        """How far this peer is: whether its callbacks were told that it begins, and the metrics if they are there."""
-        result = self._pass.result
-        return {"began": self._evaluation.began, "result": result if is_plain(result) else None}
-
-    def catch_up(self, told: Mapping[str, Any]) -> None:
-        """Another peer is as far as that, and all go on from what it holds."""
-        if told["began"]:
-            self._evaluation.begin()
-        if told["result"] is not None and self._pass.result is None:
-            if told["began"]:
-                self._evaluation.end(told["result"])
-            self._pass.result = told["result"]
-
-
 class SharedPrediction:
     """``predict``: its result is that of Keras, the whole of it on every peer.
 
@@ -301,9 +261,8 @@ class SharedPrediction:
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]
-        agreed = unpack(meeting.from_coordinator(pack(own) if meeting.leads else b""))
         # Outputs of other lengths in each batch cannot be put into one array.
-        if meeting.any_of([own != agreed])[0]:
+        if meeting.any_of([own != agreed(meeting, own)])[0]:
             return None
         (rows,) = meeting.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
         starts = np.concatenate([[0], np.cumsum(rows)])
