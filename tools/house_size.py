@@ -1,4 +1,4 @@
-"""Counts the house: lines, matched events, large classes, chains of attributes, encodings, and the walk of a request.
+"""Counts the house: lines, matched events, large classes, chains, encodings, and the walks of a request and a batch.
 
 ``python tools/house_size.py [--at COMMIT|FOLDER]`` prints tables, and as its last line one JSON object with all of it.
 It reads the sources and imports none of them, so it runs on any commit of this repository.
@@ -37,6 +37,13 @@ OUTSIDE = ("kungfu/runtime/job_api/", "kungfu/runtime/core/requests/")
 
 # The modules that turn values into bytes or text; of protobuf the generated ones, and of NumPy its archives of arrays.
 ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protobuf", "savez", "struct", "yaml")
+
+# The classes, of which each takes the next or makes it, and the functions that a batch of arrays comes through from
+# ``model.fit`` after ``attach`` to the compiled step. The files of this walk are the modules that define one.
+FIT = """_Attached FitData BatchPlan FitCall JobCallbacks JobConnection CombinedMetrics ModelMetrics FitMetrics Training
+    JobLoop Run FitRun StepRunner CompiledStep"""
+FIT_BY = """Attached FitHandle Progress refuse_in_job fit_data of_arrays of_source SerialSampler Arrays attach_built
+    WholeBatchLosses job_step decide batches"""
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|/vendor/|\.lock$|events\.schema\.json$|\.svg$")
@@ -211,6 +218,15 @@ def walk(trees: Mapping[str, ast.Module], messages: Iterable[str]) -> dict[str, 
     return {"types": types, "files": [path for path, names in named.items() if wanted & names]}
 
 
+def fit_to_batch(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
+    """The classes of the walk from ``fit`` to a batch that exist, and the modules of all of it; see ``FIT``."""
+    own = {path: tree for path, tree in trees.items() if path.startswith(("kungfu/keras/", "kungfu/training/"))}
+    defined = {path: {one.name for one in tree.body if hasattr(one, "name")} for path, tree in own.items()}
+    known = set[str]().union(*defined.values())
+    files = [path for path, names in defined.items() if names & {*FIT.split(), *FIT_BY.split()}]
+    return {"types": [name for name in FIT.split() if name in known], "files": files}
+
+
 def measure(sources: Mapping[str, str]) -> dict[str, Any]:
     """All that is counted; of the tests and the like the lines only."""
     own = {path: text for path, text in sources.items() if path.startswith("kungfu") and not GENERATED.search(path)}
@@ -226,6 +242,7 @@ def measure(sources: Mapping[str, str]) -> dict[str, Any]:
         "chains": {path: found for path, tree in trees.items() if (found := chains(tree))},
         "encodings": {name: [path for path in used if name in used[path]] for name in ENCODINGS},
         "walk": walk(trees, re.findall(r"^message (\w+)", protos, re.MULTILINE)),
+        "fit to a batch": fit_to_batch(trees),
     }
 
 
@@ -255,8 +272,9 @@ def show(counted: Mapping[str, Any]) -> None:
             counts = Counter({one: len(of) if isinstance(of, list) else of for one, of in found.items()})
             total = len(counts) if name == "large_classes" else counts.total()
             _table((f"{name}: {total}", ""), counts.most_common(10))
-    for name, found in counted["walk"].items():
-        _table((f"{name} of the walk: {len(found)}",), [(one,) for one in found])
+    for of in ("walk", "fit to a batch"):
+        for name, found in counted[of].items():
+            _table((f"{name} of the {of}: {len(found)}",), [(one,) for one in found])
 
 
 def _table(headers: Sequence[str], rows: Iterable[Sequence[str | int]]) -> None:

@@ -157,6 +157,17 @@ def test_the_walk_is_the_types_that_exist_and_the_modules_that_name_them() -> No
     assert later["types"] == ["Decision", "pb.PeerStart", "View", "Asked", "Resize"]
 
 
+def test_from_fit_to_a_batch_are_the_types_that_exist_and_the_modules_of_their_functions() -> None:
+    sources = {
+        "kungfu/keras/loop.py": "class FitRun: pass\nclass Other: pass\n",
+        "kungfu/keras/next_action.py": "def decide(): FitRun()\n",
+        "kungfu/keras/evaluation.py": "def evaluate(): decide()\n",
+        "kungfu/cli/run.py": "class Run: pass\n",
+    }
+    counted = measure(sources)["fit to a batch"]
+    assert counted == {"types": ["FitRun"], "files": ["kungfu/keras/loop.py", "kungfu/keras/next_action.py"]}
+
+
 @pytest.mark.slow
 def test_a_checkout_and_its_commit_are_counted_alike(tmp_path: Path) -> None:
     script = Path(__file__).parent.parent.parent / "tools" / "house_size.py"

@@ -75,10 +75,6 @@ class PeerGroup:
             return list(values)
         return [one.numpy() for one in self.total([tf.convert_to_tensor(value) for value in values])]
 
-    def from_coordinator(self, content: bytes) -> bytes:
-        """As `from_rank`, of rank 0."""
-        return self.from_rank(0, content)
-
     def from_rank(self, rank: int, content: bytes) -> bytes:
         """The bytes that this rank was called with; those of the others are passed over.
 

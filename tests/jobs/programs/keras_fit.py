@@ -165,6 +165,20 @@ class Told(keras.callbacks.Callback):
         self.found["ended"].append(epoch)
 
 
+class Wishing(keras.callbacks.Callback):
+    """Wants training to stop after each batch and epoch, on one peer; on rank 0 that would end it."""
+
+    def __init__(self, peer: int | None) -> None:
+        super().__init__()
+        self._wishes = lambda: own_id() == peer
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.model.stop_training = self._wishes()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = self._wishes()
+
+
 class Unlike(keras.callbacks.Callback):
     """Leaves another learning rate on each peer but peer 1 at the end of epoch 1, in which rank 0 is killed."""
 
@@ -218,13 +232,15 @@ def arguments() -> Any:
 
     ``slow``: Seconds per batch of the generator's first pass, after peer 1.
     ``unlike``: 1 where each peer is given other data.
+    ``shuffled``: 1 where each peer validates in an order of its own.
+    ``wishes``: The peer whose callback wants training to stop.
     ``odd``: The peer that has a callback more than the others.
     ``losses``: 1 for losses of every kind, see keras_losses.py.
     ``die``, ``die_at``: The peer that is killed in epoch 1, and after which step of it.
     ``die_in_callback``: The peer that is killed at the end of epoch 1; see Unlike.
     ``doom``: The seed of which peers are killed when; see Doomed.
     """
-    data = {"data": "arrays", "slow": 0.0, "unlike": 0, "odd": None, "losses": 0}
+    data = {"data": "arrays", "slow": 0.0, "unlike": 0, "shuffled": 0, "wishes": None, "odd": None, "losses": 0}
     hits = {"die": None, "die_at": 4, "die_in_callback": None, "doom": None}
     return options(results=Path(), record=Path("log/events.jsonl"), schedule={}, wait={}, epochs=4, **data, **hits)
 
@@ -272,6 +288,7 @@ def main() -> None:
         keras.callbacks.ModelCheckpoint(
             given.results / "largest.weights.h5", "loss", mode="max", save_best_only=True, save_weights_only=True
         ),
+        Wishing(given.wishes),
         Unlike(given.die_in_callback),
         Doomed(given.doom),
         *([keras.callbacks.TerminateOnNaN()] if own_id() == given.odd else []),
@@ -282,10 +299,10 @@ def main() -> None:
         else given_data(given.data, own_seed(given), given.slow * (own_id() > 1))
     )
     held_out = slice(0, 20) if not given.unlike else slice(own_id(), 20 + own_id())
-    history = model.fit(
-        **told, epochs=given.epochs, callbacks=callbacks, verbose=0,
-        validation_data=(x[held_out], {name: one[held_out] for name, one in y.items()}),
-    )  # fmt: skip
+    validation: Any = x[held_out], {name: one[held_out] for name, one in y.items()}
+    if given.shuffled:
+        validation = tf.data.Dataset.from_tensor_slices(validation).shuffle(20, seed=own_id()).batch(5)
+    history = model.fit(**told, epochs=given.epochs, callbacks=callbacks, verbose=0, validation_data=validation)
     found |= {"left": False, "history": history.history, "epochs": history.epoch}
     found["traces"] = model.fit.attached.training.traces()
 

@@ -34,7 +34,7 @@ def meeting(rank: int, attachment: LocalAttachment, *, size: int) -> PeerGroup:
 def test_the_bytes_of_rank_0_reach_all(content):
     with attached_peers(3) as peers:
         found = peers(
-            lambda rank, one: meeting(rank, one, size=3).from_coordinator(content if rank == 0 else b"not heard at all")
+            lambda rank, one: meeting(rank, one, size=3).from_rank(0, content if rank == 0 else b"not heard at all")
         )
     assert found == [content] * 3
 
@@ -61,7 +61,7 @@ def test_variables_that_differ_become_those_of_rank_0_and_others_are_not_touched
 def test_alone_there_is_nobody_to_ask():
     one = PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody"))
     assert one.leads
-    assert one.from_coordinator(b"own") == b"own"
+    assert one.from_rank(0, b"own") == b"own"
     one.take([tf.Variable(1.0)])
 
 
