@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +29,7 @@ __all__ = [
     "effect_op_makers",
     "flat_metrics",
     "function_graph",
+    "gradients_noted",
     "handle_shape_and_type",
     "is_eager_function",
     "is_in_xla_context",
@@ -46,6 +48,7 @@ __all__ = [
     "reductions_by",
     "replace_capture",
     "replace_python_functions",
+    "replaced_method",
     "resources_written",
     "restored_epoch",
 ]
@@ -186,6 +189,16 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
         CompileLoss.call = call
 
 
+@contextmanager
+def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
+    """Within it an object of Keras has another method: the ``setattr`` that Keras has put in place tracks what is set."""
+    object.__setattr__(tracked, name, method)
+    try:
+        yield
+    finally:
+        object.__delattr__(tracked, name)
+
+
 def added_to_unmasked() -> float:
     """What Keras adds to the number of positions that are not masked, to divide by it: until 3.12 its epsilon."""
     import keras
@@ -195,6 +208,31 @@ def added_to_unmasked() -> float:
 
 
 # ---- TensorFlow: graphs under construction -------------------------------------------------------------------------
+
+
+@contextmanager
+def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Within it a function hears of all gradients that this thread takes in a graph: a tape tells nobody of them.
+
+    Args:
+        note: Is called with the gradients, and with what they were taken of.
+    """
+    import tensorflow as tf
+
+    plain, thread = tf.GradientTape.gradient, threading.get_ident()
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        found = plain(tape, target, sources, *args, **kwargs)
+        if threading.get_ident() == thread and not tf.executing_eagerly():
+            note(found, target)
+        return found
+
+    tf.GradientTape.gradient = gradient
+    try:
+        yield
+    finally:
+        tf.GradientTape.gradient = plain
 
 
 def is_in_xla_context(graph: Any) -> bool:

@@ -188,6 +188,15 @@ def test_keras_reduces_every_loss_by_one_function_that_knows_values_weights_and_
     assert len(seen) == 2, told
 
 
+@pytest.mark.parametrize("what", ["apply", "result"])
+def test_an_object_of_keras_has_another_method_for_a_while(what: str) -> None:
+    built = keras.optimizers.SGD() if what == "apply" else keras.metrics.Mean()
+    told = f"Keras {keras.__version__}: a train_step of the program's own could not be averaged in a job"
+    with internals.replaced_method(built, what, lambda: "another"):
+        assert getattr(built, what)() == "another", told
+    assert getattr(built, what).__func__ is getattr(type(built), what), told
+
+
 def test_keras_divides_a_masked_mean_by_the_positions_and_an_added_number() -> None:
     """Keras divides a masked mean by the number of positions plus the number of `added_to_unmasked`."""
     with float64():
@@ -211,6 +220,27 @@ def test_tensorflow_tells_whether_xla_compiles_a_graph(compiled: bool) -> None:
 
     function.get_concrete_function(tf.constant(1))
     assert set(seen) == {compiled}, "GraphOrParentsInXlaContext differs: a step in jit_compile=True fails unexplained"
+
+
+def test_tensorflow_takes_gradients_by_a_method_that_can_be_heard() -> None:
+    variable, noted = tf.Variable(2.0), list[tuple[Any, Any]]()
+
+    @tf.function
+    def taken() -> Any:
+        with tf.GradientTape() as tape:
+            loss = variable * variable
+        return tape.gradient(loss, [variable])
+
+    plain = tf.GradientTape.gradient
+    with internals.gradients_noted(lambda found, target: noted.append((found, target))):
+        (found,) = taken()
+        with tf.GradientTape() as tape:
+            loss = 3.0 * variable
+        tape.gradient(loss, variable)
+    told = f"TensorFlow {tf.__version__}: no policy would see the loss of a train_step of the program's own"
+    assert float(found) == 4.0, told
+    assert [len(one) for one, _ in noted] == [1], "an eager one is the program's own"
+    assert tf.GradientTape.gradient is plain
 
 
 def test_tensorflow_adds_control_inputs_to_an_op_that_is_there() -> None:

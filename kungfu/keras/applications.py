@@ -7,7 +7,6 @@ is found in the graph, and refused, and so is an application that not each step 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -16,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.framework_internals import layer_statistics
+from kungfu.framework_internals import gradients_noted, layer_statistics, replaced_method
 from kungfu.training.graph.tracing.sample_flow import SampleFlow
 
 # Gives the means, of the gradients that an optimizer is to apply, and of the loss that they were taken of.
@@ -64,14 +63,9 @@ class Applications:
         """
         self._graph = tf.compat.v1.get_default_graph()
         data = [one for one in self._graph.inputs if one.dtype != tf.resource]
-        with ExitStack() as undo:
-            for optimizer in optimizers_of(self._model):
-                # Not by setattr, which Keras overrides to track what is set.
-                object.__setattr__(optimizer, "apply", self._averaging(optimizer, optimizer.apply))
-                undo.callback(object.__delattr__, optimizer, "apply")
-            plain = tf.GradientTape.gradient
-            tf.GradientTape.gradient = self._noting(plain, threading.get_ident())
-            undo.callback(setattr, tf.GradientTape, "gradient", plain)
+        with ExitStack() as within, gradients_noted(self._note_gradients):
+            for one in optimizers_of(self._model):
+                within.enter_context(replaced_method(one, "apply", self._averaging(one, one.apply)))
             yield
         self._refuse_writes(data)
 
@@ -111,17 +105,8 @@ class Applications:
             f"take a tf.function away; {_LOOP}"
         )
 
-    def _noting(self, plain: Callable[..., Any], thread: int) -> Callable[..., Any]:
-        """``GradientTape.gradient`` that notes of what gradients are taken."""
-
-        @tf.autograph.experimental.do_not_convert
-        def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
-            found = plain(tape, target, sources, *args, **kwargs)
-            if threading.get_ident() == thread and not tf.executing_eagerly():
-                self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
-            return found
-
-        return gradient
+    def _note_gradients(self, found: Any, target: Any) -> None:
+        self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
         """The loss whose gradients these are; of gradients that were changed since, that of the last tape.

@@ -16,6 +16,7 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
 from kungfu.keras.losses import WholeBatchLosses
 from kungfu.keras.metrics import metrics_of
@@ -119,11 +120,9 @@ class _MetricResults:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Around the user's step."""
-        with ExitStack() as undo:
-            for metric in self._metrics:
-                # Not by setattr, which Keras overrides to track what is set.
-                object.__setattr__(metric, "result", self._noting(metric, metric.result))
-                undo.callback(object.__delattr__, metric, "result")
+        with ExitStack() as within:
+            for one in self._metrics:
+                within.enter_context(replaced_method(one, "result", self._noting(one, one.result)))
             yield
 
     def metric_of(self, value: Any) -> Any | None:
