@@ -191,7 +191,7 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
 
 @contextmanager
 def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iterator[None]:
-    """Within it an object of Keras has another method: the ``setattr`` that Keras has put in place tracks what is set."""
+    """Within it an object of Keras has another method: the ``setattr`` of its class tracks what is set."""
     object.__setattr__(tracked, name, method)
     try:
         yield
@@ -221,14 +221,13 @@ def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
 
     plain, thread = tf.GradientTape.gradient, threading.get_ident()
 
-    @tf.autograph.experimental.do_not_convert
     def gradient(tape: Any, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         found = plain(tape, target, sources, *args, **kwargs)
         if threading.get_ident() == thread and not tf.executing_eagerly():
             note(found, target)
         return found
 
-    tf.GradientTape.gradient = gradient
+    tf.GradientTape.gradient = tf.autograph.experimental.do_not_convert(gradient)
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kungfu.keras.plain_values import pack, unpack
-from kungfu.training.registered.registered_sync import PeerGroup
+from kungfu.training.state.registered_sync import PeerGroup
 
 
 def agreed(meeting: PeerGroup, own: Any, *, rank: int = 0) -> Any:

@@ -28,10 +28,10 @@ from kungfu.framework_internals import build_symbolically, is_keras_model, layer
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.data import arguments_alone, fit_data
 from kungfu.keras.evaluation.sharing import share_calls
-from kungfu.keras.fits import Evaluations, FitCall
-from kungfu.keras.handle import FitHandle
+from kungfu.keras.fits import FitCall
+from kungfu.keras.handle import Attached, FitHandle
 from kungfu.keras.loop import FitRun
-from kungfu.keras.metrics import ModelMetrics, metrics_of
+from kungfu.keras.metrics import FitMetrics, metrics_of
 from kungfu.keras.own_step import (
     OwnMetrics,
     OwnStep,
@@ -116,7 +116,7 @@ def attach(
         raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
     policies = checked_policies(policies)
     compile_policies(policies_in_job(policies, read_settings()), budget=budget)
-    attached = _Attached(model, policies, seed, budget, dict(combine))
+    attached = _Attached(model, policies, seed, budget, dict(combine), model.optimizer)
     model.fit = attached.fit_function()
     if read_settings() is not None:
         write_as_one_job()
@@ -128,34 +128,12 @@ def attach(
     return attached.handle
 
 
-class _Attached:
-    """What ``attach`` was called with, and what became of it."""
-
-    def __init__(
-        self,
-        model: Any,
-        policies: tuple[Policy, ...],
-        seed: int,
-        budget: Budget | None,
-        combine: Mapping[str, Any],
-    ) -> None:
-        self._model, self._policies, self._seed, self._budget = model, policies, seed, budget
-        self.combine = combine
-        self._optimizer = model.optimizer
-        self.is_fitting = self.passes = False
-        self.training: Training | None = None  # of the fit under way, or of the last one
-        self.first_epoch = 0
-        self.evaluations = Evaluations()  # after the last fit
-        self.handle = FitHandle(self)
-
-    @property
-    def model(self) -> Any:
-        """The model that fits."""
-        return self._model
+class _Attached(Attached):
+    """The ``fit`` of a model, as it was attached."""
 
     def fit_function(self) -> Callable[..., Any]:
         """What stands for ``fit`` on the model."""
-        own = type(self._model).fit
+        own = type(self.model).fit
 
         @wraps(own)
         def fit(*args: Any, **kwargs: Any) -> Any:
@@ -164,15 +142,15 @@ class _Attached:
             try:
                 if read_settings() is not None:
                     return self.in_job(*args, **kwargs)
-                arguments = _arguments(own, self._model, args, kwargs)
+                arguments = _arguments(own, self.model, args, kwargs)
                 refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
                 self.first_epoch = arguments["initial_epoch"]
-                if self._policies:
+                if self.policies:
                     self._policies_see_steps()
                 # Keras does not know the samples of kf.data, and is given batches of them.
                 if is_source(arguments["x"]):
-                    args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=self._seed)
-                return own(self._model, *args, **kwargs)
+                    args, kwargs = (), arguments_alone(arguments["x"], arguments, seed=self.seed)
+                return own(self.model, *args, **kwargs)
             finally:
                 self.is_fitting = False
 
@@ -180,46 +158,46 @@ class _Attached:
         return fit
 
     def _refuse_recompiled(self) -> None:
-        if self._model.optimizer is not self._optimizer:
+        if self.model.optimizer is not self.optimizer:
             raise UsageError(
-                f"the model {self._model.name!r} was compiled after kf.keras.attach(), and has another optimizer now: "
+                f"the model {self.model.name!r} was compiled after kf.keras.attach(), and has another optimizer now: "
                 "call kf.keras.attach(model) again, after compile"
             )
 
     def _attach(self, connection: JobConnection, own: OwnStep | None) -> Training:
         """For Keras' own step, or one of the program's ``own``."""
-        more: dict[str, Any] = {"policies": self._policies, "seed": self._seed, "budget": self._budget}
+        more: dict[str, Any] = {"policies": self.policies, "seed": self.seed, "budget": self.budget}
         more["combine"] = self._combine_of("layers")
-        optimizers = [self._model.optimizer] if own is None else own.each_optimizer
+        optimizers = [self.model.optimizer] if own is None else own.each_optimizer
         if own is None:
-            build(self._model, optimizers)
-        training = attach_built(connection, self._model, optimizers, **more)
+            build(self.model, optimizers)
+        training = attach_built(connection, self.model, optimizers, **more)
         if own is not None and training.peer == 0:
-            print(own.told(self._model), file=sys.stderr)
+            print(own.told(self.model), file=sys.stderr)
         return training
 
     def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
         """The part of ``combine`` for the variables of layers, or for metrics, whose names come first."""
-        metrics, variables = {one.name for one in metrics_of(self._model)}, layer_statistics(self._model)
+        metrics, variables = {one.name for one in metrics_of(self.model)}, layer_statistics(self.model)
         paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
         return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}
 
     def _prepared(self, batch: Any) -> OwnStep | None:
         """Builds the model for a symbolic batch; what its training step does where that is the program's own."""
-        if has_own_step(self._model):
-            return explored(self._model, batch)
-        build_symbolically(self._model, batch)
+        if has_own_step(self.model):
+            return explored(self.model, batch)
+        build_symbolically(self.model, batch)
         return None
 
     # ---- in a job --------------------------------------------------------------------------------------------------
 
     def in_job(self, *args: Any, **kwargs: Any) -> Any:
         """``fit`` as one peer of a job; of a job of one where nobody launched it."""
-        model, connection = self._model, connect()
+        model, connection = self.model, connect()
         arguments = _arguments(type(model).fit, model, args, kwargs)
         refuse_in_job(model, arguments)
         refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
-        data = fit_data(arguments, seed=self._seed)
+        data = fit_data(arguments, seed=self.seed)
         own = self._prepared(data.symbolic_batch)
         call = FitCall(model, arguments, data, connection, combine=self.combine)
         if not data.plan.epochs:  # there is nothing to do, and nobody to do it with
@@ -238,10 +216,10 @@ class _Attached:
                 missed = connection.missed()
 
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
-        model = self._model
+        model = self.model
         per_step = output_loss_trackers(model)
         job_metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=per_step)
-        metrics = ModelMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
+        metrics = FitMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
         self.training = training = self._attach(call.connection, own)
         loop = JobLoop(training)
         loop.share_memory([*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)])
@@ -267,7 +245,7 @@ class _Attached:
 
     def _policies_see_steps(self) -> None:
         """Keras' loop calls a train function in which the policies see each step."""
-        model = self._model
+        model = self.model
         refuse_step(model)
 
         def make_train_function(force: bool = False) -> Any:
@@ -278,7 +256,7 @@ class _Attached:
         model.make_train_function = make_train_function
 
     def _train_function(self) -> Callable[[Any], Any]:
-        model = self._model
+        model = self.model
         steps: list[Callable[[Any], Any]] = []  # one, once there is a batch
 
         def function(iterator: Any) -> Any:
@@ -308,10 +286,10 @@ class _Attached:
         self.handle.prepare(training)
         atexit.register(training.finish)  # further calls of fit go on with it
         if own is None:
-            return training.step(step_alone(self._model, training.average))
+            return training.step(step_alone(self.model, training.average))
         loop = JobLoop(training)
-        refuse_unknown_loss(self._model, own, loop)
-        return training.step(averages=len(own.optimizers))(own_step_alone(self._model, loop))
+        refuse_unknown_loss(self.model, own, loop)
+        return training.step(averages=len(own.optimizers))(own_step_alone(self.model, loop))
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class JobCallbacks:
         )
         self._all = list(self._running.callbacks)
         # Until this peer leads, its writers do not run, and know of no model, of which some would write at once.
-        self._running.callbacks = without_writers(self._all)
+        self._run(without_writers(self._all))
         self._running.set_model(model)
         self.leads = self._began = False
         self.epoch = -1  # of which they were told that it begins
@@ -89,7 +89,8 @@ class JobCallbacks:
         """Runs those that write on this peer, now rank 0; if it ``takes_over``, from where the one before was."""
         if self.leads:
             return
-        self.leads, self._running.callbacks = True, list(self._all)
+        self.leads = True
+        self._run(list(self._all))
         if not takes_over:
             _name_others(self._all, self._model)
         for one in self._writers():
@@ -110,6 +111,7 @@ class JobCallbacks:
         """Tells all that run here."""
         self.epoch = epoch
         self._running.on_epoch_begin(epoch)
+        self._run(self._running.callbacks)  # one may have been given a method since
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells all that run here, as Keras does it: one may add numbers for those after it."""
@@ -129,26 +131,22 @@ class JobCallbacks:
             one.on_epoch_end(epoch, self._told or dict(logs))
 
     def batch_begins(self, batch: int) -> None:
-        for one in self._hearing("on_train_batch_begin", "on_batch_begin"):
+        for one in self._hear_begin:
             one.on_train_batch_begin(batch, logs={})
 
     def batch_ends(self, batch: int, logs: Callable[[], dict[str, Any]]) -> None:
         """Tells those who listen; ``logs`` is called if there is one."""
-        hearing = self._hearing("on_train_batch_end", "on_batch_end")
-        if not hearing:
+        if not self._hear_end:
             return
         given = logs()
-        for one in hearing:
+        for one in self._hear_end:
             one.on_train_batch_end(batch, logs=given)
 
-    def _hearing(self, *hooks: str) -> list[Any]:
-        """The running callbacks that have one of these methods of their own; most have none for a batch."""
-        base = keras.callbacks.Callback
-        return [
-            one
-            for one in self._running.callbacks
-            if any(getattr(getattr(one, hook), "__func__", None) is not getattr(base, hook) for hook in hooks)
-        ]
+    def _run(self, callbacks: list[Any]) -> None:
+        """From here on these run on this peer."""
+        self._running.callbacks = callbacks
+        self._hear_begin = _hearing(callbacks, "on_train_batch_begin", "on_batch_begin")
+        self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
 
     def end(self, logs: dict[str, Any]) -> None:
         """Training is over."""
@@ -240,6 +238,16 @@ def verbosity(given: Any) -> int:
 def without_writers(callbacks: Sequence[Any]) -> list[Any]:
     """Those of them that run on every peer."""
     return [one for one in callbacks if not isinstance(one, _WRITERS)]
+
+
+def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
+    """Those that have one of these methods of their own; most have none for a batch."""
+    base = keras.callbacks.Callback
+    return [
+        one
+        for one in callbacks
+        if any(getattr(getattr(one, hook), "__func__", None) is not getattr(base, hook) for hook in hooks)
+    ]
 
 
 def _kept(callback: Any) -> dict[str, Any]:

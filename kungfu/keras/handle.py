@@ -4,29 +4,50 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
+from kungfu.control import Budget
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.fits import Evaluations
+from kungfu.policy_definition import Policy
 from kungfu.training import Training
-from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.state.registry import Kind
 from kungfu.training.state.rescale_hooks import Rescaled
 
 
-class Fitted(Protocol):
-    """What is known of an attached model."""
+@dataclass
+class Attached:
+    """What ``attach`` was called with, and what became of it.
 
-    is_fitting: bool
-    training: Training | None  # of the fit under way, or of the last one
-    first_epoch: int  # of that fit
-    passes: bool  # whether this peer passes through fits that are over
-    combine: Mapping[str, Combination]
-    evaluations: Evaluations  # after the last fit
+    Args:
+        model: The model that fits.
+        policies: As they were given.
+        seed: That of the order, and of what each peer draws.
+        budget: Bounds how often the policies together may change the cluster.
+        combine: How what is kept of the data is combined over the peers, by name.
+        optimizer: That of the model when it was attached.
+        is_fitting: Whether a ``fit`` is under way.
+        passes: Whether this peer passes through fits that are over.
+        training: Of the fit under way, or of the last one.
+        first_epoch: Of that fit.
+        evaluations: After the last fit.
+    """
 
-    @property
-    def model(self) -> Any:
-        """The model that fits."""
+    model: Any
+    policies: tuple[Policy, ...]
+    seed: int
+    budget: Budget | None
+    combine: Mapping[str, Any]
+    optimizer: Any
+    is_fitting: bool = False
+    passes: bool = False
+    training: Training | None = None
+    first_epoch: int = 0
+    evaluations: Evaluations = field(default_factory=Evaluations)
+
+    def __post_init__(self) -> None:
+        self.handle = FitHandle(self)
 
 
 class FitHandle:
@@ -44,7 +65,7 @@ class FitHandle:
     (6, 3, 0, 1)
     """
 
-    def __init__(self, fitted: Fitted) -> None:
+    def __init__(self, fitted: Attached) -> None:
         self._fitted = fitted
         self._prepared: list[Callable[[Training], Any]] = []  # what each fit begins with
         self._fed: dict[str, Any] = {}

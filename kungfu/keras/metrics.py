@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
@@ -35,19 +35,8 @@ def _parts(metric: Any) -> Iterator[Any]:
             yield from _parts(one)
 
 
-class FitMetrics(Protocol):
-    """The metrics of a ``fit`` in a job."""
-
-    @property
-    def totals(self) -> list[tf.Variable]:
-        """They go along with training, and are equal on all peers."""
-
-    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """What callbacks are told at these totals, by name; the metrics hold them afterwards."""
-
-
-class ModelMetrics:
-    """Those of a model that is trained by Keras' own step.
+class FitMetrics:
+    """The metrics of a ``fit`` in a job, of a model that is trained by Keras' own step.
 
     Args:
         model: Has the metrics.
@@ -55,17 +44,17 @@ class ModelMetrics:
     """
 
     def __init__(self, model: Any, job: CombinedMetrics) -> None:
-        self._model, self.job = model, job
+        self.model, self.job = model, job
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """See `FitMetrics`."""
+        """They go along with training, and are equal on all peers."""
         return self.job.totals
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """See `FitMetrics`."""
+        """What callbacks are told at these totals, by name; the metrics hold them afterwards."""
         self.job.show(totals)
-        return dict(self._model.get_metrics_result())
+        return dict(self.model.get_metrics_result())
 
 
 class JobLogs:

@@ -58,7 +58,7 @@ the epoch that was not settled again, after what was kept of them when the one b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from kungfu.training.graph.step_report import StepPosition
@@ -154,6 +154,12 @@ class Progress(Place):
         """Whether the epoch after those that are concluded is to be done; others may be lost before they know."""
         return self.goes_on_from(self)
 
+    def _with(self, **changes: Any) -> Progress:
+        """As ``dataclasses.replace``, several times as fast: it is done three times a step."""
+        made = object.__new__(Progress)
+        made.__dict__.update(self.__dict__, **changes)
+        return made
+
     def goes_on_from(self, at: Place) -> bool:
         """Whether another epoch is to be done at a place."""
         return at.concluded != at.ended and at.ended < self.epochs
@@ -168,54 +174,54 @@ class Progress(Place):
         The calls that another one lacks are made with the numbers that the reporting one has.
         """
         if self.begun_epoch >= 0:
-            return replace(self, logs=reported.logs, found=reported.found)
+            return self._with(logs=reported.logs, found=reported.found)
         at = {one.name: getattr(reported, one.name) for one in fields(Place)}
         told = min(reported.begun_epoch, reported.ended - 1)
-        return replace(self, **at | {"begun": -1, "begun_epoch": told, "over": False})
+        return self._with(**at | {"begun": -1, "begun_epoch": told, "over": False})
 
     def after(self, action: Action) -> Progress:
         """The progress after an action whose result is no more than that it was done."""
         match action.what:
             case "begin batch":
-                return replace(self, begun=action.number)
+                return self._with(begun=action.number)
             case "end batch":
-                return replace(self, begun=-1)
+                return self._with(begun=-1)
             case "begin test" | "end test":
-                return replace(self, tested=1 if action.what == "begin test" else 2)
+                return self._with(tested=1 if action.what == "begin test" else 2)
             case "end epoch":
-                return replace(self, called=action.number, written=action.number if self.leads else self.written)
+                return self._with(called=action.number, written=action.number if self.leads else self.written)
             case "hear of epoch":
-                return replace(self, called=action.number)
+                return self._with(called=action.number)
             case "write epoch":
-                return replace(self, written=action.number)
+                return self._with(written=action.number)
             case "begin epoch":
-                return replace(self, begun_epoch=action.number)
+                return self._with(begun_epoch=action.number)
             case "end training":
-                return replace(self, over=True)
+                return self._with(over=True)
             case "average":
                 # The numbers of an epoch are those that callbacks were told, if they were.
-                return replace(self, met="averaged", logs={} if self.called < self.ended else self.logs)
+                return self._with(met="averaged", logs={} if self.called < self.ended else self.logs)
             case "share":
-                return replace(self, met="")
+                return self._with(met="")
             case "part":
-                return replace(self, parted=self.version)
+                return self._with(parted=self.version)
         return self
 
     def stepped(self, *, stops: bool) -> Progress:
         """After a step that counts, of which rank 0 says whether training ends after it."""
-        return replace(self, batch=self.batch + 1, stops=stops)
+        return self._with(batch=self.batch + 1, stops=stops)
 
     def settled(self, *, stops: bool) -> Progress:
         """After the end of an epoch, the last one where training stops."""
         ended = self.ended + 1
-        at = replace(self, ended=ended, batch=0, tested=0, found={}, concluded=ended if stops else self.concluded)
-        return replace(at, met="settled" if at.has_next else "")
+        at = self._with(ended=ended, batch=0, tested=0, found={}, concluded=ended if stops else self.concluded)
+        return at._with(met="settled" if at.has_next else "")
 
     def entered(self, reported: Place, *, version: int, leads: bool) -> Progress:
         """In a new view, at the place of the reporting peer."""
         at = {one.name: getattr(reported, one.name) for one in fields(Place)}
         at["begun_epoch"] = self.begun_epoch  # of the first epoch the reporting peer tells its own no sooner
-        return replace(self, **at, version=version, leads=leads, met="")
+        return self._with(**at, version=version, leads=leads, met="")
 
 
 _STEP = Action("step")

@@ -18,12 +18,10 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.framework_internals import replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
-from kungfu.keras.losses import WholeBatchLosses
-from kungfu.keras.metrics import metrics_of
+from kungfu.keras.metrics import FitMetrics, metrics_of
+from kungfu.keras.train_step import Step, WholeBatchLosses
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
 from kungfu.training.loop.job_loop import JobLoop
-
-Step = Callable[[Any], dict[str, Any]]
 
 
 def has_own_step(model: Any) -> bool:
@@ -138,7 +136,7 @@ class _MetricResults:
         return result
 
 
-class OwnMetrics:
+class OwnMetrics(FitMetrics):
     """Metrics of the whole job, and the other numbers that such a step returns.
 
     A metric's state is combined over the peers. Of any other number that the step returns, the mean over the samples is
@@ -151,7 +149,7 @@ class OwnMetrics:
     """
 
     def __init__(self, model: Any, found: OwnStep, job: CombinedMetrics) -> None:
-        self._model, self._job = model, job
+        super().__init__(model, job)
         self._last = {
             name: tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, name=f"kungfu/fit_{name}")
             for name, one in found.numbers.items()
@@ -162,24 +160,24 @@ class OwnMetrics:
     @property
     def totals(self) -> list[tf.Variable]:
         """What a peer that joins is given."""
-        return [*self._job.totals, *self._last.values()]
+        return [*self.job.totals, *self._last.values()]
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
         """Graph: around the user's step; the metrics start from the job's states, ``anew`` (agreed) with an epoch."""
-        self._job.assign(self._job.start(anew))
-        self._results = _MetricResults(self._model)
+        self.job.assign(self.job.start(anew))
+        self._results = _MetricResults(self.model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, place: PeerPlace) -> list[Any]:
         """Graph: what is to be added up over the peers, of this one's part in the step."""
-        self._returned = _numbers(self._model, returned, self._results)
+        self._returned = _numbers(self.model, returned, self._results)
         numbers = [_share(self._returned[name], samples=place.samples, rank=place.rank) for name in self._last]
         # Without samples a peer ran on another's: what comes of that is not counted.
-        states = self._job.outgoing(self._job.read(), place)
+        states = self.job.outgoing(self.job.read(), place)
         return [place.samples, *numbers, *(tf.where(place.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
@@ -188,14 +186,14 @@ class OwnMetrics:
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
             variable.assign(tf.math.divide_no_nan(number, tf.cast(samples, number.dtype)) if is_mean else number)
-        self._job.conclude(rest[len(self._last) :])
+        self.job.conclude(rest[len(self._last) :])
 
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
         """What the step returns, over all peers, at these totals."""
-        count = len(self._job.totals)
-        self._job.show(totals[:count])
+        count = len(self.job.totals)
+        self.job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
         return {name: last[name] if name in last else one.result() for name, one in self._returned.items()}
 

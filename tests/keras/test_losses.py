@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.losses import WholeBatchLosses
+from kungfu.keras.train_step import WholeBatchLosses
 from kungfu.training.graph.combined_metrics import PeerPlace
 from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly
 

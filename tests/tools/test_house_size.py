@@ -157,7 +157,7 @@ def test_the_walk_is_the_types_that_exist_and_the_modules_that_name_them() -> No
     assert later["types"] == ["Decision", "pb.PeerStart", "View", "Asked", "Resize"]
 
 
-def test_from_fit_to_a_batch_are_the_types_that_exist_and_the_modules_of_their_functions() -> None:
+def test_the_walk_from_fit_to_a_batch_is_its_types_and_the_modules_that_define_it() -> None:
     sources = {
         "kungfu/keras/loop.py": "class FitRun: pass\nclass Other: pass\n",
         "kungfu/keras/next_action.py": "def decide(): FitRun()\n",

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.framework_internals import dataset_order
-from kungfu.keras.data.arrays import of_arrays
 from kungfu.keras.data.dataset import of_dataset, of_generator
 from kungfu.keras.data.fit_data import FitData
-from kungfu.keras.data.indexed import of_indexed
+from kungfu.keras.data.indexed import of_arrays, of_indexed
 from kungfu.keras.data.py_dataset import of_py_dataset
 from kungfu.training.data.checksums import has_rows, order_checksum, samples_checksum
 from kungfu.training.data.sample_source import is_source

@@ -24,14 +24,14 @@ from kungfu.framework_internals import flat_metrics
 from kungfu.keras.callbacks import verbosity, without_writers
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
-from kungfu.keras.handle import Fitted
+from kungfu.keras.handle import Attached
 from kungfu.keras.refusals import refuse_samples
 from kungfu.training.loop.job_loop import JobLoop
 from kungfu.training.loop.training import Training
 from kungfu.training.state.registered_sync import PeerGroup
 
 
-def share_calls(model: Any, attached: Fitted) -> None:
+def share_calls(model: Any, attached: Attached) -> None:
     """The calls of ``evaluate`` and ``predict`` of a model are shared among the peers where they can be."""
     sharing = _Sharing(model, attached)
     for name in ("evaluate", "predict"):
@@ -43,7 +43,7 @@ def share_calls(model: Any, attached: Fitted) -> None:
 class _Sharing:
     """The calls of one model."""
 
-    def __init__(self, model: Any, attached: Fitted) -> None:
+    def __init__(self, model: Any, attached: Attached) -> None:
         self._model, self._attached = model, attached
         self._broken: Training | None = None  # after whose end a peer did not come
 
