@@ -90,6 +90,11 @@ class SerialSampler:
         )
 
 
+def sample_numbers(step_slice: StepSlice, samples: int) -> NDArray[np.int64]:
+    """The samples of this peer's rank, in epochs of so many, by their numbers: those of all epochs are counted on."""
+    return SerialSampler(samples, None).indices(step_slice) + step_slice.position.epoch * samples
+
+
 @dataclass(frozen=True)
 class PassSampler:
     """Epochs of so many samples, cut one after the other from passes over data that has another number of them.
@@ -106,7 +111,7 @@ class PassSampler:
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
-        numbers = SerialSampler(self.samples, None).indices(step_slice) + step_slice.position.epoch * self.samples
+        numbers = sample_numbers(step_slice, self.samples)
         passes, places = np.divmod(numbers, self.pass_samples)
         for one in np.unique(passes):  # one of them, or two where a pass ends in the step
             order, here = shuffled(self.pass_samples, seed=self.seed, epoch=int(one)), passes == one

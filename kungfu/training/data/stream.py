@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Position
-from kungfu.training.data.sampler import SerialSampler, StepSlice
+from kungfu.training.data.sampler import StepSlice, sample_numbers
 
 # Fewer batches than this a peer reads again without a word.
 _WORTH_A_REMARK = 2
@@ -41,7 +41,7 @@ class StreamSampler:
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
         """The slice of this peer's rank."""
-        return SerialSampler(self.samples, None).indices(step_slice) + step_slice.position.epoch * self.samples
+        return sample_numbers(step_slice, self.samples)
 
     def end_of_step(self, step_slice: StepSlice) -> int:
         """The number of the sample after the last one that all peers together take."""
