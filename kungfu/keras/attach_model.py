@@ -104,16 +104,7 @@ def attach(
     >>> len(history.history["loss"])
     3
     """
-    if not is_keras_model(model) or not hasattr(model, "compile"):
-        raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
-    if not model.compiled or not optimizers_of(model):
-        raise UsageError(
-            f"kf.keras.attach() was given the model {model.name!r}, which is not compiled: call it between "
-            "model.compile(optimizer=..., loss=...) and model.fit(...)"
-        )
-    before = getattr(model.__dict__.get("fit"), "attached", None)
-    if before is not None and before.is_fitting:
-        raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
+    _refuse_model(model)
     policies = checked_policies(policies)
     compile_policies(policies_in_job(policies, read_settings()), budget=budget)
     attached = _Attached(model, policies, seed, budget, dict(combine), model.optimizer)
@@ -126,6 +117,20 @@ def attach(
     model.__dict__.pop("make_train_function", None)
     model.train_function = None
     return attached.handle
+
+
+def _refuse_model(model: Any) -> None:
+    """Raises ``UsageError`` where this is no compiled model, or it is in its ``fit``."""
+    if not is_keras_model(model) or not hasattr(model, "compile"):
+        raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
+    if not model.compiled or not optimizers_of(model):
+        raise UsageError(
+            f"kf.keras.attach() was given the model {model.name!r}, which is not compiled: call it between "
+            "model.compile(optimizer=..., loss=...) and model.fit(...)"
+        )
+    before = getattr(model.__dict__.get("fit"), "attached", None)
+    if before is not None and before.is_fitting:
+        raise UsageError(f"kf.keras.attach() was called while the model {model.name!r} is in its fit: call it before")
 
 
 class _Attached(Attached):

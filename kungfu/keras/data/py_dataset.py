@@ -95,17 +95,18 @@ class IndexedBatches:
     def __init__(
         self, dataset: Any, batch_format: BatchFormat, number: int | None, seed: int | None, steps: int | None
     ) -> None:
-        self._dataset, self._format, self._number, self._seed = dataset, batch_format, number, seed
+        self._dataset, self._format, self._seed = dataset, batch_format, seed
+        self._number = sys.maxsize if number is None else number
         self.first = batch_format.standard(dataset[0])
         self.batch_size = self._last_size = count_of(self.first)
         if number is not None and number > 1:
             self._last_size = count_of(batch_format.standard(dataset[number - 1]))
         if self._last_size > self.batch_size:
             raise self._uneven(number, self._last_size, expected=self.batch_size)
-        self._pass_samples = None if number is None else (number - 1) * self.batch_size + self._last_size
+        self._pass_samples = (self._number - 1) * self.batch_size + self._last_size
         # As under Keras, more steps than the data have end with the data.
-        whole = self._pass_samples is not None and (not steps or steps >= (number or 0))
-        self.epoch_samples = self._pass_samples if whole and self._pass_samples else (steps or 0) * self.batch_size
+        is_whole = not steps or steps >= self._number
+        self.epoch_samples = self._pass_samples if is_whole else (steps or 0) * self.batch_size
         self._begun = self._ended = 0  # epochs of which the dataset was told
         if dataset.use_multiprocessing:
             print(
@@ -122,21 +123,17 @@ class IndexedBatches:
     # ---- places: batches of the reading, from 0 ----------------------------------------------------------------------
 
     def _place_of(self, sample: int) -> int:
-        if self._number is None or self._pass_samples is None:
-            return sample // self.batch_size
         passes, within = divmod(sample, self._pass_samples)
         return passes * self._number + within // self.batch_size
 
     def _first_sample(self, place: int) -> int:
-        if self._number is None or self._pass_samples is None:
-            return place * self.batch_size
         passes, within = divmod(place, self._number)
         return passes * self._pass_samples + within * self.batch_size
 
     def _index_at(self, place: int) -> int:
-        if self._number is None or self._seed is None:
-            return place if self._number is None else place % self._number
         passes, within = divmod(place, self._number)
+        if self._seed is None:
+            return within
         # A smaller last batch stays the last, so steps and batches are the same as long as the batch of the job is.
         full = self._number - (self._last_size < self.batch_size)
         return int(shuffled(full, seed=self._seed, epoch=passes)[within]) if within < full else within
@@ -180,8 +177,7 @@ class IndexedBatches:
 
     def _load(self, index: int) -> Any:
         batch = self._format.standard(self._dataset[index])
-        is_last = self._number is not None and index == self._number - 1
-        expected = self._last_size if is_last else self.batch_size
+        expected = self._last_size if index == self._number - 1 else self.batch_size
         if count_of(batch) != expected:
             raise self._uneven(index + 1, count_of(batch), expected=expected)
         return batch
