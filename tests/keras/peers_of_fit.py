@@ -192,9 +192,9 @@ class Peer:
 
 
 def fit_together(
-    size: int, cuts: Sequence[Cut] = (), *, epochs: int = 2, steps: int = 2, execution: int = 1
+    size: int, cuts: Sequence[Cut] = (), *, epochs: int = 2, steps: int = 2, execution: int = 1, joins_at: int = -1
 ) -> tuple[Mapping[int, Peer], list[str]]:
-    """The peers that have come to the end, and the messages that were sent.
+    """The peers that have come to the end, and the messages that were sent; one joins at the barrier of this number.
 
     Raises:
         LostStateError: Nobody that is left holds the state.
@@ -208,6 +208,7 @@ def fit_together(
     while view:
         names, cut = {name for name, _ in waiting.values()}, cut_at.get(len(sent))
         assert len(names) == 1, f"stuck at message {len(sent)}: {waiting}"
+        admits = len(sent) == joins_at
         recovers, brought = names == {"recover"}, [waiting[one][1] for one in view]
         is_cut = not recovers and cut is not None and cut.dies in view
         if recovers:
@@ -216,15 +217,30 @@ def fit_together(
             sent += names
         if is_cut:
             del view[cut.dies], waiting[cut.dies]
-        for one in [each for each in view if not is_cut or each in cut.heard_by]:
+        elif admits:
+            _admit(view, joiner := Peer(size, progress, file, steps, rank=size, holds=False))
+            runs[size] = joiner.run()
+        for one in [each for each in waiting if not is_cut or each in cut.heard_by]:
             try:
                 waiting[one] = runs[one].send(brought)
             except StopIteration:
                 ended[one] = view.pop(one)
                 del waiting[one]
+        if admits and not is_cut:
+            waiting[size] = next(runs[size])
         for one in view if is_cut else ():
             waiting[one] = runs[one].throw(LostError)
     return ended, sent
+
+
+def _admit(view: dict[int, Peer], joiner: Peer) -> None:
+    """The barrier after a step has let another peer in, with the state of rank 0."""
+    leads = next(iter(view.values()))
+    joiner.state, joiner.place, joiner.version = leads.state, leads.place, leads.version
+    joiner.progress = replace(joiner.progress, ended=leads.progress.ended)
+    view[joiner.id] = joiner
+    for peer in view.values():
+        peer.version, peer.source = peer.version + 1, 0
 
 
 def _form_view(view: Mapping[int, Peer]) -> None:

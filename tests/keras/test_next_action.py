@@ -108,7 +108,7 @@ whole_fit = cache(fit_together)
 
 def assert_as_whole(size: int, lost: Sequence[Cut], **given: Any) -> str:
     """Those who are left were told what all are told where nobody is lost, once, and so says the log."""
-    whole = whole_fit(size, **given)[0][0]
+    whole = whole_fit(size, **{name: one for name, one in given.items() if name != "joins_at"})[0][0]
     try:
         left, _ = fit_together(size, lost, **given)
     except LostStateError:
@@ -123,6 +123,16 @@ def test_a_peer_is_lost_over_any_message_whoever_hears_of_it(steps, execution):
     _, sent = whole_fit(3, steps=steps, execution=execution)
     for cut in cuts(range(len(sent)), range(3)):
         assert assert_as_whole(3, [cut], steps=steps, execution=execution) == "goes on"
+
+
+@pytest.mark.parametrize("barrier", range(6))
+def test_a_peer_is_lost_as_another_one_joins_within_an_execution_or_at_its_end(barrier):
+    sent = whole_fit(2, steps=3, execution=2)[1]
+    at = [place for place, name in enumerate(sent) if name == "barrier"][barrier]
+    ends = Counter[str]()
+    for cut in cuts(range(at, at + 12), range(3)):
+        ends[assert_as_whole(2, [cut], steps=3, execution=2, joins_at=at)] += 1
+    assert ends == {"goes on": 12 * 12}
 
 
 @pytest.mark.parametrize("span", [3, pytest.param(9, marks=SOAK)])
