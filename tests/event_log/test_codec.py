@@ -61,6 +61,7 @@ def test_an_integer_of_any_size_stays_one_on_the_wire(asked: int) -> None:
     again = unpack_event(pack_event(event))
     assert isinstance(again, DecisionEvent)
     assert (again.asked, list(again.saw)) == (asked, list(saw))
+    assert json.loads(event_to_line(again))["asked"] == asked
 
 
 def test_parts_lie_within_parts() -> None:
