@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from kungfu.event_log.codec import event_to_line, unpack_event
+from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, AnyEvent, RecordEvent
 
+_ANY: Any = AnyEvent
 _EMPTY: dict[type, Any] = {
     msgspec.inspect.IntType: 0,
     msgspec.inspect.FloatType: 0.0,
@@ -29,7 +30,8 @@ def made(**fields: Any) -> AnyEvent:
     info = msgspec.inspect.type_info(KINDS[fields["event"]])
     assert isinstance(info, msgspec.inspect.StructType)
     empty = {one.encode_name: _empty(one.type) for one in info.fields if one.required}
-    return unpack_event(msgspec.msgpack.encode({**empty, **fields}))
+    event: AnyEvent = msgspec.convert({**empty, **fields}, _ANY)
+    return event
 
 
 def write_record(folder: Path, *lines: dict[str, Any]) -> None:
