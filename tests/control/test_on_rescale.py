@@ -123,11 +123,6 @@ def test_what_a_barrier_does_not_know_is_refused_by_name(body: Any, named: str) 
         compile_policies([made(body)])
 
 
-def test_what_only_a_barrier_knows_is_refused_in_a_step() -> None:
-    with pytest.raises(PolicyError, match=r"uses training.previous_size .* only a barrier .*training.size.previous"):
-        compile_policies([made(lambda t: control.always().rescale(t.previous_size))])
-
-
 def test_a_barrier_that_does_not_tell_what_is_read_is_a_defect() -> None:
     with pytest.raises(InternalError, match=r"did not offer \['epoch_samples', 'size'\]"):
         fired_on_rescale(compile_policies([by_size(8, name="other")]), {"global_batch_size": 3}, step=9)

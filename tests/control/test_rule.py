@@ -1,4 +1,4 @@
-"""Rules: when a rescale fires, and what a rule shows to the log."""
+"""Rules: what each action fires on and asks for, and what a rule shows to the log."""
 
 from __future__ import annotations
 
@@ -17,13 +17,27 @@ from kungfu.policy_definition import Policy
 from kungfu.signal import TrainingSignals
 
 training = TrainingSignals()
-CALM = {"step": 1, "size": 2, "min_size": 1, "max_size": 4, "refused_size": 0, "pending": False, "mean_loss": 3.0}
+CALM = {
+    "step": 1,
+    "min_size": 2,
+    "max_size": 4,
+    "refused_size": 0,
+    "epoch_samples": 0,
+    "pending": False,
+    "mean_loss": 3.0,
+    "global_batch_size": 64,
+    "learning_rate": 0.5,
+}
 
 
-def decided(rule: control.Rule, **changed: Any) -> Outcome:
-    """What the rule decides in one step of a cluster of two."""
+def decided(rule: control.Rule, *, losses: tuple[float, ...] = (0.0, 0.0, 0.0), **changed: Any) -> Outcome:
     plan = compile_policies([Policy("alone", lambda training: rule)])
-    return Replay(plan, size=2).step([{}, {}], {**CALM, **changed})
+    return Replay(plan, size=len(losses)).step([{"loss": loss} for loss in losses], {**CALM, **changed})
+
+
+def of_two(rule: control.Rule, **changed: Any) -> Outcome:
+    """What the rule decides in one step of a cluster of two."""
+    return decided(rule, losses=(0.0, 0.0), min_size=1, **changed)
 
 
 @pytest.mark.parametrize(
@@ -45,38 +59,38 @@ def decided(rule: control.Rule, **changed: Any) -> Outcome:
 )
 def test_a_rescale_fires_for_news_within_the_limits_only(wanted: float, changed: dict[str, Any], target: Any) -> None:
     measured = ops.where(training.mean_loss > 0, wanted, 1.0)  # a constant that is none is refused
-    outcome = decided(control.always().rescale(measured), **changed)
+    outcome = of_two(control.always().rescale(measured), **changed)
     assert outcome.fired.tolist() == [target is not None]
     np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
 
 
 def test_a_rescale_waits_for_its_gate() -> None:
     rule = control.every(3).rescale(4)
-    assert [bool(decided(rule, step=step).fired[0]) for step in range(1, 7)] == [False, False, True] * 2
+    assert [bool(of_two(rule, step=step).fired[0]) for step in range(1, 7)] == [False, False, True] * 2
 
 
 def test_a_rescale_waits_for_its_condition() -> None:
     rule = control.always().when(training.mean_loss < 2).rescale(4)
-    assert [bool(decided(rule, mean_loss=loss).fired[0]) for loss in (3.0, 1.0, math.nan)] == [False, True, False]
+    assert [bool(of_two(rule, mean_loss=loss).fired[0]) for loss in (3.0, 1.0, math.nan)] == [False, True, False]
 
 
 def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_due() -> None:
     rule = control.every(2).when(training.mean_loss > 2).call(lambda control, loss: None, training.mean_loss)
     tried = [{"step": 2}, {"step": 3}, {"step": 2, "mean_loss": 1.0}, {"step": 2, "change_due": True}]
-    assert [bool(decided(rule, **one).fired[0]) for one in tried] == [True, False, False, False]
-    assert math.isnan(decided(rule, step=2).targets[0])
+    assert [bool(of_two(rule, **one).fired[0]) for one in tried] == [True, False, False, False]
+    assert math.isnan(of_two(rule, step=2).targets[0])
 
 
 def test_the_values_of_a_call_are_what_it_saw_in_order() -> None:
     rule = control.always().call(lambda control, a, b, c: None, training.mean_loss, training.step, 7)
     assert list(rule.inputs) == ["mean_loss", "step", "c"]
-    assert decided(rule).inputs.tolist() == [3.0, 1.0, 7.0]
+    assert of_two(rule).inputs.tolist() == [3.0, 1.0, 7.0]
 
 
 def test_two_arguments_of_one_name_are_told_apart() -> None:
     rule = control.always().call(lambda control, a, b: None, training.step, training.step)
     assert list(rule.inputs) == ["step", "step_2"]
-    assert decided(rule).inputs.tolist() == [1.0, 1.0]
+    assert of_two(rule).inputs.tolist() == [1.0, 1.0]
 
 
 def test_arguments_of_a_function_that_takes_any_are_numbered() -> None:
@@ -128,7 +142,7 @@ def test_a_rule_shows_what_it_is_told_to_in_place_of_what_its_target_is_made_of(
         .showing(loss_now=training.mean_loss, two=2)
     )
     assert list(rule.inputs) == ["loss_now", "two", "size", "target"]
-    assert decided(rule).inputs.tolist() == [3.0, 2.0, 2.0, 3.0]
+    assert of_two(rule).inputs.tolist() == [3.0, 2.0, 2.0, 3.0]
     called = control.always().call(lambda control, loss: None, training.mean_loss).showing(step_now=training.step)
     assert list(called.inputs) == ["mean_loss", "step_now"]
 
@@ -139,3 +153,183 @@ def test_what_peers_do_not_agree_on_or_is_no_number_cannot_be_shown(shown: Any) 
         PolicyError, match=r"showing\(seen=...\): takes one number that all peers agree on, and this is <"
     ):
         control.always().rescale(2).showing(seen=shown)
+
+
+# ---- what each action's rule fires on --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "target"),
+    [
+        (96.0, 96),
+        (96.4, 96),
+        (1.0, 3),
+        (0.4, 3),
+        (64.0, None),
+        (0.0, None),
+        (-64.0, None),
+        (math.nan, None),
+        (math.inf, None),
+    ],
+)
+def test_a_batch_is_asked_for_where_it_is_another_one(wanted: float, target: float | None) -> None:
+    outcome = decided(control.always().set_global_batch_size(training.mean_loss), mean_loss=wanted)
+    assert outcome.fired.tolist() == [target is not None]
+    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
+
+
+@pytest.mark.parametrize(
+    ("now", "samples", "target"), [(64, 80, 80), (80, 80, None), (64, 96, 96), (64, 2, 3), (64, 0, 96)]
+)
+def test_a_batch_beyond_the_samples_of_an_epoch_is_asked_for_once(now: int, samples: int, target: int | None) -> None:
+    rule = control.always().set_global_batch_size(training.mean_loss)
+    outcome = decided(rule, mean_loss=96.0, global_batch_size=now, epoch_samples=samples)
+    np.testing.assert_array_equal(outcome.targets, [math.nan if target is None else target])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "fires"), [(0.25, True), (0.5, False), (0.0, False), (-1.0, False), (math.nan, False), (math.inf, False)]
+)
+def test_a_learning_rate_is_asked_for_where_it_is_another_one_and_one(wanted: float, fires: bool) -> None:
+    outcome = decided(control.always().set_learning_rate(training.mean_loss), mean_loss=wanted)
+    assert outcome.fired.tolist() == [fires]
+
+
+WAITING = (
+    control.always().set_global_batch_size(7),
+    control.always().set_learning_rate(0.125),
+    control.always().rescale(4),
+    control.always().call(lambda control: None),
+)
+ACTING = (
+    control.always().stop(),
+    control.always().checkpoint(),
+    control.always().evict(ops.all_gather(training.loss) > 1),
+    control.always().replace(ops.all_gather(training.loss) > 1),
+)
+
+
+@pytest.mark.parametrize("rule", [*WAITING, *ACTING], ids=lambda rule: rule.name)
+@pytest.mark.parametrize(
+    ("under_way", "waits"),
+    [
+        ({}, False),
+        ({"pending": True, "target_size": 6}, False),  # joiners start
+        ({"pending": True, "target_size": 6, "barrier_due": True, "change_due": True}, True),  # they are offered
+        ({"barrier_due": True, "change_due": False}, False),  # a barrier for something else
+    ],
+)
+def test_a_rule_waits_only_for_a_barrier_that_may_change_what_it_judges_by(
+    rule: control.Rule, under_way: dict[str, Any], waits: bool
+) -> None:
+    """A rule waits at most for the barrier of its own step, and only where that may change what it judges by."""
+    known = {"barrier_due": False, "change_due": False, "target_size": 0, "replacing": False, **under_way}
+    assert decided(rule, losses=(0, 2, 0), **known).fired[0] == (not waits or rule in ACTING)
+
+
+@pytest.mark.parametrize(
+    "action", [lambda one: one.checkpoint(), lambda one: one.evict(ops.all_gather(training.loss) > 1)]
+)
+def test_what_is_asked_for_in_every_step_is_asked_for_once_in_a_barrier(action: Any) -> None:
+    replay = Replay(compile_policies([Policy("alone", lambda training: action(control.always()))]), size=3)
+    due, fired = False, []
+    for step in range(1, 7):
+        known = {**CALM, "step": step, "barrier_due": due, "change_due": due}
+        fired.append(bool(replay.step([{"loss": loss} for loss in (0.0, 2.0, 0.0)], known).fired[0]))
+        due = fired[-1]
+    assert fired == [True, False] * 3
+
+
+def test_a_size_replaces_the_one_under_way_and_only_its_own_rule_takes_it_back() -> None:
+    rule = control.always().rescale(training.mean_loss)
+    replay = Replay(compile_policies([Policy("alone", lambda training: rule)]), size=2)
+
+    def asks(wanted: float, *, target: int = 0, view: int = 1, due: bool = False) -> float:
+        known = {**CALM, "min_size": 1, "mean_loss": wanted, "target_size": target, "view": view, "change_due": due}
+        return float(replay.step([{}, {}], known).targets[0])
+
+    nothing = pytest.approx(math.nan, nan_ok=True)
+    assert asks(2.0, target=4) == nothing, "somebody else asked for four, and this rule is content"
+    assert asks(4.0) == 4
+    assert asks(4.0, due=True) == nothing, "its post rides on this step"
+    assert asks(4.0, target=4) == nothing
+    assert asks(3.0, target=4) == 3, "another size"
+    assert asks(2.0, target=3) == 2, "it takes its wish back"
+    assert asks(2.0, target=4) == nothing, "which is not what it wanted last"
+    assert asks(math.nan, target=3) == nothing
+    assert asks(2.0, target=3, view=2) == nothing, "in a view after a loss others come for those who were lost"
+    assert asks(1.0, target=3, view=2) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "losses", "marked"),
+    [
+        ("evict", (0, 2, 0), [1]),
+        ("evict", (2, 2, 0), []),  # one would be left, and the job has at least two
+        ("evict", (0, 0, 0), []),
+        ("replace", (0, 2, 0), [1]),
+        ("replace", (2, 2, 0), [0, 1]),
+        ("replace", (2, 2, 2), []),
+        ("replace", (0, math.nan, 0), []),
+    ],
+)
+def test_peers_are_marked_within_what_the_job_can_spare(
+    kind: str, losses: tuple[float, ...], marked: list[int]
+) -> None:
+    mask = ops.all_gather(training.loss) > 1
+    outcome = decided(getattr(control.always(), kind)(mask), losses=losses)
+    assert outcome.fired.tolist() == [bool(marked)]
+    assert np.flatnonzero(outcome.masks[0]).tolist() == marked
+    assert outcome.masks.shape == (1, 3)
+
+
+def test_masks_stand_in_the_order_of_their_rules() -> None:
+    def body(training: Any) -> Any:
+        loss = ops.all_gather(training.loss)
+        return (
+            control.always().replace(loss > 1),
+            control.always().stop(),
+            control.every(2).evict(loss > 0),
+        )
+
+    replay = Replay(compile_policies([Policy("both", body)]), size=4)
+    local = [{"loss": loss} for loss in (0.0, 1.0, 2.0, 0.0)]
+    first, second = (replay.step(local, {**CALM, "step": step}).masks.tolist() for step in (1, 2))
+    assert first == [[False, False, True, False], [False] * 4]
+    assert second == [[False, False, True, False], [False, True, True, False]]
+
+
+def test_without_such_rules_there_are_no_masks() -> None:
+    assert decided(control.always().stop()).masks.shape == (0, 3)
+
+
+@pytest.mark.parametrize("mask", [True, training.mean_loss > 1, ops.all_gather(training.loss)])
+def test_what_is_no_choice_of_peers_is_refused(mask: Any) -> None:
+    with pytest.raises(PolicyError, match=r"evict\(.*takes a truth value for each peer"):
+        control.always().evict(mask)
+
+
+def test_a_choice_that_peers_would_make_differently_is_refused() -> None:
+    local = ops.all_gather(training.loss) > training.loss
+    with pytest.raises(PolicyError, match=r"the choice of peers in policy 'alone'.* is made of the local .*'loss'"):
+        decided(control.always().replace(local))
+
+
+def test_a_log_shows_what_was_asked_for_and_the_condition_that_held() -> None:
+    noise = (training.mean_loss * 2).named("noise")
+    rule = control.always().when(noise > 1).rescale(training.total_samples)
+    assert list(rule.inputs) == ["total_samples", "noise", "size", "target"]
+    assert list(control.every(5).when(noise > 1).stop().inputs) == ["step", "noise"]
+
+
+@pytest.mark.parametrize(
+    "length", [{"over_steps": -1}, {"over_samples": math.inf}, {"over_steps": math.nan}, {"over_steps": True}]
+)
+def test_a_ramp_without_a_length_is_refused(length: dict[str, float]) -> None:
+    with pytest.raises(PolicyError, match=r"set_learning_rate\(over_(steps|samples)=.*takes a finite number"):
+        control.always().set_learning_rate(0.1, **length)
+
+
+def test_a_ramp_has_one_length() -> None:
+    with pytest.raises(PolicyError, match="a ramp has one length"):
+        control.always().set_learning_rate(0.1, over_steps=3, over_samples=5)

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import NumpyBackend, Replay
 from kungfu.native import builder
 from kungfu.policies import replace_stragglers
-from kungfu.policy_definition import Policy
 from tests.compiler.cluster import invented
 from tests.compiler.one_peer import TOLERANCE
 from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_plan
@@ -75,20 +73,6 @@ def test_random_policies_decide_the_same_as_peer_by_peer_in_numpy(
             assert_same_states(quick, slow)
 
 
-@pytest.mark.parametrize("size", [1, 2, 9, 16])
-def test_a_message_is_added_up_in_rank_order_in_float32(size: int) -> None:
-    def body(training: Any) -> Any:
-        busy = ops.all_gather(training.busy_seconds)
-        return control.always().call(ignore, ops.all_reduce(training.loss, "sum"), busy[0], busy[-1])
-
-    plan, rng = compile_policies([Policy("sums", body)]), np.random.default_rng(size)
-    quick, slow = Replay(plan, size=size), Replay(plan, size=size, backend=NumpyBackend)
-    for step in range(1, 20):
-        local = [{"loss": one, "busy_seconds": 1 / one} for one in rng.random(size) * 10.0 ** rng.integers(-8, 8, size)]
-        agreed = {"step": step, "pending": False}
-        assert_identical(quick.step(local, agreed), slow.step(local, agreed))
-
-
 def test_states_that_are_set_are_those_of_the_next_step() -> None:
     plan = compile_policies([replace_stragglers(every=2)])
     first, second = Replay(plan, size=3), Replay(plan, size=3)
@@ -113,7 +97,3 @@ def test_without_a_compiler_a_replay_is_numpys(monkeypatch: pytest.MonkeyPatch, 
     for number in range(1, 6):
         local, agreed = invented(rng, number=number, size=3)
         assert_identical(given.step(local, agreed), oracle.step(local, agreed))
-
-
-def ignore(control: Any, *values: float) -> None:
-    """A hook that does nothing."""
