@@ -16,7 +16,6 @@ from kungfu.ops.elementwise import (
     minimum,
     round,
     sqrt,
-    where,
 )
 from kungfu.ops.vectors import (
     all,
@@ -39,7 +38,7 @@ from kungfu.ops.vectors import (
     sum,
     take,
 )
-from kungfu.signal import Filled, fold, synchronized
+from kungfu.signal import Filled, fold, synchronized, where
 
 __all__ = [
     "Filled",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kungfu.ops.collectives import all_reduce
-from kungfu.ops.elementwise import maximum, where
-from kungfu.signal import Signal, Source, fold
+from kungfu.ops.elementwise import maximum
+from kungfu.signal import Signal, Source, fold, where
 
 
 def job_seconds() -> Signal:

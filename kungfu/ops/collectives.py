@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from kungfu.errors import PolicyError
-from kungfu.ops.elementwise import where
-from kungfu.signal import Collective, Signal
+from kungfu.signal import Collective, Signal, where
 from kungfu.signal.operation import NEST, SCALAR, VECTOR
 
 

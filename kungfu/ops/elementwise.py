@@ -83,11 +83,6 @@ def clip(x: Signal | float, low: Signal | float, high: Signal | float) -> Map:
     return minimum(maximum(x, low), high)
 
 
-def where(condition: Signal | bool, then: Signal | float, otherwise: Signal | float) -> Map:
-    """`then` where the condition is true, else `otherwise`; both are computed."""
-    return operate("where", condition, then, otherwise)
-
-
 def is_finite(x: Signal | float) -> Map:
     """Whether a number is neither NaN nor infinite: bool."""
     return operate("is_finite", x)

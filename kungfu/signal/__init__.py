@@ -13,6 +13,7 @@ from kungfu.signal.node import (
     as_signal,
     operate,
     topological,
+    where,
 )
 from kungfu.signal.operation import NEST, SCALAR, VECTOR, VOCABULARY, DType, Operation, Shape, SignalType
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement
@@ -52,4 +53,5 @@ __all__ = [
     "operate",
     "synchronized",
     "topological",
+    "where",
 ]

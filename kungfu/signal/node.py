@@ -272,8 +272,8 @@ def operate(name: str, *operands: object) -> Map:
     return Map(VOCABULARY[name], tuple(as_signal(one) for one in operands))
 
 
-def where(condition: Signal, then: object, otherwise: object) -> Map:
-    """One of two signals or numbers, as the condition says: `kungfu.ops.where`."""
+def where(condition: Signal | bool, then: Signal | float, otherwise: Signal | float) -> Map:
+    """`then` where the condition is true, else `otherwise`; both are computed."""
     return operate("where", condition, then, otherwise)
 
 
