@@ -1,4 +1,4 @@
-"""Prebuilt policies, written like a user's own."""
+"""Prebuilt policies, written like custom ones."""
 
 from kungfu.policies.autoscale import autoscale
 from kungfu.policies.gns_batch import gns_batch

@@ -1,4 +1,4 @@
-"""Grow while each added peer still contributes enough."""
+"""A policy that adds peers while each of them contributes enough throughput."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def autoscale(
     look_ahead: int = 0,
     margin: float = 0.1,
 ) -> Rule:
-    """Add `unit` peers every `every` steps while each of them contributes enough, and stay where that ends.
+    """Add `unit` peers every `every` steps while each of them contributes enough throughput.
 
     With the throughput ``R_k`` at k peers, d added peers have the scaling efficiency ``s = (R_(k+d) - R_k) / d / (R_k /
     k)``: the throughput that each of them adds, relative to that of each other peer; 1 is perfect, below 0 the job
-    became slower. While ``s > efficiency`` the cluster grows; where that fails, it returns, or jumps to the next lowest
+    became slower. While ``s > efficiency`` the cluster grows; otherwise it returns, or jumps to the next lowest
     size that was not tried: see `kf.control.hill_climb`. Throughputs are measured by `kf.monitor.throughput_by_size`:
-    no step counts while peers join or one is a straggler, and a difference decides only beyond twice its standard
-    error. A local optimum ends the walk. From then on nothing happens until the throughput moves by `margin`.
+    no step counts while peers join or one is a straggler, and a difference counts only if it exceeds twice its standard
+    error. A local optimum ends the walk. From then on nothing happens until the throughput changes by `margin`.
 
-    While a straggler is marked nothing is measured, so the job stays as it is: put a policy that replaces stragglers
-    beside.
+    While a straggler is marked nothing is measured, so the size does not change: combine it with a policy that
+    replaces stragglers.
 
     Args:
         training: The signals of a step.
         max_peers: Peers; the job's own limits hold as well.
         min_peers: Peers, at least 1.
-        efficiency: The scaling efficiency that must be exceeded, the paper's S: any finite number; one below 0 lets a
-            job grow that became slower, so that with -1e9 it is ignored.
+        efficiency: The scaling efficiency that must be exceeded, the paper's S: any finite number; below 0 a job
+            grows even if it becomes slower, so that -1e9 disables the limit.
         unit: Peers added at once, at least 1: the paper's K.
         every: Steps between two decisions, at least 1: the paper's N. A size is judged by at least `every` samples, and
-            where it is not clear by three times as many.
-        max_global_batch: The local batch stays until the global one reaches this many samples, which it keeps from
-            there on; ``None`` for no limit.
-        keep: "global_batch_size" where the global batch is to stay at any size.
+            by three times as many if the result is not clear.
+        max_global_batch: The local batch size is kept until the global one reaches this many samples, which is kept
+            from there on; ``None`` for no limit.
+        keep: The batch size that a rescale keeps.
         look_ahead: Units beyond a size that fails that are tried before the walk returns, at least 0.
-        margin: Fraction by which the throughput of a settled job moves before the walk begins anew, above 0.
+        margin: Fraction by which the throughput of a settled job changes before a new walk begins, above 0.
 
     Raises:
         PolicyError: At `attach`, for a number out of range.
@@ -61,11 +61,11 @@ def autoscale(
         1 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
 
     On rescale:
-        The table is kept; the entry of a size that a new peer makes up is struck.
+        The table is kept; the entry of a size that a new peer joins is deleted.
 
     Undefined:
-        Nothing happens while the throughput is undefined. Beside a rule or a hook that acts in every step half of the
-        steps count: those after a barrier have no time of their own.
+        Nothing happens while the throughput is undefined. With a rule or a hook that acts in every step only half of
+        the steps count: a step after a barrier has no time of its own.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, sections 2.2, 4.1 and 4.2.1.
@@ -78,7 +78,7 @@ def autoscale(
     kf.control.check_peers(min_peers=min_peers, max_peers=max_peers)
 
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
-        """The scaling efficiency from one size to another, beyond what is asked of it."""
+        """The scaling efficiency from one size to another, minus the required one."""
         added = (more.mean - fewer.mean) / (more.peers - fewer.peers)
         return added / (fewer.mean / fewer.peers) - efficiency
 

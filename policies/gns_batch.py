@@ -1,4 +1,4 @@
-"""Let the batch follow the gradient noise scale."""
+"""A policy whose global batch follows the gradient noise scale."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def gns_batch(
     every: int = 50,
     sample_every: int = 1,
 ) -> Rule:
-    """As many peers as make up one noise scale with their local batches, so that the batch is as large as is useful.
+    """Request the number of peers whose local batches add up to one noise scale, so that the batch is as large as
+    useful.
 
     Every `every` steps: ``peers = clip(round(noise_scale / local_batch_size), min_peers, max_peers)``, and the local
     batch size is kept, so the global batch grows with the cluster. Below the noise scale a larger batch saves steps
@@ -33,8 +34,8 @@ def gns_batch(
         min_peers: Peers, at least 1.
         decay: Weight of the newest step in the noise scale's averages, in (0, 1].
         every: Steps between two decisions, at least 1.
-        sample_every: Steps between two measurements, at least 1. Where the norms of the gradients take passes of their
-            own (with Horovod), they are most of what the policy costs.
+        sample_every: Steps between two measurements, at least 1. If the norms of the gradients need separate
+            passes (with Horovod), they are most of the cost of the policy.
 
     Raises:
         PolicyError: At `attach`, for bounds that cross, and for a number out of range.
@@ -43,8 +44,8 @@ def gns_batch(
         No message, three floats on the gradient all-reduce; see `kf.monitor.gradient_noise_scale`.
 
     Undefined:
-        Nothing happens while the noise scale is undefined. At size 1 it always is, and no rule built on it could fire
-        again, hence ``min_peers=2``.
+        Nothing happens while the noise scale is undefined. At size 1 it always is, and no rule based on it could
+        fire again, hence ``min_peers=2``.
 
     Reference:
         McCandlish et al., *An Empirical Model of Large-Batch Training*, 2018; Mai et al., *Adaptive Distributed

@@ -1,4 +1,4 @@
-"""Grow the batch only as far as the new peers need it, and the learning rate with it."""
+"""A policy that grows the batch only as far as the new peers need it, and the learning rate with it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 def hybrid_scaling(
     training: TrainingSignals, optimal_peers: Mapping[int, int], *, over_steps: float = 100
 ) -> tuple[Rule, Rule]:
-    """On every rescale, the smallest batch that keeps all peers busy, and a learning rate that follows on a line.
+    """On every rescale, set the smallest batch that keeps all peers busy, and a learning rate that follows on a line.
 
     With N peers and the global batch B that were set last, by `attach` or by a rule in a step, N' peers now, and the
-    factors k = 1, 2, 4, ... up to N'/N: the first ``k * B`` for which N' peers are not more than is optimal; if there
-    is none, ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which leaves its result
-    alone, and weakly only where peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
-    straight line. Batch and rate thus depend on the size alone, and a growth and a return leave them as they were; the
-    paper counts from the size before, and would halve a batch that it did not double. The policy asks for no size
-    itself: put it beside one that does.
+    factors k = 1, 2, 4, ... up to N'/N: the first ``k * B`` for which N' peers are at most the optimal number; if there
+    is none, ``B * N' / N``. So a job first scales strongly (the same batch on more peers), which does not affect its
+    result, and weakly only if peers would idle. The learning rate becomes ``rate * (batch / batch before)``, on a
+    straight line. Batch and rate thus depend on the size alone, and growing and shrinking back restores them; the
+    paper counts from the size before, and would halve a batch that it did not double. The policy requests no size
+    itself: combine it with one that does.
 
     Args:
         training: The signals of a step.
-        optimal_peers: As measured, ``{global batch: number of peers with which it trains fastest}``; a batch between
-            two entries counts as the smaller one, one below all of them keeps no more than one peer busy.
+        optimal_peers: Measured values, ``{global batch: number of peers with which it trains fastest}``; a batch
+            between two entries counts as the smaller one, a batch below all of them keeps only one peer busy.
         over_steps: Length of the learning rate's ramp, steps, at least 0.
 
     Raises:

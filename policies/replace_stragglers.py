@@ -1,4 +1,4 @@
-"""Replace peers that are persistently slow."""
+"""A policy that replaces persistently slow peers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def replace_stragglers(
 ) -> Rule:
     """Replace every peer whose average speed has fallen below a fraction of the median peer's.
 
-    In a synchronous step all wait for the slowest, so one straggler costs as much as if all were as slow. A single slow
-    step only moves the average. The straggler goes when its replacement is ready, so the cluster is never slower for
-    it.
+    In a synchronous step all peers wait for the slowest, so one straggler costs as much as if all were as slow. A
+    single slow step only affects the average. The straggler leaves when its replacement is ready, so the cluster is
+    never slower because of it.
 
     With ``criterion="slowest_in_a_row"`` a peer is replaced that was the slowest of all in each of the last `times`
-    steps, and below `threshold` in each of them. It sees a straggler sooner, one at a time, and does not see one that
-    is as fast as the others now and then. ``threshold=1`` is the rule as it was published, by which a peer goes however
-    small its lag is: on unlike machines there is always one.
+    steps, and below `threshold` in each of them. This detects a straggler sooner, one at a time, and does not detect
+    one that is sometimes as fast as the others. ``threshold=1`` is the published rule, which replaces a peer however
+    small its lag is: on unequal machines there is always one.
 
     Args:
         training: The signals of a step.
-        every: Steps between two decisions, at least 1. With fewer, a straggler goes sooner; one whose average lies
-            about the threshold, as by jitter, is looked at more often, and so is replaced more surely.
+        every: Steps between two decisions, at least 1. With fewer, a straggler is replaced sooner, and a peer whose
+            average is near the threshold, for example by jitter, is evaluated more often and more likely replaced.
         threshold: Fraction of the median speed, in [0, 1]; with 0.8 stragglers cost at most 1.25 times the time of a
             step.
         alpha: Weight of the newest step in the averages, in (0, 1].
-        criterion: What is judged: the "average", or how often a peer was the "slowest_in_a_row".
-        times: How many steps in a row, at least 1 (10); of "slowest_in_a_row" alone.
+        criterion: The "average" speed, or the number of steps in which a peer was the "slowest_in_a_row".
+        times: Number of steps in a row, at least 1 (10); only for "slowest_in_a_row".
 
     Raises:
         PolicyError: At `attach`, for a number out of range, and for `times` with another criterion.
@@ -52,7 +52,7 @@ def replace_stragglers(
         2 x size floats on the gradient all-reduce, no message; see `kf.monitor.straggler_fractions`.
 
     On rescale:
-        Each peer keeps its own average and its own row; those of a new one begin.
+        Each peer keeps its average and its count; a new peer starts without.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 5 and algorithm 1; for

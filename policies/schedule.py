@@ -1,4 +1,4 @@
-"""Follow a fixed schedule of cluster sizes."""
+"""A policy that follows a fixed schedule of cluster sizes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @kf.policy
 def schedule(training: TrainingSignals, sizes: Mapping[int, int], *, keep: Keep = "local_batch_size") -> Rule:
-    """From each step of ``{step: size}`` on, that many peers.
+    """Change the number of peers at given steps, ``{step: size}``.
 
-    In every step the size wanted is that of the largest step of the table that has been reached; before the first one
-    nothing is wanted. A size whose peers have not come when the next one is due is given up for it. A moment that was
-    missed, because the barrier of that step changed the cluster, is made up for in the next one.
+    In every step it requests the size of the largest step of the table that has been reached; before the first one it
+    requests nothing. If the peers of a size have not joined when the next one is due, the next one replaces it. A step
+    that was missed, because its barrier changed the cluster, is made up for in the next one.
 
     Args:
         training: The signals of a step.
         sizes: Whole numbers: steps from 0 (the first step has the number 1), sizes in peers from 1; the job's limits
             hold as well.
-        keep: The batch size that stays as it is.
+        keep: The batch size that a rescale keeps.
 
     Raises:
         PolicyError: At `attach`, for an empty table and for other numbers.

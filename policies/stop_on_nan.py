@@ -1,4 +1,4 @@
-"""Stop when the loss or the gradient is no number any more."""
+"""A policy that stops when the loss or the gradient is not finite any more."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Watched = Literal["loss", "gradients"]
 
 @kf.policy
 def stop_on_nan(training: TrainingSignals, *, steps: int = 3, watch: Watched = "loss") -> Rule:
-    """End training once the loss, or the gradient, has not been finite for so many steps in a row.
+    """End training once the loss, or the gradient, has not been finite for `steps` steps in a row.
 
-    What is NaN stays NaN: an update with such a gradient makes every weight NaN, and each step after it is wasted. The
-    agreed number counts, so one peer whose loss is NaN or infinite is enough; all peers stop after the same step.
+    NaN values persist: an update with a NaN gradient makes every weight NaN, and each later step is wasted. The agreed
+    number counts, so one peer whose loss is NaN or infinite is enough; all peers stop after the same step.
 
     Args:
         training: The signals of a step.
-        steps: How many in a row, at least 1; a loss-scaling optimizer leaves out single steps by itself, so more than 1
-            where one is used.
+        steps: Number of steps in a row, at least 1; a loss-scaling optimizer skips single steps by itself, so use more
+            than 1 with it.
         watch: The mean "loss" of all peers, or their mean "gradients" (every entry of them), which are not finite one
             step earlier.
 

@@ -1,4 +1,4 @@
-"""Grow while an earlier end is worth more than it costs."""
+"""A policy that adds peers while an earlier end is worth more than they cost."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def utility(
     look_ahead: int = 0,
     margin: float = 0.1,
 ) -> tuple[Rule, Rule]:
-    """Add peers while the job's earlier end is worth more than what they cost.
+    """Add peers while the earlier end of the job is worth more than they cost.
 
     With the throughput ``R_k`` at k peers, the time ``T_p`` so far and n samples to go, the job would end after
     ``T(k) = T_p + n / R_k`` seconds and cost ``k * n / R_k * price`` from here on. `unit` peers are added while
     ``U(T(k + unit)) - U(T(k))`` exceeds the difference in cost, and the sizes are tried and measured as in `autoscale`,
     with a local optimum as its end. Comparing differences, and not worth with cost, keeps it from adding peers where
-    the worth is flat. A job that has settled looks again when half, a quarter and an eighth of its samples are left:
-    the fewer they are, the less sizes differ in when they end, so that a deadline may be kept with fewer peers by then,
-    or need more of them. Where a scaling efficiency is to count as long as nothing is known of the worth, write
-    ``kf.first(utility(...), autoscale(...))``: what is worth its price overrides.
+    the worth is flat. A settled job is evaluated again when half, a quarter and an eighth of its samples are left:
+    the fewer they are, the less the end depends on the size, so that a deadline may be met with fewer peers by then, or
+    need more of them. To use the scaling efficiency as long as the worth is unknown, write
+    ``kf.first(utility(...), autoscale(...))``: the utility overrides once it is known.
 
     Args:
         training: The signals of a step.
-        worth: What it is worth that the job is complete after some time: `kf.worth.linear`, `kf.worth.concave`,
+        worth: The worth of a completed job as a function of its time: `kf.worth.linear`, `kf.worth.concave`,
             `kf.worth.steps`, or `kf.worth.points`.
         price_per_hour: Price of one peer, in the unit of the values, at least 0.
-        max_peers: As in `autoscale`, like all that follow but one.
+        max_peers: As in `autoscale`.
         samples: Samples of the whole job; without it, those of all epochs of ``training.batches``.
         min_peers: As in `autoscale`.
         unit: As in `autoscale`.
@@ -62,7 +62,7 @@ def utility(
 
     Raises:
         PolicyError: At `attach`, for a worth that rises with time, and for a number out of range; after the first step,
-            where nobody said how many samples the job has.
+            if the number of samples of the job is not known.
 
     Cost:
         2 + 2 x size floats on the gradient all-reduce, no message; 20 bytes of state per size.
@@ -71,8 +71,8 @@ def utility(
         As in `autoscale`.
 
     Undefined:
-        Where the job trains on more samples than it was said to have, nothing can be said of its end: the size stays,
-        and each peer says so once.
+        If the job trains on more samples than `samples`, its end cannot be estimated: the size stays, and each peer
+        says so once.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 4.2.2.
@@ -90,7 +90,7 @@ def utility(
         return at.peers * (left / at.mean) * (price_per_hour / 3600)
 
     def value(at: SizeEstimate) -> Signal:
-        """What the job is worth if it goes on with that many peers, less what that costs."""
+        """The worth of the job if it continues with this number of peers, minus its cost."""
         return worth.at(spent_s + left / at.mean, first=first_s) - cost(at)
 
     def advantage(fewer: SizeEstimate, more: SizeEstimate) -> Signal:
@@ -132,13 +132,13 @@ def _first(x: Signal) -> Signal:
 
 
 def _looks(left: Signal, said: Signal) -> Signal:
-    """How often a settled job has looked at its size again: int64."""
+    """The number of evaluations of a settled job: int64."""
     first, *rest = (kf.ops.where(left < said * share, 1, 0) for share in _LOOKS)
     return sum(rest, start=first)
 
 
 def _tell(control: Control, done: int, samples: int) -> None:
-    """Hook: the end of the job cannot be told."""
+    """Hook: reports that the end of the job cannot be estimated."""
     if not samples:
         raise PolicyError(
             "how many samples the whole job has is not known, since it does not use training.batches(...); say it, as "

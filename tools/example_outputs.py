@@ -1,7 +1,7 @@
-"""Writes docs/examples.md: the examples, each with its command and what it really prints. Run by ``make examples``.
+"""Writes docs/examples.md: the examples, each with its command and its actual output. Run by ``make examples``.
 
 Each command is run in an empty folder with the examples in it, by the programs of this environment. Titles on the
-command line say which examples are run; the others stay on the page as they are.
+command line select the examples to run; the others stay unchanged on the page.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LETTERS = 150  # of a line
 
 HEAD = """# Examples
 
-Programs as a user writes them, each in one file, on data that comes with scikit-learn (`pip install scikit-learn`) or
-Python. Below is what they print when they are run as shown, on a machine with two cores (`...` stands for what is left
-out); times and losses differ from run to run. `make examples` writes this page, and `make soak` runs all of them.
+Each example is a complete program in one file, on data that comes with scikit-learn (`pip install scikit-learn`) or
+Python. Its output was recorded on a machine with two cores (`...` stands for omitted lines); times and losses differ
+from run to run. `make examples` writes this page, and `make soak` runs all examples.
 """
 
 
@@ -52,14 +52,14 @@ EXAMPLES = (
     Example(
         "Keras' fit",
         "keras/digits.py",
-        "A convolutional network with BatchNorm on images, by `model.fit` and one line more, with a policy.",
+        "A convolutional network with BatchNorm on images, by `model.fit` with one added line and a policy.",
         "kungfu-run -np 2 --max 4 python examples/keras/digits.py --epochs 40",
         (r"gns_batch wants \d peers instead of 2", r"accuracy on 360 held-out images: 0\.\d+"),
     ),
     Example(
         "A GAN",
         "keras/gan.py",
-        "A `train_step` of the model's own, with two optimizers: each application of gradients is one message.",
+        "A custom `train_step` with two optimizers: each application of gradients is one message.",
         "kungfu-run -np 2 python examples/keras/gan.py --epochs 3",
         (r"mean squared distance of 200 images to the nearest real one: 0\.\d+",),
     ),
@@ -74,21 +74,21 @@ EXAMPLES = (
     Example(
         "A straggler",
         "straggler.py",
-        "A peer that is four times slower than the others is found and replaced, while the others train on.",
+        "A peer that is four times slower than the others is detected and replaced while the others train.",
         "kungfu-run -np 3 python examples/straggler.py",
         (r"peer 3 joined, peer 1 left", r"trained 20 epochs"),
     ),
     Example(
         "Autoscale",
         "autoscale.py",
-        "The job grows while another peer adds enough throughput, and stays where that ends.",
+        "The job grows while each additional peer contributes enough throughput.",
         "kungfu-run -np 1 --max 4 python examples/autoscale.py",
         (r": 1 -> 2 peers", r"trained 40 epochs, at the end with \d peers"),
     ),
     Example(
         "Utility",
         "utility.py",
-        "A job with a deadline takes the peers that it needs to be done in time, at a price of each.",
+        "A job with a deadline and a price per peer uses the peers that it needs to end in time.",
         "kungfu-run -np 1 --max 4 python examples/utility.py",
         (r": 1 -> 2 peers", r"trained 40 epochs in \d+ s for a deadline of 60 s"),
     ),
@@ -102,8 +102,7 @@ EXAMPLES = (
     Example(
         "Resume",
         "resume.py",
-        "Checkpoints while training goes on, and a second job that goes on from the newest one with another number of "
-        "peers.",
+        "Checkpoints during training, and a second job that resumes from the newest one with another number of peers.",
         "kungfu-run -np 2 --logdir first python examples/resume.py --epochs 3\n"
         "kungfu-run -np 3 --logdir second --resume first/checkpoints python examples/resume.py --epochs 5",
         (r"up to step 87 of the job", r"up to step 145 of the job"),
@@ -111,7 +110,7 @@ EXAMPLES = (
     Example(
         "Several hosts",
         "keras/digits.py",
-        "Two hosts, which are two addresses of this machine here: the same line on each, and a secret that they share.",
+        "Two hosts, here two addresses of one machine: the same command on each, and a shared secret.",
         "export KUNGFU_SECRET=$(python -c 'import secrets; print(secrets.token_hex(32))')\n"
         "job='-H 127.0.0.1:1,127.0.0.2:2 --port 28317 -np 2'\n"
         "kungfu-run $job --self 127.0.0.2 --logdir b python examples/keras/digits.py --epochs 3 > b.txt &\n"
@@ -122,7 +121,7 @@ EXAMPLES = (
 
 
 def output_of(example: Example, folder: Path) -> str:
-    """What its command prints in an empty folder; an error of it is one of ours."""
+    """The output of its command in an empty folder; if the command fails, this program exits."""
     (folder / "examples").symlink_to(ROOT / "examples")
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     told = {**os.environ, "PATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONPATH": str(ROOT)}
@@ -137,7 +136,8 @@ def output_of(example: Example, folder: Path) -> str:
 
 
 def shortened(example: Example, output: str) -> list[str]:
-    """The lines of an output; of a long one its begin, its end, what the example is for, and decisions and changes."""
+    """The lines of an output; of a long one the begin, the end, the lines it `shows`, and some decisions and
+    changes."""
     lines = [line if len(line) <= LETTERS else f"{line[:LETTERS]} ..." for line in output.rstrip().splitlines()]
     if len(lines) <= LINES:
         return lines
@@ -158,14 +158,14 @@ def shortened(example: Example, output: str) -> list[str]:
 
 
 def section(example: Example, output: str) -> str:
-    """Of the page."""
+    """The section of an example on the page."""
     shown = "\n".join([*(f"$ {line}" for line in example.command.splitlines()), *shortened(example, output)])
     source = f"[`examples/{example.file}`](../examples/{example.file})"
     return f"## {example.title}\n\n{example.text} {source}\n\n```console\n{shown}\n```\n"
 
 
 def main() -> None:
-    """Runs them, one after the other, and writes the page."""
+    """Runs the examples, one after the other, and writes the page."""
     wanted = sys.argv[1:] or [example.title for example in EXAMPLES]
     kept = dict(re.findall(r"(?ms)^(## .*?)\n\n(.*?^```console\n.*?^```\n)", PAGE.read_text())) if sys.argv[1:] else {}
     sections = []

@@ -1,4 +1,5 @@
-"""Writes what each prebuilt policy adds to a step, from its compiled plan: a table, and a paragraph of each page."""
+"""Writes the cost that each prebuilt policy adds to a step, from its compiled plan: a table, and a paragraph per
+page."""
 
 from __future__ import annotations
 
@@ -40,10 +41,10 @@ POLICIES = {
 
 HEAD = f"""# What the prebuilt policies cost
 
-Each line is read off the compiled plan: messages of an ordinary step beyond the gradient all-reduce, further ones in
-the steps in which a gate is open, what rides on the gradient all-reduce of every step (its bytes with {PEERS} peers),
-and the state that a peer holds. `kungfu explain SPEC` shows the same of any policy. This page is written by
-`make plots`, and a test holds it.
+Each line comes from the compiled plan: additional messages of an ordinary step besides the gradient all-reduce, further
+messages in the steps in which a gate is open, floats on the gradient all-reduce of every step (and their bytes with
+{PEERS} peers), and the state that a peer holds. `kungfu explain SPEC` shows the same for any policy. `make plots`
+writes this page, and a test checks it.
 
 | policy | messages a step | behind gates | floats on the gradients | bytes, {PEERS} peers | bytes of state |
 | --- | --- | --- | --- | --- | --- |
@@ -51,7 +52,7 @@ and the state that a peer holds. `kungfu explain SPEC` shows the same of any pol
 
 
 def page() -> str:
-    """The page as it should be."""
+    """The expected page."""
     return HEAD + "".join(f"{_line(name, policy)}\n" for name, policy in POLICIES.items())
 
 
@@ -80,7 +81,7 @@ def _state(plan: Plan) -> int:
 
 
 def paragraph(name: str) -> str:
-    """The cost of a policy, as its page says it."""
+    """The paragraph about the cost of a policy on its page."""
     spec, policy = next((spec, one) for spec, one in POLICIES.items() if one.name == name)
     plan = compile_policies([policy])
     gated = sum(1 for one in plan.after if one.message and one.gates)
@@ -96,7 +97,7 @@ def paragraph(name: str) -> str:
 
 
 def with_cost(text: str, name: str) -> str:
-    """The text of a policy's page, with the paragraph as it should be."""
+    """The text of a policy's page with its expected paragraph."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}{paragraph(name)}{END}{rest.partition(END)[2]}"
 
