@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = "for good:\n" + "\n".join(f"  {line}" for line in _HOW.values())
-    parser.add_argument("shell", choices=SHELLS, help="the shell that shall complete kungfu and kungfu-run")
+    parser.add_argument("shell", choices=SHELLS, help="the shell for which to complete kungfu and kungfu-run")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -57,17 +57,17 @@ class Hosting:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options about hosts."""
     group = parser.add_argument_group(
-        "several hosts", "Start the same line on each of them; the first one named founds the job. See docs/hosts.md."
+        "several hosts", "Start the same command on each host; the first in the list creates the job (docs/hosts.md)."
     )
     group.add_argument(
-        "-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, and for how many peers each has room"
+        "-H", "--hosts", metavar="HOST:SLOTS,...", help="the hosts, each with its number of slots for peers"
     )
-    group.add_argument("--self", dest="own_name", metavar="HOST", help="which of them this is (found by its addresses)")
+    group.add_argument("--self", dest="own_name", metavar="HOST", help="this host in the list (found by its addresses)")
     group.add_argument(
-        "--port", type=int, metavar="N", help=f"where kungfu-run listens, the same on every host ({_PORT})"
+        "--port", type=int, metavar="N", help=f"the port of kungfu-run, the same on every host ({_PORT})"
     )
     group.add_argument(
-        "--secret-file", type=Path, metavar="FILE", help=f"what only the hosts know, in hexadecimal ({SECRET_KEY})"
+        "--secret-file", type=Path, metavar="FILE", help=f"the hosts' shared secret, in hexadecimal ({SECRET_KEY})"
     )
 
 

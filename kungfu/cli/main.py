@@ -26,30 +26,30 @@ _MODULES = (
     (
         "doctor",
         "kungfu.cli.doctor.doctor_command",
-        "check what this machine has, and what is to be done about the rest",
+        "check the requirements on this machine, with remedies",
     ),
     ("replay", "kungfu.cli.replay.replay_command", "run a policy over a recorded run, without training"),
-    ("compare", "kungfu.cli.compare", "tell how runs differ: time to a loss, cost, sizes, decisions"),
+    ("compare", "kungfu.cli.compare", "compare runs: time to a loss, cost, sizes, decisions"),
     ("top", "kungfu.cli.top.top_command", "show all jobs of this machine"),
-    ("page", "kungfu.cli.page.page_command", "serve a page of a run for browsers: what it does and did, and buttons"),
-    ("chaos", "kungfu.cli.chaos.chaos_command", "inject faults into a running job, and tell what held"),
+    ("page", "kungfu.cli.page.page_command", "serve a web page of a run: its state, its history, and buttons"),
+    ("chaos", "kungfu.cli.chaos.chaos_command", "inject faults into a running job, and report the effects"),
     ("tensorboard", "kungfu.cli.export.tensorboard", "write a recorded run for TensorBoard"),
-    ("completion", "kungfu.cli.completion", "print a script that completes commands, options and folders in a shell"),
+    ("completion", "kungfu.cli.completion", "print a shell script that completes commands, options and folders"),
 )
 # Commands of `kungfu plan`: entry points of this group, each of them such a module with a `SUMMARY` of its own.
 _PLANNING = "kungfu.plan"
 # Those of `kungfu.cli.job.job_commands`.
 _STEERING = (
-    ("status", "tell how a running job is"),
-    ("resize", "have a running job go to N peers"),
-    ("scale-out", "have N peers more join a running job"),
-    ("scale-in", "have peers leave a running job"),
-    ("migrate", "have a new peer take the place of another"),
-    ("checkpoint", "have a running job write its state to disk"),
+    ("status", "show the state of a running job"),
+    ("resize", "change a running job to N peers"),
+    ("scale-out", "add N peers to a running job"),
+    ("scale-in", "remove peers from a running job"),
+    ("migrate", "replace a peer by a new one on a given host"),
+    ("checkpoint", "write the state of a running job to disk"),
     ("profile", "measure throughput and efficiency of a running job at every size"),
-    ("stop", "have a running job end its training"),
+    ("stop", "end the training of a running job"),
 )
-_EXITS = """exit codes: 0 done, 2 the command line or what it names is wrong, 130 ended by Ctrl-C"""
+_EXITS = """exit codes: 0 done, 2 the command line or an argument is wrong, 130 ended by Ctrl-C"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,14 +102,14 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The parser of the command line; of commands that are not among ``words``, if these are given, only the names."""
     parser = argparse.ArgumentParser(
         prog="kungfu",
-        description="Looks at policies and runs, steers a running job; kungfu-run starts one.",
+        description="Inspects policies and runs, and controls running jobs; kungfu-run starts a job.",
         epilog=_EXITS,
     )
     parser.add_argument("--version", action="version", version=f"kungfu {installed_version()}")
     parser.set_defaults(act=None, name="", shown=str)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_explain(commands.add_parser("explain", help="show what a policy computes, when, and what it costs"))
-    _add_why(commands.add_parser("why", help="tell what was decided in a run, and why"))
+    _add_explain(commands.add_parser("explain", help="show a policy's computations, their schedule and their cost"))
+    _add_why(commands.add_parser("why", help="print the decisions of a run and their reasons"))
     _add_draw(commands.add_parser("draw", help="draw a run: size, batch, loss, samples/s and signals over steps"))
     for name, module, what in _MODULES:
         brought = commands.add_parser(name, help=what, description=what)
@@ -128,8 +128,8 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("specs", nargs="+", metavar="SPEC", help="MODULE_OR_PATH:POLICY(ARGS); several share one job")
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
-    how = "folded: a line for each; open: a line for each of their nodes"
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
+    how = "folded: one line per monitor; open: one line per node of each monitor"
     parser.add_argument("--monitors", choices=["folded", "open"], default="folded", help=how)
     parser.set_defaults(act=_explain, name="explain")
 
@@ -142,7 +142,7 @@ def _add_why(parser: argparse.ArgumentParser) -> None:
         action="store_const",
         const="spans",
         default="narrative",
-        help="times of each peer's stops",
+        help="print when and how long each peer stopped",
     )
     parser.set_defaults(act=_why, name="why")
 
@@ -154,7 +154,7 @@ def _add_draw(parser: argparse.ArgumentParser) -> None:
         "--signals",
         type=_names,
         metavar="NAME,NAME",
-        help="the policies' signals to draw, each in a panel (up to 4 that change; '' for none)",
+        help="signals of the policies to draw, each in its own panel (up to 4 that change; '' for none)",
     )
     parser.set_defaults(act=_draw, name="draw")
 

@@ -66,57 +66,57 @@ def make_parser() -> argparse.ArgumentParser:
     """The parser of its command line."""
     parser = argparse.ArgumentParser(
         prog="kungfu-run",
-        description="Start a training program as peers that a policy may add to and take from.",
+        description="Start a training program as a job of peers, whose number policies and commands may change.",
         epilog=_EXITS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("-np", "--peers", type=int, required=True, metavar="N", help="peers at the start")
-    parser.add_argument("--min", type=int, default=1, metavar="A", help="never fewer peers (1)")
-    parser.add_argument("--max", type=int, metavar="B", help="never more peers (N)")
+    parser.add_argument("--min", type=int, default=1, metavar="A", help="fewest peers (1)")
+    parser.add_argument("--max", type=int, metavar="B", help="most peers (N)")
     parser.add_argument("--attachment", choices=("local", "horovod"), default="local", help="the all-reduce (local)")
     parser.add_argument(
         "--policy", action="append", default=[], metavar="SPEC",
-        help="MODULE_OR_PATH:POLICY(ARGS), beside the program's; may be given several times",
+        help="MODULE_OR_PATH:POLICY(ARGS), in addition to the program's; may be repeated",
     )  # fmt: skip
     parser.add_argument("--logdir", type=Path, metavar="DIR", help="a new folder for the run's record (runs/DATE-TIME)")
     parser.add_argument(
         "--checkpoints", type=Path, metavar="DIR",
-        help="where policies' checkpoints go, a folder that all hosts share (LOGDIR/checkpoints)",
+        help="folder for checkpoints of policies, shared by all hosts (LOGDIR/checkpoints)",
     )  # fmt: skip
-    parser.add_argument("--keep", type=int, default=3, metavar="N", help="the newest N checkpoints stay (3)")
+    parser.add_argument("--keep", type=int, default=3, metavar="N", help="keep the newest N checkpoints (3)")
     resuming = parser.add_mutually_exclusive_group()
     resuming.add_argument(
-        "--resume", type=Path, metavar="DIR", help="go on from a checkpoint, or the newest one in DIR"
+        "--resume", type=Path, metavar="DIR", help="resume from a checkpoint, or from the newest one in DIR"
     )
     resuming.add_argument(
         "--resume-if-any", type=Path, metavar="DIR",
-        help="the same, and begin anew where DIR has none yet: for a supervisor that always runs one command line",
+        help="the same, but start from the beginning if DIR has none, for a supervisor that repeats one command",
     )  # fmt: skip
     parser.add_argument(
-        "--trace-limit", type=float, default=256.0, metavar="MB", help="for DIR/trace.jsonl, 0 for no trace (256)"
+        "--trace-limit", type=float, default=256.0, metavar="MB", help="limit of DIR/trace.jsonl, 0 for no trace (256)"
     )
     parser.add_argument(
         "--report-every", type=float, default=2.0, metavar="S",
-        help="what peers tell of their steps reaches DIR this often, events at once (2)",
+        help="seconds between reports of steps to DIR; events are reported at once (2)",
     )  # fmt: skip
     parser.add_argument(
         "--compare-every", type=int, default=100, metavar="STEPS",
-        help="compare a checksum of the peers' weights, optimizers and shared values this often (100)",
+        help="steps between two comparisons of the checksums of the peers' weights, optimizers and shared values (100)",
     )  # fmt: skip
     _add_waits(parser)
     parser.add_argument(
         "--standby", type=int, default=0, metavar="N",
-        help="keep N processes on this host that have loaded TensorFlow, so that peers join sooner (0)",
+        help="keep N processes with TensorFlow loaded on this host, so that peers join sooner (0)",
     )  # fmt: skip
     parser.add_argument(
-        "--failures", type=int, default=10, metavar="K", help="replace so many peers that fail in the run (10)"
+        "--failures", type=int, default=10, metavar="K", help="replace at most K failed peers in the run (10)"
     )
     parser.add_argument(
-        "--preemptions", type=int, default=1000, metavar="K", help="and so many that are taken away by SIGTERM (1000)"
+        "--preemptions", type=int, default=1000, metavar="K", help="replace at most K peers preempted by SIGTERM (1000)"
     )
     parser.add_argument(
         "--inelastic", dest="scaling", action="store_const", const="inelastic", default="elastic",
-        help="refuse every command that would change the peers (kungfu resize, ...); policies still may",
+        help="refuse every command that would change the peers (kungfu resize, ...), but not policies",
     )  # fmt: skip
     exports.add_arguments(parser)
     add_arguments(parser)
@@ -127,17 +127,17 @@ def make_parser() -> argparse.ArgumentParser:
 def _add_waits(parser: argparse.ArgumentParser) -> None:
     """Adds the deadlines of waits."""
     parser.add_argument(
-        "--ready-deadline", type=float, default=300.0, metavar="S", help="for a peer to get ready (300)"
+        "--ready-deadline", type=float, default=300.0, metavar="S", help="longest wait for a peer to get ready (300)"
     )
     parser.add_argument(
-        "--deadline", type=float, metavar="S", help="for a peer while it trains (60, up to 300 where steps are slow)"
+        "--deadline", type=float, metavar="S", help="longest wait for a training peer (60, up to 300 if steps are slow)"
     )
     parser.add_argument(
-        "--heartbeat", type=float, default=5.0, metavar="S", help="for one whose process shows no life (5)"
+        "--heartbeat", type=float, default=5.0, metavar="S", help="longest silence of a peer before it is lost (5)"
     )
     parser.add_argument(
         "--grace", type=float, default=30.0, metavar="S",
-        help="for the process of one whose program has ended by itself while the others train (30)",
+        help="longest time for a process to end after its program has ended while others train (30)",
     )  # fmt: skip
 
 

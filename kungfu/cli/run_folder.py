@@ -17,12 +17,12 @@ def add_job_folder(parser: argparse.ArgumentParser, *, is_placed: bool = True) -
         parser.add_argument(
             "place", nargs="?", type=Path, metavar="LOGDIR", help="the job's folder (the newest one in runs/)"
         )
-    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the same, where options stand between")
+    parser.add_argument("--logdir", type=Path, metavar="LOGDIR", help="the job's folder, as an option")
 
 
 def add_run_folder(parser: argparse.ArgumentParser) -> None:
     """Declares the folder of a run, over or not, as a word."""
-    where = "the folder that kungfu-run wrote to (the newest one in runs/)"
+    where = "the folder written by kungfu-run (the newest one in runs/)"
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help=where)
 
 

@@ -55,25 +55,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--curves", metavar="DIR", help="throughput tables, one MODEL.csv each; without them jobs scale perfectly")
-    add("--scaling", choices=("strong", "hybrid"), default="strong", help="keep the batch, or let it follow the size")
+    add("--scaling", choices=("strong", "hybrid"), default="strong", help="keep the batch, or scale it with the size")
     formats = ", ".join(FORMATS)
-    add("--columns", metavar="K=NAME,..", help=f"submit=,gpus=,duration=,... of an own format; known: {formats}")
+    add("--columns", metavar="K=NAME,..", help=f"names of columns, submit=,gpus=,duration=,...; known: {formats}")
     add("--min-share", type=float, help="fewest GPUs of a job, as a share of its request")
     add("--max-share", type=float, help="most GPUs of a job, as a multiple of its request")
 
 
 def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add(
-        "--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (and, for efifo and ebf, loses)"
-    )
+    add("--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (efifo, ebf: or loses some)")
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
-    add("--overhead", type=float, help="throughput that elasticity costs all the time, as a fraction (0)")
+    add("--overhead", type=float, help="permanent loss of throughput by elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
     add("--quanta", type=_numbers, help=f"GPU seconds after which a job sinks, comma-separated ({quanta})")
-    add("--starvation", type=float, help="a preempted job rises after waiting this many times as long as it ran")
+    add("--starvation", type=float, help="a preempted job is promoted after waiting this many times its running time")
     add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")
-    add("--exact-up-to", type=int, help="running jobs up to which admissions are forecast exactly (64)")
+    add("--exact-up-to", type=int, help="largest number of running jobs for which admissions are forecast exactly (64)")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,13 +21,13 @@ SUMMARY = "plan a hyperparameter search under a deadline"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` the arguments of this command."""
     parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
-    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
-    parser.add_argument("--deadline", metavar="TIME", help='when the search has to be done, as "20m" or "1h30m"')
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling and the cloud")
+    parser.add_argument("--deadline", metavar="TIME", help='time limit of the search, such as "20m" or "1h30m"')
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
         "--plot", nargs="?", const=Path("tuning.png"), type=Path, metavar="FILE", help="draw it (default: %(const)s)"
     )
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema of SPEC.yaml and end")
+    parser.add_argument("--schema", action="store_true", help="print the JSON schema of SPEC.yaml and exit")
 
 
 def run(arguments: argparse.Namespace) -> int:

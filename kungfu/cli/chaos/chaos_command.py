@@ -67,28 +67,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FAULT",
-        help="as in 'at step +100 kill coordinator'; repeatable",
+        help="a fault, such as 'at step +100 kill coordinator'; may be repeated",
     )
     parser.add_argument(
-        "--schedule", type=Path, metavar="FILE", help="of faults, one a line, or a list of them in YAML or JSON"
+        "--schedule", type=Path, metavar="FILE", help="one fault per line, or a list of faults in YAML or JSON"
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="draw faults that the job survives, by this seed")
-    parser.add_argument("--faults", type=int, default=5, metavar="N", help="how many are drawn (%(default)s)")
-    parser.add_argument("--every", type=int, default=100, metavar="K", help="steps between them (%(default)s)")
-    parser.add_argument("--dry-run", action="store_true", help="tell what would happen, and do nothing")
-    parser.add_argument("--yes", action="store_true", help="do not ask before it begins")
+    parser.add_argument("--seed", type=int, metavar="S", help="draw random faults that the job survives, by this seed")
+    parser.add_argument("--faults", type=int, default=5, metavar="N", help="number of faults to draw (%(default)s)")
+    parser.add_argument("--every", type=int, default=100, metavar="K", help="steps between drawn faults (%(default)s)")
+    parser.add_argument("--dry-run", action="store_true", help="print the faults without injecting them")
+    parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     parser.add_argument(
         "--within", type=float, default=120.0, metavar="S",
-        help="the job has to be whole again so soon after each fault (%(default)g)",
+        help="seconds in which the job must recover from each fault (%(default)g)",
     )  # fmt: skip
     parser.add_argument(
-        "--patience", type=float, default=3600.0, metavar="S", help="wait so long for a fault's moment (%(default)g)"
+        "--patience", type=float, default=3600.0, metavar="S", help="longest wait before a fault is due (%(default)g)"
     )
-    parser.add_argument("--may-end-job", action="store_true", help="also what ends the job for sure")
+    parser.add_argument("--may-end-job", action="store_true", help="allow faults that certainly end the job")
     parser.add_argument(
-        "--watch", type=Path, metavar="DIR", help="read the record of another host, as when kungfu-run here is killed"
+        "--watch", type=Path, metavar="DIR", help="read the record of another host, for example to kill kungfu-run here"
     )
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
 
 
 def run(given: argparse.Namespace) -> int:

@@ -31,15 +31,15 @@ _PROBING = "loading TensorFlow and kungfu's op; its first use compiles it, which
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
-    parser.epilog = "exit codes: 0 nothing is in the way, 1 there is a problem, 2 the command line is wrong"
-    parser.add_argument("-np", "--peers", type=int, default=2, metavar="N", help="peers that run here, without -H (2)")
+    parser.epilog = "exit codes: 0 no problem, 1 there is a problem, 2 the command line is wrong"
+    parser.add_argument("-np", "--peers", type=int, default=2, metavar="N", help="peers on this machine without -H (2)")
     parser.add_argument(
-        "--attachment", choices=("local", "horovod"), help="what the job is to use (horovod between machines)"
+        "--attachment", choices=("local", "horovod"), help="the attachment of the job (horovod between machines)"
     )
     parser.add_argument(
-        "--wait", type=float, default=30.0, metavar="S", help="for the other hosts, which run the same line (30)"
+        "--wait", type=float, default=30.0, metavar="S", help="longest wait for hosts that run the same command (30)"
     )
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     add_hosting_arguments(parser)
 
 

@@ -50,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options about other programs that watch a job."""
     parser.add_argument(
         "--tensorboard", type=Path, metavar="DIR",
-        help="write curves and decisions for TensorBoard while the job runs, in a folder of this run within DIR",
+        help="write curves and decisions for TensorBoard while the job runs, in a folder of this run below DIR",
     )  # fmt: skip
     parser.add_argument(
         "--page", nargs="?", const="0", metavar="[ADDRESS:]PORT",
-        help="serve a page of the job for browsers while it runs; 0 is any free port (ADDRESS 127.0.0.1, PORT 0)",
+        help="serve a web page of the job while it runs; 0 is any free port (ADDRESS 127.0.0.1, PORT 0)",
     )  # fmt: skip
     parser.add_argument(
         "--metrics-port", metavar="[ADDRESS:]PORT",

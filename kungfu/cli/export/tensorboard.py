@@ -39,10 +39,10 @@ def tensorboard_process(record: Path, target: Path, *, tell: Callable[[str], Non
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu tensorboard``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
     parser.add_argument(
         "target", nargs="?", type=Path, metavar="LOGDIR",
-        help="the folder that TensorBoard is shown, in which the run gets one of its own (DIR/tensorboard)",
+        help="the log folder of TensorBoard, in which the run gets its own folder (DIR/tensorboard)",
     )  # fmt: skip
 
 

@@ -41,21 +41,21 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
     _add_own(parser, name)
     if name in ("resize", "scale-out", "scale-in", "profile"):
         parser.add_argument(
-            "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch that stays (%(default)s)"
+            "--keep", choices=get_args(Keep), default="global_batch_size", help="the batch size to keep (%(default)s)"
         )
     add_job_folder(parser, is_placed=name not in _WORDS)
-    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="for programs")
+    parser.add_argument("--json", dest="form", action="store_const", const="json", default="text", help="print JSON")
     if name == "status":
         return
-    parser.add_argument("--id", metavar="ID", help="of the request; a repeated one is not carried out twice (random)")
-    parser.add_argument("--if-view", type=int, metavar="V", help="refuse it in any other view than version V")
+    parser.add_argument("--id", metavar="ID", help="id of the request; a repeated id is not carried out twice (random)")
+    parser.add_argument("--if-view", type=int, metavar="V", help="refuse the request unless the view has version V")
     if name in _PLANNED:
         parser.add_argument(
-            "--plan", action="store_true", help="tell what would come of it, with what it would cost; change nothing"
+            "--plan", action="store_true", help="print the effects and the cost of the request; change nothing"
         )
-    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="wait so long for it (600)")
+    parser.add_argument("--timeout", type=float, default=600.0, metavar="S", help="longest wait for the request (600)")
     parser.add_argument(
-        "--no-wait", dest="timeout", action="store_const", const=0.0, help="hand it in, and do not wait for it"
+        "--no-wait", dest="timeout", action="store_const", const=0.0, help="submit the request without waiting for it"
     )
 
 
@@ -113,23 +113,23 @@ def _add_own(parser: argparse.ArgumentParser, name: str) -> None:
     add = parser.add_argument
     match name:
         case "resize":
-            add("size", type=int, metavar="N", help="how many peers there shall be")
+            add("size", type=int, metavar="N", help="the new number of peers")
         case "scale-out":
-            add("count", type=int, metavar="N", help="how many peers more")
+            add("count", type=int, metavar="N", help="the number of peers to add")
         case "scale-in":
-            add("words", nargs="+", metavar="PEER", help="ids of peers that shall leave, then perhaps LOGDIR")
+            add("words", nargs="+", metavar="PEER", help="ids of the peers to remove, optionally followed by LOGDIR")
         case "migrate":
-            add("peer", type=int, metavar="PEER", help="the id of the peer that shall be replaced")
-            add("host", metavar="HOST", help="where the new one shall run: it joins before the other leaves")
+            add("peer", type=int, metavar="PEER", help="the id of the peer to replace")
+            add("host", metavar="HOST", help="the host of the new peer, which joins before the other leaves")
         case "profile":
-            sizes = "the smallest and the largest size in peers; the folder"
-            traces = "write traces of TensorFlow's profiler instead, in a folder of each peer within --to"
+            sizes = "the smallest and the largest size in peers; the job's folder"
+            traces = "write traces of TensorFlow's profiler instead, in one folder per peer below --to"
             add("words", nargs="*", metavar="MIN MAX [LOGDIR]", help=sizes)
-            add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured at each size (%(default)s)")
+            add("--steps", type=int, default=_PROFILE_STEPS, metavar="K", help="measured steps per size (%(default)s)")
             add("--to", type=Path, metavar="STEM", help="write STEM.json and STEM.png (LOGDIR/profile)")
             add("--trace", action="store_true", help=f"{traces} (LOGDIR/trace/TIME)")
-            add("--seconds", type=float, default=_TRACE_S, metavar="S", help="of a trace (%(default)g)")
-            add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers that are traced (all)")
+            add("--seconds", type=float, default=_TRACE_S, metavar="S", help="length of a trace (%(default)g)")
+            add("--peers", type=int, nargs="+", metavar="PEER", help="ids of the peers to trace (all)")
 
 
 _REQUESTS: Mapping[str, Callable[[argparse.Namespace], Request]] = {

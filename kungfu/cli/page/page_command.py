@@ -29,10 +29,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu page``."""
     add_run_folder(parser)
     parser.add_argument(
-        "--port", default="0", metavar="[ADDRESS:]PORT", help="where it is served; 0 is any free port (127.0.0.1:0)"
+        "--port", default="0", metavar="[ADDRESS:]PORT", help="address of the page; 0 is any free port (127.0.0.1:0)"
     )
     parser.add_argument(
-        "--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and end"
+        "--secret", action="store_true", help="print the secret of the running job, for the page's buttons, and exit"
     )
 
 

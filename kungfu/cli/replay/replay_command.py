@@ -58,10 +58,10 @@ class _Replay:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the command line of ``kungfu replay``."""
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder that kungfu-run wrote to")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder written by kungfu-run")
     parser.add_argument(
         "--policy", action="append", default=[], metavar="SPEC",
-        help="MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; several are one job's together",
+        help="MODULE_OR_PATH:POLICY(ARGS) instead of the run's own policies; repeat it to combine several",
     )  # fmt: skip
     parser.add_argument(
         "--from", type=int, default=0, dest="start", metavar="STEP", help="begin at this step (the first)"

@@ -39,12 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
     parser.epilog = "q or Ctrl-C ends it. exit codes: 0 done, 2 the command line is wrong"
     parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs that are shown also when they are over"
+        "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over"
     )
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="look so often (%(default)g)")
-    parser.add_argument("--once", action="store_true", help="look once, as where the output is no terminal")
+    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds between updates (%(default)g)")
+    parser.add_argument("--once", action="store_true", help="print one snapshot and exit")
     parser.add_argument(
-        "--json", dest="form", action="store_const", const="json", default="text", help="for programs; once"
+        "--json", dest="form", action="store_const", const="json", default="text", help="print one snapshot as JSON"
     )
 
 

@@ -12,9 +12,9 @@ from kungfu.runtime.core.exit import ExitKind
 EXIT_CODES = {
     0: "training ended and every peer with it",
     1: "a peer's program failed or was killed",
-    2: "the command line, the program or the policy asks for something that cannot work",
-    3: "a wait ended at its deadline; the message says for whom",
-    4: "this host was cut off from most of the job's peers, and the others may go on without it",
+    2: "the command line, the program or the policy requests something that cannot work",
+    3: "a wait ended at its deadline; the message names the peer",
+    4: "this host was cut off from most of the job's peers, and the others may continue without it",
     130: "ended by Ctrl-C",
     143: "ended by SIGTERM",
 }

@@ -140,7 +140,7 @@ class ExperimentSection(Section):
         None, json_schema_extra=_left_out, description="n, trials of the first stage; only for successive-halving"
     )
     least_iterations: _Count = Field(description="r, iterations of the first stage")
-    most_iterations: _Count = Field(description="R, iterations of a survivor in the end")
+    most_iterations: _Count = Field(description="R, total iterations of a survivor")
     eta: _Factor = Field(description="the best 1/eta of the trials survive a stage")
 
     def experiments(self) -> tuple[Experiment, ...]:
@@ -180,11 +180,9 @@ class CloudSection(Section):
 
     gpus_per_instance: _Count = Field(description="GPUs of one instance")
     price: _InstancePrice = Field(description="price of one instance")
-    minimum_billing: _Seconds = Field(
-        "60 s", validate_default=True, description="least time that an instance is billed for"
-    )
+    minimum_billing: _Seconds = Field("60 s", validate_default=True, description="minimum billed time of an instance")
     billing: Literal["instance", "function"] = Field(
-        "instance", description="what is paid: instances held, or GPUs used"
+        "instance", description="unit of billing: instances held, or GPUs used"
     )
     packing: Literal["counted", "placed"] = Field(
         "counted", description="instances of a stage: GPUs counted, or trials kept whole"
@@ -213,12 +211,12 @@ class SearchSection(Section):
     """The limits and settings of the planner."""
 
     max_gpus: _Count | SkipJsonSchema[None] = Field(
-        None, json_schema_extra=_left_out, description="most GPUs of any stage; left out: all that the trials can use"
+        None, json_schema_extra=_left_out, description="most GPUs of any stage; default: all that the trials can use"
     )
     warm_starts: tuple[_Count, ...] = Field(
         (1, 2, 3), min_length=1, description="multiples of the best static size to start from"
     )
-    steps: Literal["instance", "literal"] = Field("instance", description="how far one greedy step goes")
+    steps: Literal["instance", "literal"] = Field("instance", description="size of one greedy step")
     samples: _Count = Field(20, description="simulated runs per plan when something is random")
     seed: _Index = Field(0, description="seed of those runs")
 
@@ -232,7 +230,7 @@ class Document(Section):
         description="the search, as {method: hyperband, least_iterations: 1, most_iterations: 50, eta: 3}"
     )
     scaling: ScalingSection = Field(
-        description="how a trial speeds up with GPUs, as {seconds_per_iteration: {1: 90 s, 4: 31 s}}"
+        description="speed of a trial by its GPUs, as {seconds_per_iteration: {1: 90 s, 4: 31 s}}"
     )
     cloud: CloudSection = Field(description="the provider, as {gpus_per_instance: 4, price: $12.24/h}")
     data: DataSection = Field(default_factory=lambda: DataSection.model_validate({}))
