@@ -1,4 +1,4 @@
-"""How long an all-reduce of the local attachment takes, between real processes, beside what copying alone would take.
+"""The time of an all-reduce of the local attachment, between real processes, beside that of copying alone.
 
 Prints a line for each number of peers and length: the median over rounds of a traced call on rank 0, and that of two
 plain copies of as many bytes made by all peers at once, since each peer must write its values out and read sums in.
@@ -34,7 +34,7 @@ def median_s(act: Callable[[], object]) -> float:
 
 
 def measure(rank: int, *, size: int, job: str) -> None:
-    """What one peer does; rank 0 prints."""
+    """Runs one peer; rank 0 prints."""
     import tensorflow as tf
 
     from kungfu.runtime.attachment.local import LocalAttachment

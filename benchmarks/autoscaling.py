@@ -1,4 +1,4 @@
-"""Whether `autoscale` finds the size that pays, from wherever a job begins: figures 6 and 7 of Or et al., 2020.
+"""Checks that `autoscale` finds the efficient size, from any size at the start: figures 6 and 7 of Or et al., 2020.
 
 Real jobs under kungfu-run: peers, training graph, messages and decisions are real. Each peer stands for four T4 GPUs,
 and the time that they would take for a step is a sleep: the seconds of the measured curve, divided by 20. CIFAR-10 is
@@ -84,7 +84,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a case.
+    """The result of a case.
 
     Args:
         case: What was run.
@@ -250,7 +250,7 @@ def result_table(results: Sequence[Result]) -> Table:
 
 
 def drawn(results: Sequence[Result]) -> Figure:
-    """As figures 6 and 7: completion time and GPU time by the size at the start, and the size over time."""
+    """Figures 6 and 7: completion time and GPU time by the size at the start, and the size over time."""
     applications = list(dict.fromkeys(one.case.application for one in results))
     figure = Figure(figsize=(11, 3.1 * len(applications)), layout="constrained")
     rows = figure.subplots(len(applications), 3, squeeze=False)

@@ -1,4 +1,4 @@
-"""What a policy costs before the first step: ``python -m benchmarks.compile_policy [--nodes 200]``.
+"""The cost of a policy before the first step: ``python -m benchmarks.compile_policy [--nodes 200]``.
 
 Policies of about so many nodes, and the prebuilt ones: seconds to build, check, simplify and schedule them
 (``compile``), to print what they do (``explain``), and to make TensorFlow ops of them (``trace``, TensorFlow's own

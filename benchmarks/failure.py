@@ -1,4 +1,4 @@
-"""What the sudden end of one worker of three costs the others, under kungfu and under Horovod Elastic.
+"""The cost of the sudden end of one worker of three for the others, under kungfu and under Horovod Elastic.
 
 A worker is killed (SIGKILL) in the middle of its training. Recovery is the time from there to the end of the survivors'
 next step, in a job of two. The stop is the time from the end of their last step to the end of that one, less a median

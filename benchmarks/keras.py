@@ -1,4 +1,4 @@
-"""What Keras' ``fit`` costs in a job, beside a loop of one's own, plain Keras, and Horovod's ops in a loop.
+"""The cost of Keras' ``fit`` in a job, beside a custom loop, plain Keras, and Horovod's ops in a loop.
 
 A network of 945,226 weights is trained in seven ways, by as many jobs, all of which are there and take turns:
 
@@ -55,7 +55,7 @@ BOUNDS = {"fit_cost": 0.95, "fit_over_loop": 0.95, "fit_over_horovod": 1.3}
 
 @dataclass(frozen=True)
 class Way:
-    """How the network is trained: the words before ``python``, and how many processes they start."""
+    """A way to train the network: the words before ``python``, and the number of processes that they start."""
 
     launcher: tuple[str, ...] = ()
     processes: int = 1
@@ -145,7 +145,7 @@ def optimizer_and_loss() -> tuple[Any, Any]:
 
 
 def data(*, steps: int, processes: int) -> tuple[Any, Any]:
-    """As many samples as an epoch of so many steps has."""
+    """The samples of an epoch of this many steps."""
     import numpy as np
 
     rng, count = np.random.default_rng(0), SAMPLES * steps * processes
@@ -252,7 +252,7 @@ class Process:
     lines: IO[str]
 
     def tell(self) -> dict[str, Any] | None:
-        """What it says next; None where it has ended."""
+        """The next line of its output; None if it has ended."""
         line = self.lines.readline()
         return json.loads(line) if line else None
 

@@ -1,4 +1,4 @@
-"""What reading a long record costs: ``python -m benchmarks.long_records [--steps 3000000] [--rescale-every 10000]``.
+"""The cost of reading a long record: ``python -m benchmarks.long_records [--steps 3000000] [--rescale-every 10000]``.
 
 Writes the record of a job of so many steps of 20 ms, with a rescale every so many of them, a learning rate that a rule
 sets every 50, and one peer that was lost, and reads it by each command that reads records, in a process of its own.
@@ -55,7 +55,7 @@ _PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Read:
-    """What a command used to read a record."""
+    """The cost of a command that reads a record."""
 
     command: str
     cpu_s: float

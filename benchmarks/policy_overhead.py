@@ -1,4 +1,4 @@
-"""What policies cost a step: noise scale, throughput and stragglers together, over none.
+"""The cost of policies per step: noise scale, throughput and stragglers together, compared with none.
 
 One job of two peers holds four compiled steps on the same model of about a million weights: *bare* (no policy, no
 record), *watched* (the policies, no record), *unfused* (as watched, with the policies' arithmetic op by op instead of
@@ -198,7 +198,7 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def measure(given: argparse.Namespace) -> None:
-    """What one peer does; rank 0 writes down the seconds of a step in each block."""
+    """Runs one peer; rank 0 writes down the seconds of a step in each block."""
     import numpy as np
     import tensorflow as tf
 
@@ -260,7 +260,7 @@ def measured_by_peers(
     options: Sequence[str] = (),
     watching: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> Any:
-    """What rank 0 of a job of two peers wrote down, each of which runs ``module`` with ``--peer`` and what is given.
+    """The measurements of rank 0 of a job of two peers, each running ``module`` with ``--peer`` and these arguments.
 
     Args:
         module: The benchmark.

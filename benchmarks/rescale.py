@@ -1,4 +1,4 @@
-"""How long training stands still when a worker joins and when one leaves: kungfu, Horovod Elastic, and a restart.
+"""The stop of training when a worker joins and when one leaves: kungfu, Horovod Elastic, and a restart.
 
 All do the same training on the same state: a small network that is trained and ballast that is not, in all 100 MB of
 float32, of which each step writes a 25th anew; the device time of a step is emulated by a sleep. Each system goes from
@@ -74,7 +74,7 @@ def table(measured: Mapping[str, Measured], *, low: int) -> Table:
 
 
 def parts_told(measured: Measured) -> str:
-    """Where kungfu's own record says that the time of a stop went."""
+    """The parts of the time of a stop, by kungfu's own record."""
     lines = []
     for kind, parts in measured.parts.items():
         told = ", ".join(f"{name.removesuffix('_s')} {1e3 * seconds:.1f} ms" for name, seconds in parts.items())

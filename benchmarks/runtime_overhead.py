@@ -1,4 +1,4 @@
-"""What events, trace, metrics, heartbeats and stamps cost a run without changes: a step with them over one without.
+"""The cost of events, trace, metrics, heartbeats and stamps without changes: a step with them over one without.
 
 One job of two peers runs the same model (about a million weights, no policy) in three ways by turns, step by step.
 *full* is as a user runs it: every batch stamped and its stamp checked, every step on the tape, in ``trace.jsonl`` and
@@ -82,7 +82,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class Unstamped:
-    """Of a run without stamps: none is put, and every step is given the same one, that fits everywhere."""
+    """A run without stamps: none is put, and every step gets the same one, which fits everywhere."""
 
     nothing: Any
 
@@ -109,7 +109,7 @@ def stripped(first: Any, model: Any, optimizer: Any, *, name: str, batches: Call
 
 
 def seconds_of(step: Callable[..., object], batches: Iterator[Any], *, device_s: float) -> float:
-    """How long the next step takes, its batch included."""
+    """The seconds of the next step, its batch included."""
     started = time.perf_counter()
     batch = next(batches)
     if device_s:
@@ -186,7 +186,7 @@ def kinds(
 
 
 def measure(given: argparse.Namespace) -> None:
-    """What one peer does; rank 0 writes down what it measured."""
+    """Runs one peer; rank 0 writes down its measurements."""
     import kungfu as kf
 
     model, optimizer = build()

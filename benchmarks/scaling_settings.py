@@ -1,4 +1,4 @@
-"""Whether a policy that adds peers comes to rest where it should, on a modelled cluster with noise and a slow joiner.
+"""Checks that a scaling policy settles at the right size, on a modelled cluster with noise and a slow joiner.
 
 ``python -m benchmarks.scaling_settings [--quick] [--jobs N]`` prints a table and, as its last line, a JSON object. In
 it, ``within_bounds`` says of each bound whether it holds; the exit code is 1 where one does not. The job starts with 2
@@ -56,7 +56,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Args:
         setting: What was run.
@@ -130,7 +130,7 @@ def summarised(results: Sequence[Result]) -> dict[str, float]:
 
 
 def within_bounds(figures: Mapping[str, float]) -> dict[str, bool]:
-    """Whether each bound holds, by the figures of the runs.
+    """True for each bound that holds, by the figures of the runs.
 
     They all end within one unit of the limit, none changes its size more than twice after the first 600 steps, and of
     all of them together at most 5 replace a peer that was not slow.

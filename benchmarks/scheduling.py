@@ -1,4 +1,4 @@
-"""What elasticity does to published and generated traces, and how fast the simulator is.
+"""The effect of elasticity on published and generated traces, and the speed of the simulator.
 
 ``python -m benchmarks.scheduling [--data DIR] [--jobs N]`` prints tables with the papers' figures beside ours and, as
 its last line, one JSON object. Published traces are looked for beside the repository and left out where absent.
@@ -95,7 +95,7 @@ def _pending(*summaries: Summary) -> list[str]:
 
 
 def load_table() -> tuple[Table, Figures]:
-    """Where elasticity pays and where not: the same jobs, arriving faster and faster."""
+    """The loads at which elasticity helps: the same jobs, arriving faster and faster."""
     table = _table(
         "Generated ITP-like trace, 128 GPUs: where elasticity pays (reduction of mean JCT)",
         headings=("load", "pending under Tiresias", "elastic", "GPU hours", "only shrinking", "GPU hours "),

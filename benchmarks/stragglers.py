@@ -1,4 +1,4 @@
-"""What the replacement of stragglers saves while a job grows: figures 9 and 10 of Or et al., 2020.
+"""The savings by replacing stragglers while a job grows: figures 9 and 10 of Or et al., 2020.
 
 A job grows to 8 peers, one more every 5 s, and every fourth peer is slow: its steps take 4, 2 or 1.33 times as long as
 those of the others, and all wait for it. Its samples take 100 s of device time without stragglers. The runs with the
@@ -59,7 +59,7 @@ def curve() -> Curve:
 
 
 def slowed(seconds: float, factor: float) -> float:
-    """How many times as long a step takes at a moment of a job whose stragglers stay."""
+    """The factor by which a step takes longer at a time of a job whose stragglers stay."""
     # Peers are numbered from 0: the first slow one is the one that makes the size a multiple.
     return factor if size_at(seconds) >= SLOW_EVERY else 1.0
 
@@ -116,7 +116,7 @@ def on_model(factor: float, *, samples: int, joining_s: float) -> float:
 
 
 def twin_errors() -> dict[str, float]:
-    """By factor, by which fraction the steps of a real job take longer than computed; "none" is without stragglers."""
+    """The relative excess of a real job's step times over the computed ones, by factor; "none": without stragglers."""
     # The first phase is that in which 8 processes that have just started trace, load and warm up on a few cores.
     factors = {"warm-up": 1.0, "none": 1.0, **FACTORS}
     samples = len(factors) * PHASE * LOCAL_BATCH * PEERS
@@ -177,7 +177,7 @@ def table(runs: Mapping[str, RealRun], *, samples: float) -> Table:
 
 
 def drawn(runs: Mapping[str, RealRun], *, samples: float) -> Figure:
-    """As figures 9 and 10: throughput over time with the stragglers' lives, and the time until complete."""
+    """Figures 9 and 10: throughput over time with the stragglers' lives, and the time until complete."""
     figure = Figure(figsize=(11, 3.8), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1.5, 1.0))
     for color, (name, run) in zip(("#b3261e", "#d9730d", "#1f6fb4"), runs.items(), strict=False):

@@ -1,4 +1,4 @@
-"""What elasticity saves a hyperparameter search: planned, static and naive costs, and the sweeps of four figures.
+"""The savings of elasticity in a hyperparameter search: planned, static and naive costs, and four sweeps.
 
 ``python -m benchmarks.tuning`` prints a table, draws figures 9 to 12 of Misra et al. (2021) into runs/benchmarks/, and
 prints one JSON object as its last line. Everything is simulated; the curves are stated here, not the authors' own.

@@ -1,4 +1,4 @@
-"""How long a job takes under `utility`, by the price of a peer and the worth of its end: figure 8 of Or et al., 2020.
+"""The time of a job under `utility`, by the price of a peer and the worth of its end: figure 8 of Or et al., 2020.
 
 The curve is a stated one, Amdahl's law with a serial share of 0.1 up to 8 peers; a minute of the paper takes a second
 here, and a price per hour is one per minute. A job begins with 4 peers and would take 60 s with 8 of them. Its worth
@@ -70,12 +70,12 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Of its line in the figure."""
+        """The name of its line in the figure."""
         return f"{self.worth}_{self.level}"
 
     @property
     def policy(self) -> str:
-        """As ``kungfu-run --policy`` is told."""
+        """The argument of ``kungfu-run --policy``."""
         value, price = VALUES[self.worth, self.level], self.price * FASTER
         falls = f"zero_at_s={ZERO_AT_S}" if self.worth == "linear" else f"target_s={TARGET_S}"
         told = f"value={value}, {falls}, price_per_hour={price:g}, max_peers={MOST}"
@@ -89,7 +89,7 @@ def curve() -> Curve:
 
 
 def samples() -> int:
-    """Of the whole job."""
+    """The samples of the whole job."""
     return round(FASTEST_S * curve().throughput[MOST])
 
 
@@ -99,7 +99,7 @@ def cases(prices: Sequence[float] = PRICES) -> list[Case]:
 
 
 def corners() -> list[Case]:
-    """Those that are real jobs."""
+    """The cases that are real jobs."""
     return [one for one in cases() if one.level == "low" and one.price in (PRICES[0], PRICES[-1])]
 
 
@@ -131,7 +131,7 @@ def joining_s(runs: Sequence[RealRun]) -> float:
 
 
 def ratios(modelled: Mapping[Case, SimulatedRun]) -> dict[str, float]:
-    """By worth, how many times as long a job takes at the highest price as at the lowest."""
+    """The ratio of a job's times at the highest and at the lowest price, by worth."""
     names = dict.fromkeys(one.name for one in modelled)
     seconds = {(one.name, one.price): run.seconds for one, run in modelled.items()}
     return {f"{name}_ratio": round(seconds[name, PRICES[-1]] / seconds[name, PRICES[0]], 3) for name in names}
@@ -190,7 +190,7 @@ def _changes(run: RealRun) -> list[int]:
 
 
 def drawn(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -> Figure:
-    """As figure 8: completion time over price, a panel for each worth."""
+    """Figure 8: completion time over price, a panel for each worth."""
     figure = Figure(figsize=(9, 3.8), layout="constrained")
     for axes, worth in zip(figure.subplots(1, 2, sharey=True), ("linear", "step"), strict=True):
         for level, color in (("low", "#d9730d"), ("high", "#1f6fb4")):

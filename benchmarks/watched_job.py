@@ -1,4 +1,4 @@
-"""What looks at a job while it is measured: a scrape of its metrics each second, and a browser on its page."""
+"""Observers of a job while it is measured: a scrape of its metrics each second, and a browser on its page."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Watching:
             thread.join(_ANSWER_WITHIN_S)
 
     def _scrape(self) -> None:
-        """As Prometheus does."""
+        """Scrapes the metrics like Prometheus."""
         address = self._address(_METRICS)
         while address and not self._over.wait(_SCRAPE_EVERY_S):
             self.scrapes += self._read(address, lambda line: None)
 
     def _browse(self) -> None:
-        """As a browser does that has the page open: it gets all updates on one connection, until the job ends."""
+        """Follows the page like a browser: it gets all updates on one connection, until the job ends."""
         if address := self._address(_PAGE):
             self._read(f"{address}updates", self._take)
 
@@ -71,7 +71,7 @@ class Watching:
         return True
 
     def _address(self, pattern: re.Pattern[str]) -> str:
-        """What kungfu-run has printed; empty where it never did."""
+        """The address that kungfu-run has printed; empty if it did not."""
         while not self._over.wait(_LOOK_EVERY_S):
             if found := pattern.search(self._console.read_text(errors="replace")):
                 return found[0]

@@ -1,4 +1,4 @@
-"""A job that adds peers while each of them still contributes enough throughput, and stays where that ends.
+"""A job that adds peers while each additional peer contributes enough throughput.
 
     kungfu-run -np 1 --max 4 python examples/autoscale.py
 

@@ -46,7 +46,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def summarise(folder: Path, *, attachment: str, epochs: int, seconds: float) -> dict[str, Any]:
-    """What the run came to, from its record and from what every peer counted inside its steps."""
+    """The summary of the run, from its record and from the counters of every peer inside its steps."""
     events = read_lines(folder / "events.jsonl")
     results = [np.load(path) for path in sorted((folder / "results").glob("peer-*.npz"))]
     rescales = [event for event in events if event["event"] == "rescale"]

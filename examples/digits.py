@@ -59,13 +59,13 @@ def arguments() -> argparse.Namespace:
 
 
 def policy(three_from: int | None) -> kf.Policy:
-    """As many peers as the gradient noise scale pays for, if wanted under a cap that a schedule sets."""
+    """The policy of the job: peers by the gradient noise scale, optionally under a cap set by a schedule."""
     follow_noise = kf.policies.gns_batch(max_peers=4)
     return follow_noise if three_from is None else kf.at_most(follow_noise, kf.policies.schedule({0: 4, three_from: 3}))
 
 
 def main() -> None:
-    """Trains, and tells what came of it."""
+    """Trains, and prints the results."""
     given = arguments()
     x_train, x_test, y_train, y_test = load()
     model, optimizer = build(given.seed), keras.optimizers.SGD(0.05, momentum=0.9)

@@ -1,7 +1,7 @@
 """Every error that kungfu raises, sorted by who has to act.
 
-A message says what is wrong, the value that was wrong, what is allowed, and what to do. It is for people: what a
-program may want to decide by, such as which peers were lost, is in fields beside it.
+A message says what is wrong, the value that was wrong, what is allowed, and what to do. It is for people: facts on
+    which a program may base a decision, such as the lost peers, are in fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class KungfuError(Exception):
     """The base of every error that kungfu raises on purpose."""
 
     def prefixed(self, text: str) -> Self:
-        """The same error with ``text`` before its message: what was going on when it was noticed.
+        """The same error with ``text`` before its message, which describes the circumstances.
 
         >>> error = PeerFailure("rank 1 is gone", ranks=[1], view=3).prefixed("in step 7: ")
         >>> str(error), error.ranks, error.view
@@ -37,14 +37,15 @@ class KungfuError(Exception):
 
 
 class UsageError(KungfuError):
-    """The user's program or command line asks for something that cannot work."""
+    """The user's program or command line requests something that cannot work."""
 
 
 class PolicyError(KungfuError):
     """A policy is wrong; raised at ``attach``, before any step runs.
 
-    ``policy`` is its name and ``origin`` the ``file:line`` of the user's that is to be changed, where they are known;
-    the message says both.
+    Attributes:
+        policy: The name of the policy, if it is known; the message contains it.
+        origin: The ``file:line`` in the user's code to change, if it is known; the message contains it.
     """
 
     def __init__(self, message: str, *, policy: str = "", origin: str = "") -> None:
@@ -53,7 +54,7 @@ class PolicyError(KungfuError):
 
 
 class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the name is in the design
-    """Another peer died, left or stands still, or its program failed.
+    """Another peer died, left or is frozen, or its program failed.
 
     Attributes:
         ranks: The peers at fault, by their ranks in ``view``, as far as they are known.
@@ -69,11 +70,11 @@ class PeerFailure(KungfuError):  # noqa: N818 - the field says failure, and the 
 
 
 class DeadlineExceeded(KungfuError):  # noqa: N818 - as gRPC names it
-    """A wait with a name ended without what it waited for.
+    """A named wait ended without success.
 
     Attributes:
         waiting_for: The peers that did not come, by their ranks in ``view``, as far as they are known.
-        waited_s: How long they were waited for, seconds; NaN where that is not known.
+        waited_s: The length of the wait, seconds; NaN if it is not known.
         peers: The peers that did not come by their ids; also those that are in no view yet.
         view: The version of the view in which ``waiting_for`` counts; ``None`` for the view in force.
     """

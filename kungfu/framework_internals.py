@@ -1,8 +1,8 @@
-"""Every use of a private part of TensorFlow and Keras: what neither of them offers in its public interface.
+"""Every use of a private part of TensorFlow and Keras: neither of them offers these in its public interface.
 
-Each function is one use, with the reason why the public interface does not do. A canary for each, in
-``tests/test_framework_internals.py``, says what kungfu loses when a new TensorFlow or Keras drops the part. Importing
-this module loads neither of them: ``script_runner`` runs its source in a process before TensorFlow is loaded.
+Each function is one use, with the reason why the public interface is not enough. A canary for each, in
+``tests/test_framework_internals.py``, names the feature that kungfu loses if a new TensorFlow or Keras drops the part.
+Importing this module loads neither of them: ``script_runner`` runs its source in a process before TensorFlow is loaded.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ KERAS_TRAINERS = {
 
 
 def is_keras_model(model: Any) -> bool:
-    """Whether this is a Keras 3 model, by what `layer_statistics` needs of it."""
+    """True if this is a Keras 3 model, judged by what `layer_statistics` needs of it."""
     return hasattr(model, "_flatten_layers") and hasattr(model, "weights")
 
 
@@ -77,12 +77,13 @@ def all_layers(model: Any) -> list[Any]:
 
 
 def layer_statistics(model: Any) -> list[Any]:
-    """The variables that layers keep as not trainable: Keras tells statistics from frozen weights only there."""
+    """The variables that layers keep as not trainable: only there Keras tells statistics from frozen weights.
+    weights."""
     return [weight for _, weight in layers_with_statistics(model)]
 
 
 def layers_with_statistics(model: Any) -> list[tuple[Any, Any]]:
-    """The same, each with its layer."""
+    """The statistics of layers, each with its layer."""
     return [(layer, weight) for layer in all_layers(model) for weight in layer._non_trainable_variables]
 
 
@@ -105,7 +106,7 @@ def is_made_by_keras(layer: Any, variable: Any) -> bool:
 
 
 def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The calls that a functional model is made of: operation, arguments, and those by name; none of another layer.
+    """The calls of a functional model: operation, arguments, and those by name; none of another layer.
 
     ``get_config`` gives them, too, but with every config inside, and with the bytes of functions that hold their files.
     """
@@ -115,19 +116,19 @@ def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def maker_of(tensor: Any) -> tuple[Any, int]:
-    """The operation whose output a symbolic tensor of Keras is, and the number of that output."""
+    """The operation that produced a symbolic tensor of Keras, and the index of that output."""
     operation, _, output = tensor._keras_history
     return operation, output
 
 
 def compiled_with(model: Any) -> Mapping[str, Any]:
-    """What ``compile`` was given, as it was given; ``get_compile_config`` gives it in words. Empty before it."""
+    """The unchanged arguments of ``compile``; ``get_compile_config`` gives a config. Empty before ``compile``."""
     given = getattr(model, "_compile_config", None)
     return {} if given is None else given.config
 
 
 def learning_rate_or_schedule(optimizer: Any) -> Any:
-    """The learning rate or the schedule that an optimizer was given: the property gives the value of a schedule."""
+    """The learning rate or the schedule of an optimizer: the property gives the value of a schedule."""
     return optimizer._learning_rate
 
 
@@ -137,7 +138,7 @@ def loss_tracker(model: Any) -> Any | None:
 
 
 def output_loss_trackers(model: Any) -> list[Any]:
-    """The metrics in which a compiled and built model keeps the losses of several outputs, a number per step each."""
+    """The metrics with the losses of the outputs of a compiled and built model, one number per step each."""
     return [] if model._compile_loss is None else list(model._compile_loss.metrics)
 
 
@@ -152,7 +153,7 @@ def build_symbolically(model: Any, batch: Any) -> None:
 
 
 def restored_epoch(model: Any) -> int | None:
-    """The epoch from which ``fit`` goes on where a callback has restored a backup, and told the model alone."""
+    """The epoch in which ``fit`` continues if a callback has restored a backup, which only the model knows."""
     epoch: int | None = model._initial_epoch
     return epoch
 
@@ -200,7 +201,7 @@ def replaced_method(tracked: Any, name: str, method: Callable[..., Any]) -> Iter
 
 
 def added_to_unmasked() -> float:
-    """What Keras adds to the number of positions that are not masked, to divide by it: until 3.12 its epsilon."""
+    """The constant that Keras adds to the number of unmasked positions to divide by it: its epsilon until 3.12."""
     import keras
     from packaging.version import Version
 
@@ -235,14 +236,14 @@ def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
 
 
 def is_in_xla_context(graph: Any) -> bool:
-    """Whether a graph is traced into a function that XLA compiles as a whole; no public function tells."""
+    """True if a graph is traced into a function that XLA compiles as a whole; there is no public function for this."""
     from tensorflow.python.ops import control_flow_util
 
     return bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def is_under_condition(graph: Any) -> bool:
-    """Whether a graph is traced into a branch or a loop, or into a function that is called from one."""
+    """True if a graph is traced into a branch or a loop, or into a function that is called from one."""
     from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
     while graph is not None:
@@ -253,12 +254,12 @@ def is_under_condition(graph: Any) -> bool:
 
 
 def add_control_inputs(op: Any, inputs: Sequence[Any]) -> None:
-    """Lets an op that is there already wait for others; ``tf.control_dependencies`` only holds for new ones."""
+    """Makes an existing op wait for others; ``tf.control_dependencies`` only applies to new ones."""
     op._add_control_inputs(inputs)
 
 
 def resources_written(op: Any) -> list[Any]:
-    """The resources among the inputs of an op that it may write; of a function that it calls too."""
+    """The resources among the inputs of an op that it may write, including those in a function that it calls."""
     from tensorflow.python.framework import auto_control_deps_utils
 
     return list(auto_control_deps_utils.get_read_write_resource_inputs(op)[1])
@@ -270,10 +271,10 @@ def function_graph(graph: Any, name: str) -> Any:
 
 
 def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) -> list[Any]:
-    """What a concrete function with a list of results gives for eager tensors of the dtypes that it was traced with.
+    """The results of a concrete function with a list of results, for eager tensors of its traced dtypes.
 
-    A call by its public interface binds and casts each argument, and one of its ``tf.function`` looks the trace up by
-    all that it captures: 0.1 and 0.35 ms of processor time more per step.
+    A call by its public interface binds and casts each argument, and a call of its ``tf.function`` looks up the trace
+    by all captures: 0.1 and 0.35 ms more processor time per step.
 
     Args:
         function: The concrete function.
@@ -316,9 +317,9 @@ def effect_op_makers() -> list[tuple[Any, str]]:
 
 
 def dataset_order(dataset: Any) -> Literal["as read", "by seed", "by chance"]:
-    """The way in which the elements of a ``tf.data.Dataset`` come into their order, by the steps that made it.
+    """The order of a ``tf.data.Dataset``'s elements: as read, by a seed or by chance; from the steps that made it.
 
-    A step inside of a function, such as that of ``interleave``, is not seen.
+    A step inside a function, such as that of ``interleave``, is not visible.
     """
     steps = [dataset]
     for one in steps:  # it grows meanwhile
@@ -338,14 +339,14 @@ def python_function(token: str) -> Any:
 
 
 def replace_python_functions(functions: Mapping[str, Any]) -> None:
-    """Lets calls in the graph, by their tokens, be made to other Python functions from here on."""
+    """Redirects calls in the graph, by their tokens, to other Python functions from here on."""
     from tensorflow.python.ops import script_ops
 
     script_ops._py_funcs._funcs.update(functions)
 
 
 def is_eager_function(function: Any) -> bool:
-    """Whether a function of a call takes tensors (``tf.py_function``), and not arrays (``tf.numpy_function``)."""
+    """True if a function of a call takes tensors (``tf.py_function``), and not arrays (``tf.numpy_function``)."""
     from tensorflow.python.ops import script_ops
 
     return isinstance(function, script_ops.EagerFunc)

@@ -65,14 +65,14 @@ class HookAnswer:
     ignored: str = ""
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
-        """The answer without requests of some kinds; it says why, where there are any."""
+        """The answer without requests of some kinds; it says why, if there are any."""
         rest = tuple(one for one in self.requests if one.kind not in kinds)
         if len(rest) == len(self.requests):
             return self
         return HookAnswer(rest, self.asked, "; ".join(filter(None, (self.ignored, why))))
 
     def with_replacements(self, left: int) -> HookAnswer:
-        """The answer with at most so many peers to replace, the first of those that it names; it says so."""
+        """The answer with at most this many peers to replace, the first of those that it names; it says so."""
         asked = next((one for one in self.requests if one.kind == "replace"), None)
         if asked is None or len(asked.ranks) <= left:
             return self
@@ -115,7 +115,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
 
 
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
-    """Calls the hook of a rule that fired in the last step of a job: only a checkpoint and values are left to it."""
+    """Calls the hook of a rule that fired in the last step of a job: only a checkpoint and values are left."""
     return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
 
 
@@ -173,13 +173,13 @@ def rescale_sources(
 
 
 def asked_by(fired: FiredRule, request: Request | SetValue | None = None) -> Asked:
-    """A request as asked by a rule that fired, or by its hook; of a rule on a rescale its setting."""
+    """A request with the rule or hook that made it, and the setting of a rule on a rescale."""
     what = _setting(fired) if request is None else request
     return Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
-    """A rule with as many peers as its budget lets it replace: slow ones first, slowest first, then by rank."""
+    """A rule with the peers that its budget lets it replace: slow ones first, slowest first, then by rank."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:
         return fired
@@ -203,7 +203,7 @@ def _of_rule(fired: FiredRule, view: View) -> Request | None:
 
 
 def _setting(fired: FiredRule) -> Request:
-    """The setting that a rule that fired asks for."""
+    """The setting requested by a rule that fired."""
     match fired.action:
         case SetLearningRate(ramp_length=length, unit=unit):
             return SetRate(fired.value, length, unit)
@@ -233,7 +233,7 @@ def _of_hook(request: HookRequest, view: View) -> Request | SetValue | None:
 
 
 def _leave(view: View, ranks: Iterable[int], *, when: When) -> Leave | None:
-    """The peers of these ranks, by id, for a rule knows ranks; ``None`` where it names none."""
+    """The peers of these ranks, by id, because a rule knows ranks; ``None`` if it names none."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     size = view.size - len(peers) if when == "now" else view.size
     return Leave(peers, when, size, "local_batch_size") if peers else None

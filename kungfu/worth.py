@@ -1,4 +1,4 @@
-"""Worth: what it is worth that a job is complete after some time, as a function that a policy computes with.
+"""Worth: the value of a completed job as a function of its time, for use in policies.
 
 Each is a function ``U(T)`` of the seconds T from the job's first step to its last, which never rises, in any currency;
 the price of a peer is in the same. A policy compares differences of it with differences in cost.
@@ -21,22 +21,22 @@ __all__ = ["Worth", "concave", "linear", "points", "steps"]
 
 @dataclass(frozen=True)
 class Worth(abc.ABC):
-    """What a job is worth by the time at which it is complete; made by `linear`, `concave`, `steps` or `points`."""
+    """The value of a job by the time at which it is complete; made by `linear`, `concave`, `steps` or `points`."""
 
     @abc.abstractmethod
     def check(self) -> None:
-        """Raises `PolicyError` for numbers that are no worth, such as one that rises with time."""
+        """Raises `PolicyError` for numbers that do not describe a worth, such as one that rises with time."""
 
     @abc.abstractmethod
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
-        """The value of a job of so many seconds, a number or a vector of them: float32, NaN where they are.
+        """The value of a job that takes this many seconds, a number or a vector: float32, NaN where they are.
 
         `first` is the first estimate of that time (the paper's T0), which only a worth in steps needs.
         """
 
 
 def linear(value: float, *, zero_at_s: float) -> Worth:
-    """``U(T) = value * (1 - T / zero_at_s)``: each second less is worth the same, also beyond the zero.
+    """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, also beyond the zero.
 
     Args:
         value: Of a job that takes no time, at least 0.
@@ -49,7 +49,7 @@ def linear(value: float, *, zero_at_s: float) -> Worth:
 
 
 def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
-    """``U(T) = value * (1 - (T / zero_at_s) ** power)``: a second less is worth the more the longer the job takes.
+    """``U(T) = value * (1 - (T / zero_at_s) ** power)``: later seconds are worth more.
 
     Args:
         value: Of a job that takes no time, at least 0.
@@ -63,7 +63,7 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
 
 
 def steps(values: Mapping[float, float]) -> Worth:
-    """Deadlines: a job that is complete within so many seconds is worth so much, and one beyond the last one nothing.
+    """Deadlines: the value of a job by the first deadline that it meets; beyond the last one it is nothing.
 
     Between the steps there are lines, or no single peer would ever be worth its price: from each deadline to the next
     one, and from the last one to zero at the first estimate of the completion time. Beyond that the last line goes on.
@@ -143,7 +143,7 @@ class _Points(Worth):
 
 @dataclass(frozen=True, repr=False)
 class _Steps(Worth):
-    """Deadlines, with a bridge from each to the next one."""
+    """Deadlines, with a straight line from each to the next one."""
 
     pairs: Pairs
 
@@ -163,7 +163,7 @@ class _Steps(Worth):
 
 
 def _between(seconds: Signal, pairs: Pairs) -> Signal:
-    """The value at a moment: the first one, less what is lost on each straight piece."""
+    """The value at a time: the first value, minus the loss on each straight piece."""
     value = pairs[0][1] + 0 * seconds  # NaN where the moment is
     for (start, high), (end, low) in itertools.pairwise(pairs):
         value = value - (high - low) * clip((seconds - start) / (end - start), 0.0, 1.0)
@@ -171,7 +171,7 @@ def _between(seconds: Signal, pairs: Pairs) -> Signal:
 
 
 def _pairs(values: Mapping[float, float]) -> Pairs:
-    """The entries by time, where they are numbers; as they are where not, so that the check can show them."""
+    """The entries by time, if they are numbers; otherwise unchanged, so that the check can show them."""
     if not isinstance(values, Mapping):
         return ((math.nan, math.nan),)
     entries = tuple(values.items())

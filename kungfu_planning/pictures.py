@@ -1,4 +1,4 @@
-"""Pictures as files that are whole or not there."""
+"""Pictures as files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["write_picture"]
 
 
 def write_picture(figure: Figure, *, path: Path) -> None:
-    """Writes the figure to a temporary file beside ``path`` and renames it: no half of a picture is ever left there.
+    """Writes the figure to a temporary file beside ``path`` and renames it, so that no partial picture is left.
 
     Raises:
         OSError: if the file cannot be written.

@@ -21,7 +21,7 @@ def gns_batch(
     every: int = 50,
     sample_every: int = 1,
 ) -> Rule:
-    """Request the number of peers whose local batches add up to one noise scale, so that the batch is as large as
+    """Request as many peers as make their local batches add up to the noise scale: the largest useful batch.
     useful.
 
     Every `every` steps: ``peers = clip(round(noise_scale / local_batch_size), min_peers, max_peers)``, and the local

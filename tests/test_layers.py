@@ -1,4 +1,7 @@
-"""The layers: imports point one way, no modules import each other in a ring, and a name stands for one class."""
+"""The layers: imports point one way, no modules import each other in a ring, and a name stands for one class.
+
+Names of tests are bounded, and docstrings name their things by nouns.
+"""
 
 from __future__ import annotations
 
@@ -147,3 +150,22 @@ def test_names_of_tests_have_at_most_80_characters() -> None:
         names = re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
         long = [name for name in names if len(name) > 80]
         assert long == [], f"{path.relative_to(tests)}: the sentence goes to the docstring"
+
+
+_PRONOUN = r"(?:What|Whether|Where|Who|Whom|Which|That|Those|How|As|Of|By)\b"
+# Folders of kungfu that have not been read yet.
+_UNREAD = (
+    *("cli", "compiler", "control", "event_log", "keras", "monitor", "ops", "record", "signal", "testing", "training"),
+    *(f"runtime/{one}" for one in ("agent", "checkpoints", "core", "ipc", "job_api", "peer", "state")),
+)
+
+
+@pytest.mark.parametrize("folder", ["kungfu", "kungfu_planning", "policies", "examples", "benchmarks", "tools"])
+def test_a_docstring_names_its_thing_by_a_noun(folder: str) -> None:
+    """The first line of a docstring does not begin with a pronoun: "True if ...", not "Whether ..."."""
+    unread = tuple(f"{ROOT / one}/" for one in _UNREAD)
+    paths = [one for one in sorted((ROOT.parent / folder).rglob("*.py")) if not str(one).startswith(unread)]
+    assert paths
+    for path in paths:
+        found = re.findall(rf'^ *r?"""({_PRONOUN}.*)', path.read_text(), re.MULTILINE)
+        assert found == [], path.relative_to(ROOT.parent)

@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 def is_installed() -> bool:
-    """Whether the browser and its driver are there."""
+    """True if the browser and its driver are installed."""
     return all(shutil.which(name) for name in _PROGRAMS)
 
 

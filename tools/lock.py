@@ -41,7 +41,7 @@ LOCKS = (
 
 
 def requirements(lock: Lock) -> list[str]:
-    """What pip is asked for."""
+    """The requirements given to pip."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     chosen = [line for name, lines in extras.items() if name not in lock.without for line in lines]

@@ -85,7 +85,7 @@ def loss(run: ModelledRun) -> Values:
 
 
 def samples_per_second(run: ModelledRun) -> Values:
-    """Of each step, with the stop of the barrier after it."""
+    """The throughput of each step, with the stop of the barrier after it."""
     begins = [*(one.seconds for one in run.steps), run.result.seconds]
     return [one.samples / (end - one.seconds) for one, end in zip(run.steps, begins[1:], strict=True)]
 
@@ -147,7 +147,7 @@ _MOST_POINTS = 100
 
 
 def _line(line: Line, run: ModelledRun) -> Drawing:
-    """Where a quantity changes, or where that is in most steps, every so many of its values."""
+    """The points where a quantity changes, or, if that is in most steps, every n-th of its values."""
     values = [float(f"{one:.4g}") if math.isfinite(one) else None for one in line.quantity(run)]
     numbered = list(zip((int(one) for one in run.steps), values, strict=True))
     changes = [numbered[0], *(new for old, new in itertools.pairwise(numbered) if new[1] != old[1])]

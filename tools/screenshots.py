@@ -96,19 +96,19 @@ def running(command: Sequence[str], console: Path) -> Iterator[subprocess.Popen[
 
 
 def address(console: Path, pattern: str) -> str:
-    """What a program has printed; empty as long as it has not."""
+    """The address that a program has printed; empty as long as it has not."""
     found = re.search(pattern, console.read_text(errors="replace"))
     return "" if found is None else found[found.lastindex or 0]
 
 
 def has_grown(log: Path) -> bool:
-    """Whether the job has another size than at its start, and steps enough to draw."""
+    """True if the job has another size than at its start, and enough steps to draw."""
     lines = (log / "metrics.jsonl").read_text().splitlines() if (log / "metrics.jsonl").exists() else []
     return len(lines) > SHOWN_FROM and json.loads(lines[-2])["size"] > 2
 
 
 def awaited(look: Callable[[], Any], *, what: str) -> Any:
-    """What ``look`` gives once it is true."""
+    """The result of ``look`` once it is true."""
     deadline = time.monotonic() + DEADLINE_S
     while not (found := look()):
         if time.monotonic() > deadline:
@@ -160,7 +160,7 @@ def tensorboard_picture(folder: Path) -> None:
 
 
 def answers(url: str) -> bytes:
-    """What is served there; empty as long as nothing is."""
+    """The response of a URL; empty as long as there is none."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return bytes(answer.read())
@@ -227,7 +227,7 @@ def draw_panel(place: Any, panel: dict[str, Any], prometheus: str, began: float,
 
 
 def series(prometheus: str, expression: str, began: float, ended: float) -> list[dict[str, Any]]:
-    """What Prometheus answers to an expression over the time of the job."""
+    """The answer of Prometheus to an expression over the time of the job."""
     expression = expression.replace("$job", ".*").replace("$instance", ".*")
     query = urllib.parse.urlencode({"query": expression, "start": began, "end": ended, "step": 1})
     with urllib.request.urlopen(f"http://{prometheus}/api/v1/query_range?{query}", timeout=60) as answer:

@@ -1,4 +1,4 @@
-"""How kungfu's stop grows with the bytes of state and with the number of peers: a table and a plot."""
+"""The stop of kungfu by the bytes of state and by the number of peers: a table and a plot."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Job:
         self.until(seen, what=f"{count} steps with {size} workers", deadline_s=deadline_s)
 
     def has_ended(self) -> bool:
-        """Whether the job has ended by itself; ends the benchmark where it failed."""
+        """True if the job has ended by itself; ends the benchmark if it failed."""
         code = self.process.poll()
         if code:
             raise SystemExit(f"the job ended with exit code {code}; its last words:\n{self._last_words()}")

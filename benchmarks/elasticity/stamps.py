@@ -1,4 +1,4 @@
-"""What a worker writes down of each of its steps: one line in a file of its own, so that no system's log is trusted.
+"""The stamps of a worker's steps: one line per step in a separate file, so that no system's log is trusted.
 
 The clock is the machine's (``CLOCK_MONOTONIC``), the same in all processes.
 """

@@ -1,4 +1,4 @@
-"""What stamps say: for how long a change of the size stopped training, and what a failure cost."""
+"""Results from stamps: the time for which a change of the size stopped training, and the cost of a failure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
 
 
 def _one_each(found: Sequence[Change]) -> list[Change]:
-    """What several survivors saw of the same change becomes one, with the longest stop."""
+    """One change of several that survivors saw of the same event, with the longest stop."""
     merged: list[Change] = []
     for change in found:
         last = merged[-1] if merged else None
@@ -78,7 +78,7 @@ def _one_each(found: Sequence[Change]) -> list[Change]:
 
 
 def recovery(workers: Mapping[int, Sequence[Stamp]], *, killed: int, at: float) -> Recovery:
-    """What the end of the worker ``killed`` at the second ``at`` cost the others; the worst of them counts.
+    """The cost for the others of the end of the worker ``killed`` at the second ``at``; the worst of them counts.
 
     A survivor has recovered with the end of its first step in a job of another size. Until then, every attempt at a
     step that did not bring the count on is a lost step: one that failed, and one that was undone by going back.

@@ -23,7 +23,7 @@ DEADLINE_S, SETTLED_S = 300.0, 1.0
 
 @dataclass(frozen=True)
 class Task:
-    """What to do: from ``low`` workers to one more and back, so many times, with so much state."""
+    """The task: from ``low`` workers to one more and back, this many times, with this much state."""
 
     low: int
     megabytes: float
@@ -32,7 +32,7 @@ class Task:
 
     @property
     def options(self) -> dict[str, object]:
-        """Those of every worker."""
+        """The options of every worker."""
         return {"megabytes": self.megabytes, "device-s": self.device_s}
 
 

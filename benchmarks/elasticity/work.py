@@ -44,5 +44,5 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 def device(seconds: float) -> None:
-    """What a device would take for the step."""
+    """Emulates the device's time for the step."""
     time.sleep(seconds)

@@ -167,7 +167,7 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 
 def best_size(curve: Curve, *, efficiency: float, unit: int = 1) -> int:
-    """Where the rule of a scaling efficiency stops on a curve without noise, from the least size on.
+    """The size where the rule of a scaling efficiency stops on a curve without noise, starting from the least size.
 
     >>> best_size(Curve("stops", {1: 100.0, 2: 190.0, 3: 200.0, 4: 400.0}), efficiency=0.25)
     2

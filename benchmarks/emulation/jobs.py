@@ -31,7 +31,7 @@ PROGRAM = "emulation.worker"
 
 @dataclass(frozen=True)
 class Work:
-    """What a job does.
+    """The work of a job.
 
     Args:
         curve: Its devices' samples / s by size, in real seconds.
@@ -187,7 +187,7 @@ def _launcher(task: Task, hosting: Sequence[str], folder: Path) -> Sequence[obje
 
 
 def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) -> list[str]:
-    """What all hosts are told of each other; nothing where there is one."""
+    """The arguments about the other hosts, for every host; none if there is only one."""
     if not slots:
         return []
     listed = ",".join(f"{name}:{room}" for name, room in zip(names, slots, strict=True))
@@ -214,7 +214,7 @@ def free_port(names: Sequence[str]) -> int:
 def from_stamps(
     workers: Mapping[int, Sequence[Stamp]], *, wall_s: float = 0.0, events: Iterable[dict[str, Any]] = ()
 ) -> RealRun:
-    """What the stamps of all workers say of a job.
+    """The results of a job from the stamps of all workers.
 
     The first step of a worker begins with its start and with waiting for others: it counts as one that took as long as
     the second one of that worker.
@@ -242,7 +242,7 @@ def from_stamps(
 
 
 def checked(task: Task, *, steps: int = CHECKED_STEPS) -> float:
-    """By which fraction the steps of a short real run of a fixed size take longer than its curve says."""
+    """The fraction by which the steps of a short real run of a fixed size take longer than its curve says."""
     work = replace(task.work, samples=steps * task.work.batch_at(task.start))
     real = run_job(replace(task, work=work, most=task.start, policy=""))
     return real.step_s / work.step_s(task.start) - 1

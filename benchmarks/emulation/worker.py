@@ -104,7 +104,7 @@ def await_rest() -> None:
 
 
 def is_slow(peer: int, *, every: int) -> bool:
-    """Whether it is one of every so many.
+    """True if the peer is one of every `every`.
 
     >>> [peer for peer in range(12) if is_slow(peer, every=4)]
     [3, 7, 11]
@@ -113,7 +113,7 @@ def is_slow(peer: int, *, every: int) -> bool:
 
 
 def factor_at(step: int, factors: Sequence[float], *, phase: int) -> float:
-    """Which of the factors holds after so many steps; the last one holds on.
+    """The factor that holds after this many steps; the last one holds on.
 
     >>> [factor_at(step, [1.0, 2.0, 4.0], phase=2) for step in range(7)]
     [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 4.0]

@@ -44,11 +44,11 @@ class Contrastive(keras.Model):
         return [self.pair_loss, self.probe_loss, self.accuracy]
 
     def call(self, images: tf.Tensor) -> tf.Tensor:
-        """How likely each class is, as the probe sees it."""
+        """The logits of the classes, by the probe."""
         return self.probe(self.encoder(images))
 
     def views(self, data: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Images, two views of each, and the classes; the views are drawn here where they do not come with the data."""
+        """Images, two views of each, and the classes; the views are drawn here if they are not in the data."""
         given, classes, _ = keras.utils.unpack_x_y_sample_weight(data)
         if isinstance(given, tuple | list):
             return (*given, classes)

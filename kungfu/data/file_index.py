@@ -1,8 +1,8 @@
-"""What is known of a file by reading it once, kept beside it: made by one process, for all that ask for it.
+"""Facts about a file, computed once by reading it and kept beside it: one process makes them for all that need them.
 
-It stands under a hidden name beside the file, or in a folder of one's own. The process that makes it holds a lock,
-while others wait for it; it gets its name when it is whole, and holds as long as size and time of change of the file
-are what they were.
+It has a hidden name beside the file, or is in a separate folder. The process that makes it holds a lock, while others
+wait for it; it gets its name when it is complete, and is valid as long as size and modification time of the file are
+unchanged.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ def paths_of(files: Files, function: str) -> list[Path]:
 
 
 def kept_arrays(path: Path, folder: Path | None, kind: str, make: Callable[[], Arrays]) -> Arrays:
-    """What was kept of a file, made where there is nothing that holds.
+    """The arrays kept for a file, computed if no valid ones are there.
 
     Args:
         path: The file.
-        folder: Where it is kept; ``None`` for beside the file.
-        kind: Which of several things that are known of the file; a part of the name under which it is kept.
+        folder: The folder in which it is kept; ``None`` for beside the file.
+        kind: The kind of facts about the file, a part of the name under which they are kept.
         make: Reads the file.
 
     Raises:
-        UsageError: The file is missing, or nothing can be kept there; or what ``make`` raises.
+        UsageError: The file is missing, or nothing can be written there; errors of ``make`` pass through.
     """
     if not path.is_file():
         raise UsageError(f"kf.data: there is no file {path}")
@@ -80,7 +80,7 @@ def _place(path: Path, folder: Path | None, kind: str) -> Path:
 
 
 def _kept(kept: Path, path: Path) -> Arrays | None:
-    """The index that is there, if it is one, and of the file as it is now."""
+    """The existing index, if it is valid for the present file."""
     try:
         with kept.open("rb") as file, np.load(file, allow_pickle=False) as found:
             status = path.stat()
@@ -116,7 +116,7 @@ def _locked(kept: Path) -> Iterator[None]:
 
 
 def _keep(index: Arrays, kept: Path, status: os.stat_result) -> None:
-    """Writes it under another name, makes it durable, and gives it its own."""
+    """Writes it under a temporary name, makes it durable, and renames it."""
     new = kept.with_name(f"{kept.name}.{secrets.token_hex(4)}.new")
     try:
         with new.open("xb") as file:  # never a link, which another user might have put there

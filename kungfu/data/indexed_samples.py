@@ -1,4 +1,4 @@
-"""What samples that are known by their index have in common: a length, and a Dataset of all of them in order."""
+"""The base of samples that are accessed by index: a length, and a Dataset of all of them in order."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ class IndexedSamples(SampleSource):
     @property
     @abstractmethod
     def samples(self) -> int:
-        """How many there are."""
+        """The number of samples."""
 
     @cached_property
     def sample_spec(self) -> Any:
-        """One of them, as a nest of `tf.TensorSpec`: the first, which all are like and which is taken for this."""
+        """The spec of one sample, a nest of `tf.TensorSpec`: the first sample is loaded for it, and all have the
+        same."""
         first = self.apart().take(np.zeros(1, np.int64))
         return tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape[1:], one.dtype), first)
 
     @abstractmethod
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, stacked."""
+        """The samples with these indices, stacked."""
 
     def apart(self) -> IndexedSamples:
-        """The same ones for another thread, where taking them changes something here."""
+        """The same samples for another thread, if loading them changes state here."""
         return self
 
     def dataset(self, batch_size: int) -> tf.data.Dataset:
@@ -63,7 +64,7 @@ def spec_of(dataset: tf.data.Dataset, *, of: str) -> Any:
     """The elements of a Dataset that maps one item, as a nest of `tf.TensorSpec`.
 
     Raises:
-        UsageError: The function ``of`` gives what cannot be stacked.
+        UsageError: The results of the function ``of`` cannot be stacked.
     """
     spec = dataset.element_spec
     for one in tf.nest.flatten(spec):

@@ -1,6 +1,6 @@
-"""Records of the program's own, such as a list of files, as samples: each is loaded when it is needed, several at once.
+"""Records of the program, such as a list of files, as samples: each is loaded when it is needed, several in parallel.
 
-``training.batches(records, load=...)`` does the same for a loop of one's own; Keras' ``fit`` takes them in this form.
+``training.batches(records, load=...)`` does the same for a custom loop; Keras' ``fit`` takes them in this form.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from kungfu.training.data.sample_source import Records
 def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> LoadedRecords:
     """Records that become samples by a function, for ``training.batches`` and for Keras' ``fit``.
 
-    Samples are taken by index in the job's shuffled order, so a peer loads what it trains on and nothing else.
+    Samples are accessed by index in the job's shuffled order, so a peer loads only the samples that it trains on.
 
     Args:
-        records: A sequence with one record per sample, such as a list of files: anything with a length whose items are
-            numbered from 0.
-        load: Makes of one record a nest of arrays, of the same shapes and types for all. For ``fit`` it gives ``x``,
-            ``(x, y)`` or ``(x, y, sample_weight)``.
-        readers: How many threads call ``load`` at once, for the records of one batch; it has to bear that. What comes
-            out is the same, whatever their number.
+        records: A sequence with one record per sample, such as a list of files: any object with a length whose items
+            are numbered from 0.
+        load: Turns one record into a nest of arrays, of the same shapes and types for all. For ``fit`` it returns
+            ``x``, ``(x, y)`` or ``(x, y, sample_weight)``.
+        readers: The number of threads that call ``load`` at once, for the records of one batch; it must be
+            thread-safe. The result does not depend on their number.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: This is no sequence, an empty one, or ``readers`` is no number. What ``load`` raises comes out of
-            the loop, with a note on the samples: of several records that fail, the error of the first in the batch.
+        UsageError: This is not a sequence, or an empty one, or ``readers`` is not a number. An error in ``load`` is
+            raised from the loop, with a note on the samples: if several records fail, the first one in the batch.
 
     Cost:
-        One record is loaded here, to know how samples look.
+        One record is loaded here, to get the spec of samples.
 
     >>> import kungfu as kf, numpy as np
     >>> squares = kf.data.records(range(5), lambda number: (float(number), float(number**2)), readers=2)
@@ -54,4 +54,4 @@ def records(records: Any, load: Callable[[Any], Any], *, readers: int = 1) -> Lo
 
 
 class LoadedRecords(Records, IndexedSamples):
-    """The samples that records become; see `records`."""
+    """The samples loaded from records; see `records`."""

@@ -1,7 +1,7 @@
-"""Items that a TensorFlow function makes samples of: what ``from_tensor_slices(items).map(function)`` gives, by index.
+"""Items that a TensorFlow function maps to samples: ``from_tensor_slices(items).map(function)``, by index.
 
-A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. In this form a peer computes the
-samples of its slice, and no others.
+A ``tf.data.Dataset`` is read from its start, so every peer of a job reads all of it. In this form a peer computes only
+the samples of its slice.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from kungfu.training.data.refusals import refuse_readers
 
 
 def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> MappedItems:
-    """What ``tf.data.Dataset.from_tensor_slices(items).map(function)`` gives, by index.
+    """The samples of ``tf.data.Dataset.from_tensor_slices(items).map(function)``, by index.
 
-    For ``training.batches`` and for Keras' ``fit``. Samples are taken in the job's shuffled order, so a peer reads and
-    computes what it trains on and nothing else, a buffer for shuffling is not needed, and a peer that joins begins at
-    once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
+    They are for ``training.batches`` and for Keras' ``fit``. Samples are accessed in the job's shuffled order, so a
+    peer reads and computes only the samples that it trains on, no shuffle buffer is needed, and a joining peer begins
+    at once. Leave ``shuffle``, ``batch`` and ``repeat`` to the loop.
 
     Args:
         items: A nest of arrays with one entry per sample, such as the names of files and their classes; or a whole
             number, for the numbers below it, as in ``Dataset.range``.
-        function: Makes a sample of one item by TensorFlow's ops, as in ``dataset.map``: it is called with the parts of
-            a tuple as its arguments, and gives a nest of tensors of fixed shapes; it is traced once. For ``fit`` it
-            gives ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. Changing samples at random it may.
-        readers: How many items of a batch are in work at once. What comes out is the same, whatever their number.
+        function: Computes a sample from one item by TensorFlow ops, as in ``dataset.map``: it is called with the parts
+            of a tuple as its arguments, and returns a nest of tensors of fixed shapes; it is traced once. For ``fit``
+            it returns ``x``, ``(x, y)`` or ``(x, y, sample_weight)``. It may change samples at random.
+        readers: The number of items of a batch computed in parallel. The result does not depend on it.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: There is no item, the arrays have other lengths, or samples are of unknown shape. What the function
-            raises comes out of the loop, with a note on the samples.
+        UsageError: There is no item, the arrays have different lengths, or samples are of unknown shape. An error in
+            the function is raised from the loop, with a note on the samples.
 
     >>> import kungfu as kf
     >>> numbers, names = np.arange(5), np.array(["a", "b", "c", "d", "e"])
@@ -66,7 +66,7 @@ def mapped(items: Any, function: Callable[..., Any], *, readers: int = 4) -> Map
 
 
 class MappedItems(IndexedSamples):
-    """The samples that a function makes of items; see `mapped`."""
+    """The samples that a function computes from items; see `mapped`."""
 
     def __init__(self, arrays: Any, function: Callable[..., Any], *, readers: int) -> None:
         self._arrays, self._samples = arrays, len(tf.nest.flatten(arrays)[0])
@@ -85,9 +85,9 @@ class MappedItems(IndexedSamples):
 
     @property
     def samples(self) -> int:
-        """How many items there are."""
+        """The number of items."""
         return self._samples
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, stacked."""
+        """The samples with these indices, stacked."""
         return self._sample(tf.nest.map_structure(lambda one: tf.constant(one[indices]), self._arrays))

@@ -1,4 +1,4 @@
-"""Files that are read from their start, such as lines of text: partitions that peers take one after the other."""
+"""Files that are read from their start, such as lines of text: partitions that peers process one after the other."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def partitions(
 ) -> PartitionedFiles:
     """The samples of files that are read in sequence, for ``training.batches`` and for Keras' ``fit``.
 
-    Files whose samples cannot be found by their number (lines, CSV, compressed TFRecords) are partitions, handed out on
-    demand: each peer reads one from its start, and takes the next when it has used it up, in an order of the files that
-    follows from ``seed``. What a peer that leaves or is killed has not trained on is handed out to another. Over an
-    epoch each sample comes once, whatever happens to the peers. Within a file samples come in its order, so files
-    should be many more than peers, and shuffled within.
+    Files whose samples cannot be accessed by index (lines, CSV, compressed TFRecords) are partitions, assigned on
+    demand: each peer reads one from its start, and gets the next one at its end, in an order of the files that
+    follows from ``seed``. The rest of the partition of a peer that leaves or is killed is assigned to another one. In
+    an epoch each sample is seen once, even if peers join, leave or fail. Within a file the samples keep their order,
+    so use many more files than peers, and shuffle within them beforehand.
 
     Args:
         files: A file, a pattern, or a list of them; several times as many as there are peers.
-        read: Given the name of a file, gives its samples from the start, each a nest of arrays: a generator, or a
-            ``tf.data.Dataset``. It gives the same ones each time.
-        index: The folder where the number of samples in each file is kept, where that cannot stand beside the files.
-        counts: The samples of each file, where they are known; then none are counted.
+        read: Yields the samples of a file from its start, by its name, each a nest of arrays: a generator, or a
+            ``tf.data.Dataset``. It yields the same ones each time.
+        index: The folder for the numbers of samples of the files, if they cannot be kept beside the files.
+        counts: The numbers of samples of the files, if they are known; then none are counted.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, or the numbers of samples cannot be kept; later, a file gives another number.
+        UsageError: A file is missing, or the numbers of samples cannot be kept; later, a file yields another number.
 
     Cost:
-        The first process that asks reads each file once, to count, while others wait. A peer that takes over a
-        partition in its middle reads it from the start to there, and the others wait for it, however long that takes.
+        The first process that needs the numbers reads each file once, to count, while others wait. A peer that takes
+        over a partition in its middle reads it from the start to there, and the others wait, however long that takes.
 
     On rescale:
-        A peer goes on with the file that it reads; a joiner takes the next one.
+        A peer continues with its file; a joiner gets the next one.
 
     Reference:
         Wu et al., *Elastic deep learning in multi-tenant GPU cluster*, section 5.3.
@@ -96,32 +96,32 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
 
     @property
     def samples(self) -> int:
-        """Those of all files."""
+        """The number of samples of all files."""
         return int(self._ends[-1])
 
     def apart(self) -> PartitionedFiles:
-        """The same ones with readings of their own: what validates reads in another thread than what trains."""
+        """The same samples with separate readers: validation reads in another thread than training."""
         return PartitionedFiles(self._paths, self._counts, self._read)
 
     def make_sampler(self, seed: int | None, remainder: Remainder) -> PartitionSampler:
-        """The order that suits these samples: each peer has runs of a few files."""
+        """The sampler for these samples: each peer has runs of a few files."""
         return PartitionSampler(self._counts, seed, remainder)
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, stacked; runs of them are read one after the other."""
+        """The samples with these indices, stacked; runs of them are read one after the other."""
         places = self._places(indices)
         # In the order of the file: of one that was shared a later row may come first in a step.
         found = {place: self._row(*place) for place in sorted(set(places))}
         return stacked([found[place] for place in places])
 
     def read_to(self, indices: NDArray[np.int64]) -> None:
-        """Reads to the first of these in each file, so that all of them can be taken without delay."""
+        """Reads up to the first of these in each file, so that all of them can be loaded without delay."""
         for file, row in dict(sorted(self._places(indices), reverse=True)).items():
             if row:
                 self._pass(file, row)
 
     def _places(self, indices: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The number of the file of each, and its row there."""
+        """The number of the file of each sample, and its row there."""
         files, rows = places_of(indices, self._ends)
         return list(zip(files.tolist(), rows.tolist(), strict=True))
 
@@ -137,7 +137,7 @@ class PartitionedFiles(IndexedSamples, SequentialSource):
         return sample[0]
 
     def _pass(self, file: int, row: int) -> None:
-        """Reads on to before a row; to the end of the file where that comes first."""
+        """Reads on to the position before a row, or to the end of the file if that comes first."""
         reading = self._reading.pop(file, None)
         # It is not being read, or is past that row.
         if reading is None or reading.at > row:

@@ -1,8 +1,8 @@
-"""Where each record of a TFRecord file stands: an index that is made once and kept in a file.
+"""An index of the offsets of the records in a TFRecord file, made once and kept in a file.
 
-A TFRecord file is a row of records: eight bytes of length, four of checksum, the content, four of checksum. So where a
-record begins is known only from all before it. The index is one pass over these lengths; see `file_index` for where it
-is kept.
+A TFRecord file is a sequence of records: eight bytes of length, four of checksum, the content, four of checksum. So the
+offset of a record follows from all records before it. The index needs one pass over these lengths; `file_index` keeps
+it.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class RecordIndex:
 
 
 def record_index(path: Path, folder: Path | None = None) -> RecordIndex:
-    """The index of a file, made where there is none that holds.
+    """The index of a file, made if there is no valid one.
 
     Args:
         path: The TFRecord file.
-        folder: Where the index is kept; ``None`` for beside the file.
+        folder: The folder of the index; ``None`` for beside the file.
 
     Raises:
-        UsageError: The file is missing, truncated, damaged, compressed or none of TFRecords, or the index cannot be
-            kept there.
+        UsageError: The file is missing, truncated, damaged, compressed or not a TFRecord file, or the index cannot be
+            written there.
 
     Cost:
-        Where it is made, one pass over the lengths, about a second for a million records; in the file 16 bytes each.
+        If it is made, one pass over the lengths, about a second for a million records; in the file 16 bytes each.
     """
     found = kept_arrays(path, folder, "index", lambda: _scanned(path))
     return RecordIndex(found["offsets"], found["lengths"])
@@ -81,7 +81,7 @@ def _scanned(path: Path) -> dict[str, NDArray[np.int64]]:
 
 
 def _refuse_others(header: bytes, path: Path) -> None:
-    """The first record's length has a checksum, by which other files are told apart."""
+    """Refuses other files by the checksum of the first record's length."""
     if len(header) == HEADER_BYTES and _is_header(header):
         return
     if kind := _COMPRESSED.get(header[:2]):
@@ -105,7 +105,7 @@ def _torn(path: Path, *, number: int, at: int, header: bytes, size: int) -> Usag
 
 
 def _is_header(header: bytes) -> bool:
-    """Whether the checksum of the length is right: CRC-32C, rotated and offset as TensorFlow does it."""
+    """True if the checksum of the length is right: CRC-32C, rotated and offset as TensorFlow does it."""
     crc = 0xFFFFFFFF
     for byte in header[:8]:
         crc ^= byte

@@ -32,27 +32,27 @@ def tfrecords(
 ) -> TFRecords:
     """The records of TFRecord files as samples, for ``training.batches`` and for Keras' ``fit``.
 
-    Samples are taken by index in the job's shuffled order, so a peer reads what it trains on and nothing else, and a
-    buffer for shuffling is not needed. For that the library keeps an index of each file, 16 bytes a record, in a hidden
-    file beside it.
+    Samples are accessed by index in the job's shuffled order, so a peer reads only the samples that it trains on, and
+    no shuffle buffer is needed. For that the library keeps an index of each file, 16 bytes a record, in a hidden file
+    beside it.
 
     Args:
-        files: A file, a pattern (``"train-*.tfrecord"``), or a list of them; the samples of files are numbered in
-            the order of the list, those that a pattern finds in the order of their names.
-        parse: Makes of one serialized record, a scalar string tensor, a nest of tensors of fixed shapes, as in
-            ``dataset.map(parse)``; it is traced once. For ``fit`` it gives ``x``, ``(x, y)`` or
+        files: A file, a pattern (``"train-*.tfrecord"``), or a list of them; the samples are numbered in the
+            order of the list, and the files of a pattern in the order of their names.
+        parse: Turns one serialized record, a scalar string tensor, into a nest of tensors of fixed shapes, as in
+            ``dataset.map(parse)``; it is traced once. For ``fit`` it returns ``x``, ``(x, y)`` or
             ``(x, y, sample_weight)``.
-        index: The folder of the indices, where they cannot stand beside the files.
-        readers: How many threads read records of a batch at once.
+        index: The folder of the indices, if they cannot be kept beside the files.
+        readers: The number of threads that read records of a batch in parallel.
 
     Returns:
         The samples. ``dataset(batch_size)`` gives them as a ``tf.data.Dataset``, for ``evaluate``.
 
     Raises:
-        UsageError: A file is missing, compressed, truncated or no TFRecord file, or an index cannot be kept.
+        UsageError: A file is missing, compressed, truncated or not a TFRecord file, or an index cannot be written.
 
     Cost:
-        The first process that asks for it passes over the lengths of all records, about a second for a million, while
+        The first process that needs the index reads the lengths of all records, about a second for a million, while
         others wait. Then one read per record, and one run of ``parse``.
 
     >>> import kungfu as kf, tensorflow as tf
@@ -79,7 +79,7 @@ def tfrecords(
 
 
 class TFRecords(IndexedSamples):
-    """The records of TFRecord files, each made into a sample; see `tfrecords`."""
+    """The records of TFRecord files, each parsed into a sample; see `tfrecords`."""
 
     def __init__(
         self, paths: Sequence[Path], indices: Sequence[RecordIndex], parse: Callable[[Any], Any], *, readers: int
@@ -103,11 +103,11 @@ class TFRecords(IndexedSamples):
 
     @property
     def samples(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return int(self._ends[-1])
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """The samples with these numbers, stacked."""
+        """The samples with these indices, stacked."""
         with self._lock:
             records = self._read(np.asarray(indices, np.int64))
         return self._parse(tf.constant(records, tf.string))
@@ -115,7 +115,7 @@ class TFRecords(IndexedSamples):
     # ---- reading ---------------------------------------------------------------------------------------------------
 
     def _read(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """The contents of these records; the reads are handed out in the order in which they stand in the files."""
+        """The contents of these records; reads are assigned in the order of the records in the files."""
         files, records = places_of(indices, self._ends)
         self._open_only(set(files.tolist()))
         order = np.lexsort((records, files))

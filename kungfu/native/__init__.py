@@ -1,4 +1,4 @@
-"""The compiled part of kungfu, all of its C++ and what builds and loads it."""
+"""The compiled part of kungfu: all of its C++, and the code that builds and loads it."""
 
 from kungfu.native.builder import (
     NativeLibrary,

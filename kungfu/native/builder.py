@@ -58,7 +58,7 @@ class NativeLibrary:
 
 
 def cache_folder() -> Path:
-    """The folder of what is built once for this user: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
+    """The folder of cached builds of this user: ``KUNGFU_CACHE``, else ``kungfu`` in the user's cache."""
     read = os.environ.get
     return Path(read("KUNGFU_CACHE") or Path(read("XDG_CACHE_HOME") or Path.home() / ".cache") / "kungfu")
 
@@ -69,7 +69,7 @@ def is_loaded() -> bool:
 
 
 def load() -> NativeLibrary:
-    """The library of this process, built if no cached one fits; later calls give the same.
+    """The library of this process, built if no cached one matches; later calls return the same.
 
     ``KUNGFU_NATIVE_LIBRARY`` names a library to load instead of the cached one, ``KUNGFU_CACHE`` the cache's folder
     (else ``$XDG_CACHE_HOME/kungfu`` or ``~/.cache/kungfu``).
@@ -83,7 +83,7 @@ def load() -> NativeLibrary:
         InternalError: The sources do not compile; holds the compiler's last lines.
 
     Cost:
-        Some ten seconds where it must be built, else that of importing TensorFlow.
+        Some ten seconds if it must be built, else the import of TensorFlow.
     """
     with _loading:
         if not _loaded:
@@ -93,7 +93,7 @@ def load() -> NativeLibrary:
 
 
 def is_available() -> bool:
-    """Whether ``load`` gives a library: there may be no compiler. It is built where that was not done before."""
+    """True if ``load`` returns a library: there may be no compiler. Builds the library if necessary."""
     try:
         load()
     except UsageError:
@@ -102,7 +102,7 @@ def is_available() -> bool:
 
 
 def prepare() -> None:
-    """Builds and loads all of it, so that no later use has to; whoever needs it hears that there is no compiler."""
+    """Builds and loads everything, so that no later use has to; without a compiler, the later use raises the error."""
     with suppress(UsageError):
         load_state()
         load()
@@ -111,7 +111,7 @@ def prepare() -> None:
 def handle_of(variable: Any) -> Any:
     """The handle of a variable, for an op of the library that reads or writes it.
 
-    The graph under construction takes note of the variable: by itself it sees reads, and no handles.
+    The graph under construction records the variable: by default it records only reads, not handles.
     """
     import tensorflow as tf
 
@@ -136,10 +136,10 @@ def load_state() -> ctypes.CDLL:
 def build(*folders: Path) -> Path:
     """The cached library that fits the sources and the installed TensorFlow, compiled if it is not there.
 
-    Of several processes that build at once one compiles, under a lock, and the others wait for it.
+    If several processes build at once, one compiles under a lock, and the others wait for it.
 
     Args:
-        folders: The folders of the sources; those of the ops where none is given.
+        folders: The folders of the sources; by default those of the ops.
 
     Returns:
         The path of the library.
@@ -182,7 +182,7 @@ def _digest(sources: list[Path], flags: list[str]) -> str:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock that is this file, which is made where it is missing; waits for a process that holds it."""
+    """Holds the lock of this file, which is created if it is missing; waits for a process that holds it."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -192,7 +192,7 @@ def locked(path: Path) -> Iterator[None]:
 def work_folder(lock: Path) -> Iterator[Path]:
     """A folder to compile in, beside a lock that this process holds; it is removed afterwards.
 
-    That of a process that was killed is removed by the next one that compiles here, whatever it compiles.
+    The folder of a killed process is removed by the next one that compiles here.
     """
     for left in list(lock.parent.glob(f"*{_WORK}*")):
         name = left.name.partition(_WORK)[0]
@@ -251,7 +251,7 @@ def load_from(path: Path) -> NativeLibrary:
 
 
 def _compiled_for(path: Path) -> str:
-    """Read out of the file's bytes: loading a library for another TensorFlow could already crash."""
+    """The version is read from the file's bytes, because loading a library for another TensorFlow could crash."""
     try:
         found = _MARK.search(path.read_bytes())
     except OSError as error:

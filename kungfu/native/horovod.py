@@ -1,8 +1,8 @@
 """Horovod, built from its sources for the TensorFlow of this environment: ``python -m kungfu.native.horovod``.
 
-pip alone does not do it: the sources are changed first (``horovod.patch`` beside this module says why), and the build
-has to see the TensorFlow that it is for. The wheel stays in the user's cache beside kungfu's own libraries, in a folder
-named by all that it is made from, so that the next environment with that TensorFlow gets it without compiling.
+pip alone is not enough: the sources are patched first (``horovod.patch`` beside this module gives the reasons), and the
+build needs the TensorFlow that it is for. The wheel stays in the user's cache beside kungfu's own libraries, in a
+folder named by all its inputs, so that the next environment with that TensorFlow gets it without compiling.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOADS = "import horovod.tensorflow as hvd; assert hvd.gloo_built()"
 
 
 def install() -> Path:
-    """Builds Horovod where the cache has no wheel of it that fits, and installs it into this environment.
+    """Builds Horovod if the cache has no matching wheel, and installs it into this environment.
 
     Returns:
         The wheel.
@@ -53,7 +53,7 @@ def install() -> Path:
         InternalError: The build fails, or what it made cannot be loaded.
 
     Cost:
-        About a minute on two cores, and 300 MB; some seconds where the cache has the wheel.
+        About a minute on two cores, and 300 MB; some seconds if the cache has the wheel.
     """
     wheel = build()
     _run("install", _pip("install", "--force-reinstall", wheel))
@@ -83,14 +83,14 @@ def build() -> Path:
 
 
 def _environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """That of the build: the parts of Horovod, this environment's cmake first, and no options of an outer make."""
+    """The environment of the build: the parts of Horovod, this environment's cmake, no options of an outer make."""
     inherited = {name: value for name, value in outer.items() if name not in ("MAKELEVEL", "MFLAGS")}
     jobs = {"MAKEFLAGS": f"-j{len(os.sched_getaffinity(0))}"}  # else Horovod's set-up takes eight
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
 
 
 def _compile(place: Path, environment: Mapping[str, str]) -> Path:
-    """A folder with the wheel."""
+    """Compiles Horovod; returns a folder with the wheel."""
     for program, source in _PROGRAMS.items():
         if shutil.which(program, path=environment["PATH"]) is None:
             raise UsageError(f"Horovod must be compiled and no {program} is on PATH; install it ({source})")
@@ -110,7 +110,7 @@ def _pip(command: str, *words: object) -> list[str]:
 
 
 def _run(what: str, command: list[str], environment: Mapping[str, str] | None = None) -> None:
-    """Runs a part of the work, whose output is shown."""
+    """Runs a command of the build, and shows its output."""
     done = subprocess.run(command, env=environment, check=False)
     if done.returncode:
         raise InternalError(

@@ -1,4 +1,4 @@
-"""How several policies share one job: side by side, in the shadow, or under a rule that says whose wish counts."""
+"""Combinations of several policies on one job: side by side, in the shadow, or with a choice among their requests."""
 
 from __future__ import annotations
 

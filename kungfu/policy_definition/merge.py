@@ -73,7 +73,7 @@ def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rul
 
 
 def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
-    """Those of all rules: each must allow a change, so the merged rule is under the strictest of them."""
+    """The budgets of all rules: each must allow a change, so the merged rule is under the strictest of them."""
     budgets: dict[str, Budget] = {}
     for one in rules:
         for name, budget in one.budgets.items():
@@ -102,7 +102,7 @@ def _terms(rule: Rule) -> str:
 
 
 def _wishes(rules: tuple[Rule, ...]) -> dict[str, Signal]:
-    """By policy, what each rule last asked for, whether or not it could be served."""
+    """The last request of each rule, by policy, carried out or not."""
     wishes: dict[str, Signal] = {}
     for one in rules:
         wishes[distinct_name(one.name, taken=wishes)] = _wish(one)

@@ -21,8 +21,11 @@ RuleOrRules = Rule | tuple[Rule, ...]
 class Policy:
     """A named, pure function from the signals of a step to rules.
 
-    `origin` is the user's ``file:line``: where it is written, and for a prebuilt one where it is made. `budget` bounds
-    how often the policy may change the cluster where the job has no budget of its own.
+    Attributes:
+        name: The name of the policy, as in errors and events.
+        body: The function.
+        origin: The user's ``file:line`` where the policy is written; for a prebuilt one, where it is made.
+        budget: The limit on how often the policy may change the cluster, if the job has no budget.
     """
 
     name: str
@@ -68,7 +71,7 @@ class Policy:
 
     @property
     def place(self) -> str:
-        """Where it is written, as far as that is known."""
+        """The file and line of the policy, as far as they are known."""
         return self.origin or location_of_function(self.body)
 
     def _with_located_hook(self, rule: Rule) -> Rule:
@@ -118,7 +121,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
 
 
 def _no_policy(given: object) -> PolicyError:
-    """The error about what stands in a policy's place, with what to write."""
+    """The error about an object that is not a policy, with the line to write instead."""
     if isinstance(given, str):
         way_out = "a policy is made by a call, as in policies=[kf.policies.gns_batch(max_peers=8)]"
         return _no_policies(f"the text {given!r}", f"{way_out}; texts name policies for kungfu-run --policy only")
@@ -187,7 +190,7 @@ def policy(function: _Function | None = None, *, budget: Budget | None = None) -
 
 
 def _maker(function: _Function, *, budget: Budget | None) -> Callable[..., Policy]:
-    """What takes the arguments of the function, and gives a policy."""
+    """A function that takes the arguments of the policy's function, and returns a policy."""
     signature = inspect.signature(function)
     name = function.__name__
     if "training" not in list(signature.parameters)[:1]:
@@ -220,7 +223,7 @@ def _settings_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def _check_arguments(function: _Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Raises `PolicyError` where a policy's function does not take these arguments."""
+    """Raises `PolicyError` if a policy's function does not take these arguments."""
     name, taken = function.__name__, _settings_of(function)
     names, origin = [one.name for one in taken if one.kind not in _ANY_NUMBER], location_of_caller()
     unknown = [one for one in kwargs if one not in names]

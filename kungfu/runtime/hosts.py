@@ -1,4 +1,4 @@
-"""The hosts of a job: their names and slots, where their agents listen, and which of them this machine is."""
+"""The hosts of a job: their names and slots, the addresses of their agents, and the place of this machine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Host:
 
     @property
     def address(self) -> str:
-        """Where its agent listens.
+        """The address of its agent.
 
         >>> Host("10.0.0.1", 2, 28100).address
         '10.0.0.1:28100'
@@ -43,10 +43,10 @@ def parse_hosts(text: str, *, port: int) -> tuple[Host, ...]:
 
     Args:
         text: The list, as ``HOST:SLOTS,...``.
-        port: Where all agents listen, 1 to 65535.
+        port: The port of all agents, 1 to 65535.
 
     Raises:
-        UsageError: The text is no such list, names a host twice, or has an IPv6 address.
+        UsageError: The text is not such a list, names a host twice, or has an IPv6 address.
 
     >>> parse_hosts("10.0.0.1:2, node-b:4", port=28100)
     (Host(name='10.0.0.1', slots=2, port=28100), Host(name='node-b', slots=4, port=28100))
@@ -81,6 +81,12 @@ def _host(words: str, port: int) -> Host:
 def addresses_of(name: str) -> frozenset[str]:
     """The IPv4 addresses that this machine resolves ``name`` to; none if it does not know the name.
 
+    Args:
+        name: A host name, or an IPv4 address.
+
+    Returns:
+        The addresses, as text.
+
     >>> sorted(addresses_of("127.0.0.2"))
     ['127.0.0.2']
     """
@@ -108,10 +114,10 @@ def own_place(
     """The number of this machine among ``hosts``.
 
     Args:
-        hosts: Those of the job.
-        named: The user's choice, by name; ``None`` to look for the host whose name resolves to a local address.
-        local_addresses: Those of this machine; every machine has the loopback addresses too.
-        resolve: Gives the addresses of a name.
+        hosts: The hosts of the job.
+        named: The user's choice, by name; ``None`` to find the host whose name resolves to a local address.
+        local_addresses: The addresses of this machine; every machine has the loopback addresses too.
+        resolve: Returns the addresses of a name.
 
     Raises:
         UsageError: This machine is none of the hosts, or several of them.
@@ -139,7 +145,7 @@ def own_place(
 
 
 def on_one_machine(hosts: Sequence[Host]) -> bool:
-    """Whether all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
+    """True if all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
 
     >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
     True

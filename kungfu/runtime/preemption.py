@@ -1,8 +1,9 @@
-"""SIGTERM as a preemption notice: this process will be taken away soon, so it asks to leave the job in good order.
+"""SIGTERM as a preemption notice: this process will be taken away soon, so it requests to leave the job in order.
 
 Python runs a signal's handler between two instructions of the main thread, and that thread may be in an op of the
-graph for seconds. So a thread of its own reads a wake-up descriptor, to which Python's C code writes as soon as the
-kernel delivers the signal. Python's handler writes to the same socket, in case the descriptor belongs to somebody else.
+graph for seconds. So a separate thread reads a wake-up descriptor, to which Python's C code writes as soon as the
+kernel delivers the signal. Python's handler writes to the same socket, in case the descriptor belongs to another
+library.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _NO_DESCRIPTOR = -1
 
 
 def on_preemption_signal(on_notice: Callable[[], None]) -> Callable[[], None]:
-    """From now on the first SIGTERM calls ``on_notice``, in a thread of its own, and the second ends this process.
+    """Makes the first SIGTERM call ``on_notice`` in a separate thread, and the second one end this process.
 
-    It has no effect outside the main thread, where Python allows no handlers, and in a program that handles or ignores
-    SIGTERM itself, from the moment at which it does. SIGTERM ends forked children as before.
+    It has no effect outside the main thread, where Python allows no handlers, and none once the program handles or
+    ignores SIGTERM itself. SIGTERM ends forked children as before.
 
     Args:
-        on_notice: Asks to leave the job. If it raises an error, that is a line of standard error; nothing after the end
-            of the job, whose connection is closed.
+        on_notice: Requests to leave the job. An error in it is printed as one line on standard error, except after the
+            end of the job, whose connection is closed.
 
     Returns:
         A function that restores the default: SIGTERM ends the process at once.
@@ -83,7 +84,7 @@ class _PreemptionSignal:
             signal.set_wakeup_fd(current)
 
     def _forked(self) -> None:
-        """Restores the default in a child: its signals are no notices, and must not reach the parent's socket."""
+        """Restores the default in a child: its signals are not notices, and must not reach the parent's socket."""
         if not self._over:
             self._over = True
             self._restore()

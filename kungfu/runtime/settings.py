@@ -18,13 +18,16 @@ ENVIRONMENT_KEY = "KUNGFU_SETTINGS"
 
 @dataclass(frozen=True)
 class Limits:
-    """The job's bounds on its size, in peers, both inclusive."""
+    """The limits of the job's size, in peers, both inclusive."""
 
     minimum: int
     maximum: int
 
     def clip(self, size: int) -> int:
         """The nearest size within the limits.
+
+        Args:
+            size: A number of peers.
 
         >>> Limits(2, 4).clip(7)
         4
@@ -34,14 +37,14 @@ class Limits:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long the job waits, in seconds.
+    """The longest waits of the job, in seconds.
 
     Args:
         ready_s: For a peer to get ready.
         wait_s: For a peer during training.
-        longest_wait_s: In a step, for a peer that is alive and only late, at most: as far as the steps that were seen
+        longest_wait_s: The longest wait in a step for a peer that is alive and only late, as far as the measured steps
             make it plausible, see ``plausible_wait_s``.
-        heartbeat_s: For a process that shows no sign of life.
+        heartbeat_s: For a process that sends no heartbeats.
         grace_s: For the exit of a process whose program has ended while the others train.
     """
 
@@ -54,15 +57,15 @@ class Deadlines:
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """Where checkpoints go, and from which one to resume.
+    """The folder for checkpoints, and the checkpoint to resume from.
 
     Args:
         folder: For checkpoints that name none.
-        keep: How many of the newest stay in it.
-        resume: The checkpoint, or the folder of some, to resume from; empty for none.
-        founders: How many peers begin the job; 0 for a peer that joins later and takes the state of the others.
+        keep: The number of newest checkpoints that are kept.
+        resume: The checkpoint, or a folder of checkpoints, to resume from; empty for none.
+        founders: The number of peers that begin the job; 0 for a peer that joins later and receives the state.
         job: The job's name; empty for a program that runs alone.
-        resume_option: What the command line says of it: what was found may differ where the job has written more since.
+        resume_option: The option on the command line: the folder may contain newer checkpoints by now.
     """
 
     folder: str = "checkpoints"
@@ -80,17 +83,17 @@ class Settings:
     Args:
         job: The job's name.
         peer: The peer's id.
-        agent: Where the agent of its host listens.
+        agent: The address of the agent of its host.
         secret: Hexadecimal, drawn for every job.
         attachment: The all-reduce.
-        limits: Of the job's size.
-        deadlines: Of every wait.
-        policies: Those that the command line names, in its order.
-        recording: What goes into the trace.
-        checkpoints: Where they go, and from which one to resume.
-        report_s: How often the peer reports its steps, in seconds.
-        compare_every: Steps from one comparison of what all peers must hold alike to the next.
-        joiner_page: The path of the ``JoinerPage`` of its host; empty where there is none.
+        limits: The limits of the job's size.
+        deadlines: The longest waits.
+        policies: The policies named on the command line, in order.
+        recording: The settings of the trace.
+        checkpoints: The folder for checkpoints, and the one to resume from.
+        report_s: Seconds between two reports of steps.
+        compare_every: Steps between two comparisons of the state that all peers must hold alike.
+        joiner_page: The path of the ``JoinerPage`` of its host; empty if there is none.
     """
 
     job: str
@@ -109,7 +112,7 @@ class Settings:
 
     @property
     def host(self) -> str:
-        """The name of this host in the job: where its agent listens, and where its peers are to listen too."""
+        """The name of this host in the job, on which its agent and its peers listen."""
         return self.agent.partition(":")[0]
 
     def to_json(self) -> bytes:

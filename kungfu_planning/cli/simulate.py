@@ -133,7 +133,7 @@ def _one(
 
 
 def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
-    """A watch that counts finished jobs and moves a bar now and then."""
+    """A callback that counts finished jobs and updates a progress bar."""
     events, arrived = 0, 0
 
     def tick(state: State) -> None:

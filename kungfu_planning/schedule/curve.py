@@ -1,4 +1,4 @@
-"""How fast a job trains on p GPUs: measured points and what is assumed between and beyond them.
+"""The throughput of a job on p GPUs: measured points, and the assumptions between and beyond them.
 
 Linear between two points, flat after the last, proportional to p below the first. The papers print plots and no
 formula, so this is a choice: nothing is ever extrapolated upwards.
@@ -77,6 +77,13 @@ LINEAR = Curve((1, MOST_GPUS), (1.0, float(MOST_GPUS)))
 def rate_at(curve: Curve, *, gpus: int) -> float:
     """The rate of ``curve`` on ``gpus`` GPUs; 0 on none.
 
+    Args:
+        curve: The measured points.
+        gpus: Number of GPUs, at least 0.
+
+    Returns:
+        The rate, in the curve's unit of work per second.
+
     >>> rate_at(Curve((2, 4), (10.0, 16.0)), gpus=1), rate_at(Curve((2, 4), (10.0, 16.0)), gpus=9)
     (5.0, 16.0)
     """
@@ -98,6 +105,9 @@ def rates_up_to(curve: Curve, *, gpus: int) -> npt.NDArray[np.float64]:
 
 def best_gpus(curve: Curve) -> int:
     """The measured GPU count with the highest rate, the smallest of several: N_opt of a strong-scaling curve.
+
+    Returns:
+        One of ``curve.gpus``.
 
     >>> best_gpus(Curve((1, 2, 4, 8), (5.0, 8.0, 9.0, 8.5)))
     4

@@ -104,7 +104,7 @@ def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
 
 
 def _count_repeats(repeats: int, *, state: State, moment: float) -> int:
-    """How many events in a row were at one instant: a policy that keeps asking to be woken would never end."""
+    """The number of consecutive events at one instant: a policy that keeps asking to be woken would never end."""
     if moment > state.now_s:
         return 0
     if repeats > _EVENTS_AT_ONE_INSTANT:
@@ -173,7 +173,7 @@ class Pauses:
 
 @dataclass(frozen=True)
 class Simulation:
-    """All that the engine changes while it runs: the progress of each job, and the record of it."""
+    """The mutable state of the engine: the progress of each job, and its record."""
 
     progress: JobProgress
     record: SimulationRecord
@@ -233,7 +233,7 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
 
 
 def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pauses) -> Floats:
-    """When each job makes progress again: at once where it starts or stops, after its pause where it is adjusted."""
+    """The time at which each job makes progress: at once if it starts or stops, after its pause if it is adjusted."""
     pause_s = np.where(after > before, pauses.out_s, pauses.in_s)
     resume_s = np.maximum(state.now_s + pause_s, state.progress.since_s[jobs])
     resumes: Floats = np.where((before > 0) & (after > 0), resume_s, state.now_s)

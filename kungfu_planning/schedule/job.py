@@ -72,6 +72,11 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 
     Both ends are rounded down, the lower one to at least 1 GPU.
 
+    Args:
+        jobs: The jobs of a trace.
+        min_share: Fewest GPUs of a job, as a share of its request, above 0.
+        max_share: Most GPUs of a job, as a multiple of its request.
+
     >>> job = with_limits([ClusterJob("a", 0, 6, 10.0)], min_share=0.25, max_share=4)[0]
     >>> job.min_gpus, job.max_gpus
     (1, 24)

@@ -141,6 +141,12 @@ class Summary:
 def summary(result: SimulationResult) -> Summary:
     """The metrics of a finished simulation.
 
+    Args:
+        result: The outcome of `simulate`.
+
+    Returns:
+        The means over all jobs and over each size class, and the metrics of the cluster.
+
     >>> from kungfu_planning.schedule import ClusterJob, fifo, simulate
     >>> figures = summary(simulate([ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 1, 1, 5.0)], gpus=2, policy=fifo()))
     >>> figures.makespan_s, figures.overall.jct_s, figures.overall.wait_s
@@ -178,6 +184,10 @@ def _mean(values: Floats) -> float:
 
 def reduction(before: float, *, after: float) -> float:
     """The fraction by which ``after`` is less than ``before``; negative if it is more.
+
+    Args:
+        before: The reference, not 0.
+        after: The value to compare.
 
     >>> reduction(30.0, after=27.0)
     0.1

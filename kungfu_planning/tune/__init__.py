@@ -1,4 +1,4 @@
-"""Planning a hyperparameter search: how many GPUs each stage should hold, what that takes, and where trials go.
+"""Planning a hyperparameter search: the GPUs of each stage, their time and cost, and the placement of trials.
 
 Deciding only, in plain Python and NumPy: nothing here starts an instance or moves a trial.
 """

@@ -1,4 +1,4 @@
-"""The plans that a planned one is compared with: one static cluster, rigid trials, the fastest there is.
+"""Baselines of a plan: one static cluster, rigid trials, and the fastest plan.
 
 Also what every search for a plan shares: its settings, the limit of GPUs, and what meets a deadline.
 """
@@ -14,7 +14,7 @@ from kungfu_planning.tune.estimation import Estimate, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_training
 
 Steps = Literal["instance", "literal"]
-"""How far a greedy step goes: also until an instance less is needed, or only to the next fair share as printed."""
+"""The size of a greedy step: also until an instance less is needed, or only to the next fair share as printed."""
 
 _SLACK = 1e-9
 """Relative: a plan of exactly the deadline meets it, whatever the rounding of its sum."""
@@ -57,7 +57,7 @@ def most_gpus(simulator: Simulator, *, search: Search) -> int:
 
 
 def meets(found: Estimate, *, deadline_s: float) -> bool:
-    """Whether the predicted mean completion time is within the deadline."""
+    """True if the predicted mean completion time is within the deadline."""
     return found.seconds <= deadline_s * (1 + _SLACK)
 
 

@@ -13,7 +13,7 @@ Billing = Literal["instance", "function"]
 """The unit of billing: whole instances from delivery to release, or GPUs only while a trial trains on them."""
 
 Packing = Literal["counted", "placed"]
-"""How many instances hold a stage: GPUs over GPUs per instance, or with every trial's GPUs kept together."""
+"""The count of a stage's instances: GPUs over GPUs per instance, or with every trial's GPUs kept together."""
 
 
 @dataclass(frozen=True)

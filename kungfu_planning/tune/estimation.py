@@ -120,7 +120,7 @@ def _check(simulator: Simulator, *, plan: AllocationPlan) -> None:
 
 
 def _provisioned(instances: Sequence[int]) -> list[int]:
-    """How many instances each stage provisions."""
+    """The number of instances that each stage provisions."""
     return [max(0, needed - held) for held, needed in zip((0, *instances), instances, strict=False)]
 
 
@@ -162,6 +162,12 @@ def tenancies(instances: Sequence[int]) -> tuple[Tenancy, ...]:
 
     A stage that needs more instances provisions the difference; one that needs fewer releases the oldest before it
     starts: they are the first past their minimum bill, so no other order of release is cheaper.
+
+    Args:
+        instances: The number of instances of each stage.
+
+    Returns:
+        The groups, in the order of their first stages.
 
     >>> tenancies([2, 5, 3])
     (Tenancy(first=0, last=1, count=2), Tenancy(first=1, last=2, count=3))

@@ -1,4 +1,4 @@
-"""How long things take: the law of one latency, and how the time of an iteration falls with GPUs."""
+"""Durations: the law of one latency, and the time of an iteration by its number of GPUs."""
 
 from __future__ import annotations
 
@@ -44,6 +44,9 @@ class Latency:
 
 def expected_s(latency: Latency) -> float:
     """The mean of the truncated law: ``mu + sigma * lambda``, ``lambda = phi(mu/sigma) / Phi(mu/sigma)``.
+
+    Returns:
+        Seconds.
 
     >>> round(expected_s(Latency(4.0, 10.0)), 3)
     9.619

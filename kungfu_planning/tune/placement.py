@@ -1,4 +1,4 @@
-"""Which GPU of which node works for which trial: the values that the placement controller turns over."""
+"""The assignment of GPUs of nodes to trials: the values that the placement controller works on."""
 
 from __future__ import annotations
 

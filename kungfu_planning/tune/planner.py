@@ -136,6 +136,10 @@ def _fastest_or_refuse(simulator: Simulator, *, deadline_s: float, search: Searc
 def next_fair(trials: int, *, gpus: int) -> int | None:
     """The largest number of GPUs below ``gpus`` that is a multiple or a divisor of ``trials``; None below 1.
 
+    Args:
+        trials: The trials of the stage.
+        gpus: The present number of GPUs.
+
     >>> [next_fair(10, gpus=24), next_fair(10, gpus=20), next_fair(10, gpus=10), next_fair(10, gpus=1)]
     [20, 10, 5, None]
     """

@@ -1,4 +1,4 @@
-"""How the trials of a stage share its GPUs: side by side, in a queue, and on how many instances."""
+"""The shares of a stage's GPUs: trials side by side, in a queue, and the number of instances."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def share(stage: Stage, *, gpus: int) -> Share:
 
     GPUs that do not divide stay idle.
 
+    Args:
+        stage: The stage.
+        gpus: GPUs of the stage, at least 1.
+
     >>> share(Stage(trials=3, iterations=9), gpus=14), share(Stage(trials=32, iterations=1), gpus=24)
     (Share(gpus_per_trial=4, at_once=3), Share(gpus_per_trial=1, at_once=24))
     """
@@ -34,7 +38,7 @@ def share(stage: Stage, *, gpus: int) -> Share:
 
 
 def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> int:
-    """How many instances hold a stage.
+    """The number of instances of a stage.
 
     Args:
         stage: the stage.
@@ -58,6 +62,13 @@ def instances_for(stage: Stage, *, gpus: int, node: int, packing: Packing) -> in
 def assign(seconds: list[float], *, chains: int) -> list[int]:
     """For each trial the trial that it waits for, -1 for none: list scheduling in the trials' order.
 
+    Args:
+        seconds: The duration of each trial.
+        chains: The number of trials that run at once, at least 1.
+
+    Returns:
+        The index of the trial before each one in its chain, or -1.
+
     >>> assign([5.0, 2.0, 1.0, 1.0], chains=2)
     [-1, -1, 1, 2]
     """
@@ -71,7 +82,7 @@ def assign(seconds: list[float], *, chains: int) -> list[int]:
 
 
 def slowest_chain(seconds: Seconds, *, chains: int) -> Seconds:
-    """When the last of the trials ends; ``seconds`` is (trials, samples), the answer (samples,).
+    """The end of the last of the trials; ``seconds`` is (trials, samples), the result (samples,).
 
     Equal durations need ``ceil(trials / chains)`` waves; with as many chains as trials it is the longest trial.
     """

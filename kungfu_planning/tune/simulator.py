@@ -1,4 +1,4 @@
-"""A job on a cloud, ready to judge plans: each part of a plan's time is drawn once and remembered.
+"""A job on a cloud, ready to judge plans: each part of a plan's time is drawn once and cached.
 
 The parts are the provider's queue, the set-up of instances, the training of a stage's trials, and the synchronisation
 at the end of a stage. A random duration is keyed by what it is for and never by when it is asked for, so that two plans
@@ -25,7 +25,7 @@ _MOST_DRAWN = 10_000_000
 
 @dataclass(frozen=True)
 class Simulator:
-    """A job on a cloud; built once, asked often, since it remembers every part of a plan that it has simulated.
+    """A job on a cloud; it caches every part of a plan that it has simulated.
 
     Two plans are judged under the same luck, and the same seed gives the same answer.
 
@@ -61,7 +61,7 @@ class Simulator:
 
     @property
     def runs(self) -> int:
-        """How many runs are drawn: ``samples``, or 1 when nothing is random."""
+        """The number of drawn runs: ``samples``, or 1 if nothing is random."""
         delays = self.cloud.delays
         latencies = (delays.scale, delays.init, delays.startup, delays.sync)
         random = self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
@@ -69,7 +69,7 @@ class Simulator:
 
 
 def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -> T:
-    """The result of ``compute()`` when ``key`` was first asked for."""
+    """The result of ``compute()``, cached by ``key``."""
     known: T | None = simulator._memory.get(key)
     if known is None:
         known = simulator._memory[key] = compute()
@@ -113,7 +113,7 @@ class StageTraining:
 
 
 def stage_instances(simulator: Simulator, *, stage: int, gpus: int) -> int:
-    """How many instances stage ``stage`` needs for ``gpus`` GPUs."""
+    """The number of instances that stage ``stage`` needs for ``gpus`` GPUs."""
     cloud = simulator.cloud
     work = simulator.experiment.stages[stage]
     return instances_for(work, gpus=gpus, node=cloud.instance.gpus, packing=cloud.packing)
@@ -134,7 +134,7 @@ def instance_setups(simulator: Simulator, *, stage: int, count: int) -> Seconds:
 
 
 def slowest_setup(simulator: Simulator, *, stage: int, count: int) -> Seconds:
-    """When the last of ``count`` new instances is ready: (runs,)."""
+    """The time until the last of ``count`` new instances is ready: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(instance_setups(simulator, stage=stage, count=count).max(axis=0))
@@ -154,7 +154,7 @@ def stage_sync(simulator: Simulator, *, stage: int) -> Seconds:
 
 
 def trial_times(simulator: Simulator, *, stage: int, gpus_per_trial: int) -> Seconds:
-    """How long each trial of the stage trains, start-up included: (trials, runs)."""
+    """The training time of each trial of the stage, start-up included: (trials, runs)."""
 
     def compute() -> Seconds:
         return _drawn_trials(simulator, simulator.scaling.iteration(gpus_per_trial), stage=stage)

@@ -1,4 +1,4 @@
-"""A plan over time: what each stage holds, and which trial trains where."""
+"""A plan over time: the resources of each stage, and the GPUs of each trial."""
 
 from __future__ import annotations
 

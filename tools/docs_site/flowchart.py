@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 @dataclass
 class Chart:
-    """What a flowchart says; ``inner`` are its subgraphs."""
+    """The contents of a flowchart; ``inner`` are its subgraphs."""
 
     labels: dict[str, str] = field(default_factory=dict)
     edges: list[Edge] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Where the boxes of a chart stand (their centres), and the points that its arrows pass."""
+    """The centres of the boxes of a chart, and the points of its arrows."""
 
     width: float
     height: float

@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def site_link(target: str, *, source: PurePosixPath, config: MkDocsConfig, files: Files) -> str:
-    """Where a link of the file `source` of the repository leads on the site, from the page of that file."""
+    """The target on the site of a link in the file `source` of the repository, from the page of that file."""
     if re.match(r"[a-z]+:", target):
         return target
     path = os.path.normpath(source.parent / target)

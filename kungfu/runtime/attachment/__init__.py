@@ -1,1 +1,1 @@
-"""What the all-reduce of the graph is plugged into."""
+"""Attachments: the all-reduces to which the graph is connected."""

@@ -35,7 +35,7 @@ _MOST_PEERS = 256  # of a group
 
 
 class _FailureKind(IntEnum):
-    """As in ``native/all_reduce/failure.h``."""
+    """The kinds of failure of ``native/all_reduce/failure.h``."""
 
     NONE = 0
     PEER_GONE = 1
@@ -48,13 +48,13 @@ class _FailureKind(IntEnum):
 class LocalAttachment(Attachment):
     """All-reduce over shared memory among the peers of one machine.
 
-    A closed attachment, and one opened with size 1, is the identity. While it is open a thread that no Python can hold
-    up beats five times a second.
+    A closed attachment, and one opened with size 1, is the identity. While it is open, a thread that no Python code can
+    block sends a heartbeat five times a second.
 
     Args:
-        group: The number under which the graph's ops find what they are plugged into, any integer; attachments of one
+        group: The number by which the graph's ops find their connection, any integer; attachments of one
             process that are in use at the same time need different ones.
-        heartbeat_s: Seconds, of the observer's own beats, after which a process without a beat counts as gone.
+        heartbeat_s: Seconds, in the observer's own heartbeats, after which a process without one counts as gone.
 
     >>> alone, order = LocalAttachment(), tf.Variable(0)
     >>> sums = alone.all_reduce([[1.0, 2.0], [3.0]], prescale=0.5, order=order, tag="gradients")
@@ -106,12 +106,12 @@ class LocalAttachment(Attachment):
     ) -> tuple[list[Any], Any, Any]:
         """``all_reduce``, and the squared norms of the values and of the sums, taken while they are copied.
 
-        See `Attachment` for what they are. They have the same bits on every processor, for every number of peers and
-        of threads, and for either way to copy (AVX2 where the processor has it).
+        See `Attachment` for their definition. They have the same bits on every processor, for every number of peers and
+        of threads, and for either way to copy (AVX2 if the processor has it).
 
         Cost:
-            Where a pass over cold memory limits the copying, next to nothing with AVX2, and some 0.1 ms a million
-            float32 for each norm without.
+            If a pass over cold memory limits the copying, negligible with AVX2, and some 0.1 ms a million float32
+            for each norm without.
         """
         tensors = [tf.convert_to_tensor(value) for value in values]
         check_tensors(tensors)
@@ -178,12 +178,12 @@ class LocalAttachment(Attachment):
     def wait_at_most(self, deadline_s: float) -> None:
         """Sets how long an all-reduce waits for a peer that is alive, from now to the next ``open``; one under way too.
 
-        Costs about a microsecond; nothing happens where the attachment is closed.
+        It costs about a microsecond, and has no effect if the attachment is closed.
         """
         native.load().functions.kungfu_group_wait_at_most(self._group, deadline_s)
 
     def late(self) -> LateRanks | None:
-        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest rank that waits."""
+        """The last wait that took a quarter of its deadline (2 to 15 s), once, on the lowest waiting rank."""
         ranks, waited_s = (ctypes.c_int * _MOST_PEERS)(), ctypes.c_double()
         tag = ctypes.create_string_buffer(_TAG_BYTES)
         take = native.load().functions.kungfu_group_late
@@ -191,22 +191,22 @@ class LocalAttachment(Attachment):
         return LateRanks(tuple(ranks[:count]), waited_s.value, tag.value.decode(errors="replace")) if count else None
 
     def silent(self) -> SilentRanks:
-        """The ranks whose processes have not beaten for ``heartbeat_s``, whether a message waits for them or not."""
+        """The ranks whose processes have sent no heartbeat for ``heartbeat_s``, during a message or not."""
         # Read first: if another view opens meanwhile, nobody can have been silent in it for long.
         view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
         return SilentRanks(view, tuple(ranks[:count]))
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """Why the last message failed, as the compiled op noted it: ``error`` has only a code and a text for people.
+        """The failure of the last message as the compiled op noted it: ``error`` has only a code and a text for people.
 
-        A group that is broken lets no message pass, so an error that comes while it is broken needs no other cause.
+        A broken group lets no message pass, so an error during that time needs no other cause.
 
         Args:
             error: TensorFlow's error; not looked into.
 
         Returns:
-            The failure with the ranks at fault; ``None`` where no message has failed since the attachment was opened.
+            The failure with the ranks at fault; ``None`` if no message has failed since the attachment was opened.
         """
         if self._size == 1:
             return None
@@ -227,12 +227,12 @@ class LocalAttachment(Attachment):
                 return PeerFailure(said, ranks=at_fault, view=self._view)
 
     def leave(self) -> None:
-        """The others see this peer leave, and it goes on beating and looking for their beats until the next ``open`` or
-        ``close``: whoever leaves because of one that died may learn of another one that stands still. Idempotent."""
+        """Leaves the group, but keeps sending and checking heartbeats until the next ``open`` or ``close``: a peer that
+        leaves because another one died may detect a third one that is frozen. Idempotent."""
         native.load().functions.kungfu_group_leave(self._group)
 
     def close(self) -> None:
-        """Unplugs the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
+        """Disconnects the op: the others see this peer leave, and the op is the identity from now on. Idempotent."""
         # At the exit of a program whose library did not compile, say: to compile it again would hide why it ends.
         if not native.is_loaded():
             return

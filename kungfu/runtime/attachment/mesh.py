@@ -105,7 +105,7 @@ def _try_answer(me: Credentials, listening: socket.socket, deadline: float, refu
 
 
 def _patience(deadline: float) -> float:
-    """Half of what is left: one silent connection cannot use up the time of the others."""
+    """Half of the time left: one silent connection cannot use up the time of the others."""
     return max((deadline - time.monotonic()) / 2, _LAST_LOOK_S)
 
 

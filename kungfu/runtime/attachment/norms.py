@@ -1,8 +1,8 @@
-"""The squared norms of what an all-reduce carries: of this peer's values, and of the sums.
+"""The squared norms of the tensors of an all-reduce: of this peer's values, and of the sums.
 
-An attachment that copies the values through the processor takes them on the way, at hardly any cost; the others take a
-pass over memory for each, with the same sums in the same order (``native/all_reduce/sum_of_squares.h``), and so give
-the same bits.
+An attachment that copies the values through the processor computes them on the way, at hardly any cost; the others need
+a pass over memory for each, with the same sums in the same order (``native/all_reduce/sum_of_squares.h``), and so
+give the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32, tf.int64)
 
 @dataclass(frozen=True)
 class NormsWanted:
-    """Which norms of an all-reduce are taken, each a bool or a bool tensor; both are multiplied by ``factor``."""
+    """The norms of an all-reduce to compute, each a bool or a bool tensor; both are multiplied by ``factor``."""
 
     values: Any
     sums: Any
@@ -33,14 +33,15 @@ class NormsWanted:
 
 
 def norm_placeholder() -> Any:
-    """Graph: float32 that stands for the norm of this peer's values where it is to travel with them."""
+    """Graph: float32 placeholder for the norm of this peer's values that travels with them."""
     return tf.bitcast(tf.constant(STANDS_FOR_NORM, tf.int32), tf.float32)
 
 
 def norm_squared(tensors: Sequence[Any]) -> Any:
     """Graph: the sum of the squares of all entries, each as a float32, in float64; one pass over memory.
 
-    It is TensorFlow's own sum, in float32, on accelerators, where no compiler is, and for dtypes that no message takes.
+    It is TensorFlow's own sum, in float32, on accelerators, without a compiler, and for dtypes that no message
+        supports.
     """
     if not tensors:
         return tf.zeros([], tf.float64)
@@ -61,7 +62,7 @@ def where_wanted(wanted: Any, norm: Callable[[], Any]) -> Any:
 def all_reduce_with_norms(
     all_reduce: Callable[[Sequence[Any]], list[Any]], values: Sequence[Any], *, wanted: NormsWanted, prescale: Any
 ) -> tuple[list[Any], Any, Any]:
-    """Graph: ``Attachment.all_reduce_with_norms`` in passes of its own, around an ``all_reduce`` of these values."""
+    """Graph: ``Attachment.all_reduce_with_norms`` in separate passes, around an ``all_reduce`` of these values."""
     *counted, last = (tf.convert_to_tensor(value) for value in values)
     factor = tf.cast(wanted.factor, tf.float64)
 

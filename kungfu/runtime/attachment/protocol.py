@@ -1,4 +1,4 @@
-"""What every attachment is: the graph holds its op, the runtime swaps what the op is plugged into."""
+"""The protocol of attachments: the graph holds their op, and the runtime swaps the peers it is connected to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AbandonReason = Callable[[], PeerFailure | None]
 
 
 def no_abandon_reason() -> PeerFailure | None:
-    """Nothing speaks against waiting to the deadline."""
+    """The default of `AbandonReason`: no reason against waiting to the deadline."""
     return None
 
 
@@ -51,14 +51,14 @@ class LateRanks:
 
 @dataclass(frozen=True)
 class SilentRanks:
-    """The ranks of a view whose processes show no life."""
+    """The ranks of a view whose processes send no heartbeats."""
 
     view: int = 0
     ranks: tuple[int, ...] = ()
 
 
 class Attachment(Protocol):
-    """The graph's all-reduce and what it is plugged into."""
+    """The graph's all-reduce and its connection to the peers of a view."""
 
     name: str
 
@@ -80,12 +80,20 @@ class Attachment(Protocol):
     ) -> tuple[list[Any], Any, Any]:
         """Graph: ``all_reduce``, and two float64 scalars: the squared norms of ``values`` and of the sums.
 
-        The last tensor does not count. The norm of the values is this peer's own, of what they are before they are
-        scaled, and NaN where ``prescale`` is 0; it also takes the place of every ``norm_placeholder()`` in the last
-        tensor, if that is float32, before it is sent. The norm of the sums is the same on all peers. What is not
-        wanted is minus infinity, and costs nothing.
+        The last tensor does not count. An attachment whose op computes no norms computes them separately, with the
+        same sums if a compiler is available.
 
-        An attachment whose op takes no norms computes them beside it, with the same op where a compiler is.
+        Args:
+            values: As for ``all_reduce``.
+            wanted: The norms to compute.
+            prescale: As for ``all_reduce``.
+            order: As for ``all_reduce``.
+            tag: As for ``all_reduce``.
+
+        Returns:
+            The sums; the squared norm of this peer's values before they are scaled, NaN if ``prescale`` is 0, which
+            also replaces every ``norm_placeholder()`` in the last tensor before it is sent, if that is float32; and
+            the squared norm of the sums, agreed. A norm that is not wanted is minus infinity, and costs nothing.
         """
         from kungfu.runtime.attachment.norms import all_reduce_with_norms
 
@@ -93,7 +101,7 @@ class Attachment(Protocol):
         return all_reduce_with_norms(reduce, values, wanted=wanted, prescale=prescale)
 
     def prepare(self, size: int) -> str:
-        """Host, on rank 0 of a view to be: starts what the peers meet at; gives its address, '' for none."""
+        """Host, on rank 0 of a future view: starts the rendezvous of its peers; returns its address, '' for none."""
         return ""
 
     def open(
@@ -109,19 +117,19 @@ class Attachment(Protocol):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Host: plugs the op into the peers of a view, closing what it was plugged into.
+        """Host: connects the op to the peers of a view, after closing its previous connection.
 
         ``abandoned`` gives a ``PeerFailure`` once the wait for the others is in vain, which is raised.
         """
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """Host, any thread: a message waits no longer than this for another peer; one under way too, where it can."""
+        """Host, any thread: a message waits at most this long for another peer; also one under way, if possible."""
 
     def late(self) -> LateRanks | None:
-        """Host, any thread: a wait of some seconds that is not over, told once, and on one of those who wait."""
+        """Host, any thread: a wait of some seconds that is not over, returned once, and on one of the waiting peers."""
 
     def silent(self) -> SilentRanks:
-        """Host, any thread: whose processes show no life, where the attachment can tell."""
+        """Host, any thread: the ranks whose processes send no heartbeats, if the attachment can detect that."""
         return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
@@ -134,4 +142,4 @@ class Attachment(Protocol):
         self.close()
 
     def close(self) -> None:
-        """Host: unplugs; idempotent."""
+        """Host: closes the connection; idempotent."""

@@ -16,24 +16,24 @@ class SoloAttachment(Attachment):
     name = "solo"
 
     def all_reduce(self, values: Sequence[Any], *, prescale: Any, order: Any, tag: str) -> list[Any]:
-        """What the other attachments do with one peer: only the scale is left."""
+        """The all-reduce of one peer: only the scale is left."""
         scaled = [_scaled(tf.convert_to_tensor(value), prescale) for value in values[:-1]]
         return [*scaled, tf.convert_to_tensor(values[-1])]
 
     def open(self, *, rank: int, size: int, **_: Any) -> None:
-        """There is nothing to plug into."""
+        """Does nothing: there are no other peers."""
 
     def wait_at_most(self, deadline_s: float) -> None:
-        """There is nobody to wait for."""
+        """Does nothing: there are no other peers."""
 
     def late(self) -> None:
-        """Nobody is waited for."""
+        """Returns nothing: there are no other peers."""
 
     def failure_of(self, error: Any) -> None:
-        """No message can fail."""
+        """Returns nothing: no message can fail."""
 
     def close(self) -> None:
-        """There is nothing to unplug."""
+        """Does nothing: there is no connection."""
 
 
 def _scaled(value: Any, prescale: Any) -> Any:

@@ -109,7 +109,7 @@ def spare_gpus(running: RunningJobs, *, context: ForecastContext) -> int:
 
 
 def admissible(running: RunningJobs, *, job: int, context: ForecastContext, exact_up_to: int) -> bool:
-    """Whether ``job`` may start now.
+    """True if ``job`` may start now.
 
     Args:
         running: the running jobs, with the GPUs they hold.
@@ -132,7 +132,7 @@ def admissible(running: RunningJobs, *, job: int, context: ForecastContext, exac
 
 
 def _pays(running: RunningJobs, *, job: int, fewest: int, context: ForecastContext) -> bool:
-    """Whether the sum of completion times is no larger if ``job`` starts now than if it waits."""
+    """True if the sum of completion times is no larger if ``job`` starts now than if it waits."""
     wait = opening(running, wanted=fewest, context=context)
     later = joined(wait.running, job=job, context=context)
     waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + sum_of_ends_s(later, context=context)
@@ -149,7 +149,7 @@ def _seems_to_pay(running: RunningJobs, *, job: int, fewest: int, context: Forec
 
 
 def does_not_delay(running: RunningJobs, *, job: int, head: int, context: ForecastContext, exact_up_to: int) -> bool:
-    """Whether ``head`` finds its fewest GPUs free no later if ``job`` starts now."""
+    """True if ``head`` finds its fewest GPUs free no later if ``job`` starts now."""
     wanted = int(context.workload.min_gpus[head])
     opens = opening if len(running.jobs) < exact_up_to else estimated_opening
     limit_s = opens(running, wanted=wanted, context=context).time_s

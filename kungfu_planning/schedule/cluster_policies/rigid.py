@@ -57,7 +57,11 @@ def _starting(state: State, jobs: Ints) -> SchedulePlan:
 
 
 def prefix_that_fits(sizes: Ints, *, free: int) -> int:
-    """How many of the first requests fit together; the first that does not fit blocks all after it.
+    """The number of first requests that fit together; the first that does not fit blocks all after it.
+
+    Args:
+        sizes: GPUs of each request, in order.
+        free: GPUs that are free.
 
     >>> prefix_that_fits(np.array([2, 1, 4, 1]), free=4)
     2
@@ -66,10 +70,14 @@ def prefix_that_fits(sizes: Ints, *, free: int) -> int:
 
 
 def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
-    """Which requests run if each, in order, takes its GPUs when they are there and is passed over when not.
+    """True for each request that runs if each, in order, takes its GPUs or is skipped.
 
     A request that does not fit is larger than what is left, so with it go all others of its size and above: there
     are at most as many rounds as different sizes, each a prefix sum over what is left.
+
+    Args:
+        sizes: GPUs of each request, in order.
+        free: GPUs that are free.
 
     >>> first_fit_mask(np.array([3, 2, 1]), free=4).tolist()
     [True, False, True]
@@ -90,7 +98,7 @@ def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Shadow:
-    """The latest start of the head of the queue, and how many GPUs it leaves spare then."""
+    """The latest start of the head of the queue, and the number of GPUs spare at that time."""
 
     time_s: float
     spare: int
@@ -107,6 +115,12 @@ def easy_backfill() -> ClusterPolicy[None]:
 
 def shadow_time(ends_s: Floats, *, sizes: Ints, free: int, wanted: int) -> Shadow:
     """The shadow time of a head that wants more than is ``free``, given when which running jobs end.
+
+    Args:
+        ends_s: Ends of the running jobs, seconds.
+        sizes: GPUs of each of them.
+        free: GPUs that are free now.
+        wanted: GPUs of the head, more than are free.
 
     >>> shadow_time(np.array([10.0, 5.0]), sizes=np.array([3, 1]), free=0, wanted=2)
     Shadow(time_s=10.0, spare=2)
@@ -181,6 +195,11 @@ def conservative_backfill() -> ClusterPolicy[_Reservations]:
 
 def earliest_gap(gaps: Gaps, *, gpus: int, duration_s: float) -> float:
     """The first of ``gaps.time_s`` from which ``gpus`` GPUs stay free for ``duration_s`` seconds.
+
+    Args:
+        gaps: GPUs that are not reserved, over time.
+        gpus: GPUs needed, at most those of the cluster.
+        duration_s: Seconds for which they are needed.
 
     >>> gaps = Gaps(np.array([0.0, 2.0, 5.0]), np.array([2, 0, 4]))
     >>> earliest_gap(gaps, gpus=1, duration_s=2.0), earliest_gap(gaps, gpus=1, duration_s=3.0)

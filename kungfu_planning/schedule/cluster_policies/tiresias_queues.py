@@ -1,4 +1,4 @@
-"""The multi-level queue: which job stands where, which sinks, which is lifted out of starvation.
+"""The multi-level queue: the place of each job, the jobs that sink, and those that are promoted after starvation.
 
 A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it sinks to the tail of queue q+1,
 one level per event. A preempted job that has waited ``starvation`` times as long as it had run rises to the tail of
@@ -115,7 +115,7 @@ def _whole_s(left_s: Floats) -> Floats:
 
 
 def _patience_s(queues: Queues, starvation: float) -> Floats:
-    """How long each job may wait, in whole seconds as in the published simulator."""
+    """The longest wait of each job, in whole seconds as in the published simulator."""
     patience_s: Floats = np.floor(queues.executed_s * starvation + _LATE_S)
     return patience_s
 
@@ -183,7 +183,7 @@ def _moved(queues: Queues, *, state: State, levels: Levels) -> Queues:
 
 
 def _tailed(queues: Queues, *, moves: npt.NDArray[np.bool_]) -> Queues:
-    """Those that move go to the tails of their queues, in order of arrival."""
+    """The moved jobs at the tails of their queues, in order of arrival."""
     movers = np.flatnonzero(moves)
     movers = movers[np.argsort(queues.job[movers])]
     order = np.concatenate((np.flatnonzero(~moves), movers))

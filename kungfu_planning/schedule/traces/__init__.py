@@ -1,1 +1,1 @@
-"""Where jobs come from: files in the formats of published traces, tables of your own, or a seeded generator."""
+"""Sources of jobs: files in the formats of published traces, custom tables, or a seeded generator."""

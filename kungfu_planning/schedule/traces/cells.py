@@ -23,7 +23,7 @@ class TraceRow:
     line: int
 
     def at(self, column: str) -> str:
-        """Where a cell stands, for a message."""
+        """The position of a cell, for a message."""
         return f"{self.where}: column {column}"
 
 
@@ -65,6 +65,13 @@ def _text(path: Path) -> str:
 def instant_s(cell: str, *, where: str) -> float:
     """A time in seconds: a number of at least 0, or a date and time (UTC) in seconds since 1970.
 
+    Args:
+        cell: The text of the cell.
+        where: The position of the cell, for errors.
+
+    Raises:
+        UsageError: The cell has no such time.
+
     >>> instant_s("12.5", where=""), instant_s("1970-01-01 00:01:00", where="")
     (12.5, 60.0)
     """
@@ -94,6 +101,13 @@ def whole_number(cell: str, *, where: str) -> int:
 
 def word(cell: str, *, where: str) -> str:
     """Any text but none.
+
+    Args:
+        cell: The text of the cell.
+        where: The position of the cell, for errors.
+
+    Raises:
+        UsageError: The cell is empty.
 
     >>> word(" job-7 ", where="")
     'job-7'

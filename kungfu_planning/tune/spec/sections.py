@@ -70,7 +70,7 @@ def _unit(parse_unit: Callable[[str], float]) -> BeforeValidator:
 
 
 def _written(pattern: str, *, example: str) -> WithJsonSchema:
-    """How a schema describes a number with a unit."""
+    """The description of a number with a unit in a schema."""
     return WithJsonSchema({"type": "string", "pattern": pattern, "examples": [example]})
 
 
@@ -156,7 +156,7 @@ class ExperimentSection(Section):
 
 
 class ScalingSection(Section):
-    """How a trial speeds up with GPUs."""
+    """The time of a trial's iteration by GPUs."""
 
     seconds_per_iteration: dict[_Gpus, _IterationSeconds] = Field(
         min_length=1, description="measured time of an iteration by GPUs of the trial, as {1: 90 s, 4: 31 s}"

@@ -21,6 +21,9 @@ PER_GB: Final = rf"^\s*\$\s*({_NUMBER})\s*/\s*GB\s*$"
 def duration_s(text: str) -> float:
     """Seconds of a duration such as "20m", "90 s", "1h30m" or "1.5 h"; a bare number is refused, it has no unit.
 
+    Raises:
+        UsageError: The text is not a duration, or has no unit.
+
     >>> duration_s("20m"), duration_s("1h 30m"), duration_s("250ms")
     (1200.0, 5400.0, 0.25)
     """
@@ -32,6 +35,9 @@ def duration_s(text: str) -> float:
 
 def rate_per_s(text: str) -> float:
     """Dollars a second of a price such as "$12.24/h".
+
+    Raises:
+        UsageError: The text is not a price per time.
 
     >>> rate_per_s("$7.2/h")
     0.002
@@ -45,6 +51,9 @@ def rate_per_s(text: str) -> float:
 def size_gb(text: str) -> float:
     """Gigabytes (10^9 bytes) of a size such as "150 GB" or "150 MB".
 
+    Raises:
+        UsageError: The text is not a size.
+
     >>> size_gb("150 MB")
     0.15
     """
@@ -56,6 +65,9 @@ def size_gb(text: str) -> float:
 
 def per_gb(text: str) -> float:
     """Dollars a gigabyte of a price such as "$0.01/GB".
+
+    Raises:
+        UsageError: The text is not a price per amount of data.
 
     >>> per_gb("$0.01/GB")
     0.01

@@ -21,7 +21,7 @@ from kungfu.runtime.attachment.protocol import AbandonReason, Attachment, LateRa
 
 @dataclass
 class _StallState:
-    """What the stall detector goes by, and what it has found."""
+    """The state of the stall detector: its inputs and its findings."""
 
     deadline_s: float = 0.0
     late: LateRanks | None = None

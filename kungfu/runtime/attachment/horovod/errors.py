@@ -1,4 +1,4 @@
-"""What Horovod and Gloo say when a message fails, read as an error of ours.
+"""Errors of kungfu from the texts of Horovod and Gloo about a failed message.
 
 Horovod's ops fail with one code of TensorFlow's for nearly everything, and there is no other way to ask. So this is the
 one module that reads a text to find out what has happened; all others go by the fields of errors.
@@ -40,7 +40,15 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
 
 
 def read_start_failure(text: str, *, rank: int, view: int) -> KungfuError:
-    """The error that stands for what Horovod says of a start that failed on the peer of this rank.
+    """The error for a message of Horovod about a failed start on the peer of this rank.
+
+    Args:
+        text: The message of Horovod.
+        rank: This peer's rank.
+        view: The number of the view.
+
+    Returns:
+        An `InternalError` about this machine, or a failure of another peer.
 
     >>> read_start_failure("[a/gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4", rank=0, view=3)
     PeerFailure('a peer of view 3 died or left while the peers connected (Connection closed by peer [::1]:4)')

@@ -81,7 +81,7 @@ def get_now(store: str, *, key: str) -> bytes | None:
 
 
 def listens_at(store: str) -> str:
-    """The part of a store's address that everybody may read.
+    """The part of a store's address that is not secret.
 
     >>> listens_at("10.0.0.1:4711/5ec2e7")
     '10.0.0.1:4711'
@@ -109,7 +109,7 @@ def _request(store: str, method: str, *, path: str, body: bytes | None = None) -
 
 @final
 class KeyValues:
-    """The values by key, ``most`` of them, and those who wait for one."""
+    """The values by key, at most ``most`` of them, and the callers that wait for one."""
 
     def __init__(self, most: int = _MOST_KEYS) -> None:
         self._most = most
@@ -118,7 +118,7 @@ class KeyValues:
         self._closed = threading.Event()
 
     def put(self, key: str, *, value: bytes) -> bool:
-        """Whether there was room for it."""
+        """Stores a value; False if there was no room for it."""
         with self._changed:
             if key not in self._values and len(self._values) >= self._most:
                 return False
@@ -149,7 +149,7 @@ class _Server(socketserver.ThreadingTCPServer):
         self._places = threading.BoundedSemaphore(_MOST_CALLERS)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether there is a place for one more caller; else it is hung up on."""
+        """True if one more caller can be served; otherwise its connection is closed."""
         return self._places.acquire(blocking=False)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -160,7 +160,7 @@ class _Server(socketserver.ThreadingTCPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing of a caller that has hung up: it had no answer in time, and asks again."""
+        """Ignores a caller that has closed its connection: it got no answer in time, and asks again."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.OK)
 
     def _known(self) -> str | None:
-        """``/scope/key``, for who knows the token; others are refused. Horovod puts a port after it, as ``:4711``."""
+        """The ``/scope/key`` of a path with the token; others are refused. Horovod adds a port, as ``:4711``."""
         first, _, rest = self.path.removeprefix("/").partition("/")
         if not hmac.compare_digest(first.partition(":")[0].encode(), self.server.token.encode()):
             self._answer(HTTPStatus.FORBIDDEN)
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
         return f"/{rest}"
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: a meeting is not worth a line on the user's terminal."""
+        """Does nothing: a request is not worth a line on the user's terminal."""
 
     def _answer(self, status: HTTPStatus, *, body: bytes = b"") -> None:
         self.send_response(status)

@@ -1,4 +1,4 @@
-"""The stall detector: ends a message to which another peer does not come.
+"""The stall detector: ends a message in which another peer does not take part.
 
 Horovod notices a peer whose engine is silent, but waits for ever for one whose engine answers while its program is
 stuck or has taken another way: its own stall check finds no rank under Gloo. So a thread looks at the counter of this
@@ -27,13 +27,16 @@ _WAITING, _GOING = b"waiting", b"going"
 
 @dataclass(frozen=True)
 class MessageProgress:
-    """What was seen of a peer's messages: their counter, odd during a message, and since when, in seconds."""
+    """The progress of a peer's messages: their counter, odd during a message, and the second of its last change."""
 
     count: int
     since: float
 
     def waiting_s(self, now: float) -> float:
-        """How long the message in flight has been waiting; 0 between messages.
+        """The time for which the message in flight has been waiting, in seconds; 0 between messages.
+
+        Args:
+            now: The present second, on the clock of `since`.
 
         >>> MessageProgress(count=3, since=10.0).waiting_s(12.5), MessageProgress(count=4, since=10.0).waiting_s(12.5)
         (2.5, 0.0)
@@ -48,7 +51,7 @@ def updated(before: MessageProgress, *, count: int, now: float) -> MessageProgre
 
 @dataclass(frozen=True)
 class StallDetector:
-    """One peer's place in a view, and how to end a wait in it.
+    """One peer's place in a view, with the means to end a wait in it.
 
     Args:
         rank: This peer's rank.

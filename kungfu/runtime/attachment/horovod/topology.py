@@ -1,4 +1,4 @@
-"""Where a peer stands among the hosts of a view: ranks are counted over the view, within the host, and across hosts."""
+"""The place of a peer among the hosts of a view: ranks are counted over the view, within the host, and across hosts."""
 
 from __future__ import annotations
 
