@@ -11,14 +11,14 @@ from kungfu.errors import PolicyError
 from kungfu.signal import Signal
 
 Keep = Literal["local_batch_size", "global_batch_size"]
-"""Which batch a rescale keeps: that of each peer, so that the global one follows the size, or the global one."""
+"""The batch size that a rescale keeps: that of each peer, so that the global one follows the size, or the global."""
 Unit = Literal["steps", "samples"]
 Setting = Literal["size", "global batch size", "learning rate"]
 
 
 @dataclass(frozen=True, eq=False)
 class Rescale:
-    """Ask for a cluster of `target` peers (float32, agreed, whole, within the job's limits, NaN: nothing).
+    """Requests a cluster of `target` peers (float32, agreed, whole, within the job's limits, NaN: nothing).
 
     `keep` says which batch size stays: the share of each peer, or the whole of a step; where it is the share of each
     peer, the change makes no step of more than `max_global_batch` samples (0: any number).
@@ -31,14 +31,14 @@ class Rescale:
 
 @dataclass(frozen=True, eq=False)
 class SetGlobalBatchSize:
-    """Ask for steps of `target` samples over all peers (float32, agreed, whole, one a peer at least, NaN: nothing)."""
+    """Requests steps of `target` samples over all peers (float32, agreed, whole, at least one a peer, NaN: none)."""
 
     target: Signal
 
 
 @dataclass(frozen=True, eq=False)
 class SetLearningRate:
-    """Ask for a learning rate at the end of a ramp.
+    """Requests a learning rate at the end of a ramp.
 
     With the rate ``lr_0`` of the step ``T_0`` before the decision is carried out, and T = `ramp_length` in `unit`,
     ``lr_t = lr_0 + (t - T_0) / T * (target - lr_0)`` until ``t = T_0 + T``, and `target` from there on. With T = 0 the
@@ -61,12 +61,12 @@ class SetLearningRate:
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """End the training on all peers, after the step in which all know."""
+    """Ends the training on all peers, after the step in which all peers know of the request."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Call a Python function with the values of these signals: they are the inputs of its rule, in this order."""
+    """Calls a Python function with the values of these signals: they are the inputs of its rule, in this order."""
 
     fn: Callable[..., Any]
     signals: tuple[Signal, ...]
@@ -74,44 +74,44 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Evict:
-    """Let those peers go where `mask` holds (bool, one entry a peer in rank order, agreed), and take none instead."""
+    """Removes the peers for which `mask` holds (bool, one entry a peer in rank order, agreed), without replacements."""
 
     mask: Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Let those peers go where `mask` holds (as for `Evict`), each when a new one is ready to take its place."""
+    """Replaces the peers for which `mask` holds (as for `Evict`), each when a new one is ready to take its place."""
 
     mask: Signal
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Write the shared state down, as it stands after the step in which all know."""
+    """Writes a checkpoint of the shared state, after the step in which all peers know of the request."""
 
 
 Action = Rescale | SetGlobalBatchSize | SetLearningRate | Stop | Call | Evict | Replace | Checkpoint
-"""What a rule asks for when it fires."""
+"""The request of a rule when it fires."""
 
 
 def changes_membership(action: Action) -> bool:
-    """Whether an action asks for other peers; of a hook that is not known before it is called, so it counts as not."""
+    """True if an action requests other peers; for a hook that is unknown before its call, so it is False."""
     return isinstance(action, (Rescale, Evict, Replace))
 
 
 def target_of(action: Action) -> Signal | None:
-    """The number that an action asks for, where it asks for one."""
+    """The number that an action requests, if it requests one."""
     return action.target if isinstance(action, (Rescale, SetGlobalBatchSize, SetLearningRate)) else None
 
 
 def mask_of(action: Action) -> Signal | None:
-    """The peers that an action is about, where it is about some."""
+    """The mask of peers of an action, if it has one."""
     return action.mask if isinstance(action, (Evict, Replace)) else None
 
 
 def setting_of(action: Action) -> Setting | None:
-    """What an action sets, where it sets something of which a job has only one."""
+    """The setting that an action sets, if it is one of which a job has only one."""
     if isinstance(action, Rescale):
         return "size"
     if isinstance(action, SetGlobalBatchSize):

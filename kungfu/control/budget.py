@@ -1,4 +1,4 @@
-"""Budgets: how often the cluster may be changed, by all policies of a job or by one of them.
+"""Budgets: limits on how often all policies of a job, or one of them, may change the cluster.
 
 A budget is a token bucket, and ordinary dataflow, so that every interpreter of a plan counts alike. It is charged for
 what has come about, whoever asked for it, and holds rules back before they ask.
@@ -70,7 +70,7 @@ class Budget:
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
 
     def limit_on(self, *, replacing: bool) -> str:
-        """What a rule that changes the size, or one that replaces peers, is held to, in words.
+        """The limit for a rule that changes the size, or one that replaces peers, in words.
 
         >>> Budget(1, 100).limit_on(replacing=True), Budget(8, 800, 4).limit_on(replacing=True)
         ('1 rescale in 100 steps', '4 replacements in 800 steps')
@@ -82,7 +82,7 @@ class Budget:
 
 @dataclass(frozen=True, eq=False)
 class Spent:
-    """What the rules that come before another one ask for in the same step, as int64.
+    """The requests of earlier rules in the same step, as int64.
 
     Attributes:
         rescales: Rules that change the size.
@@ -96,15 +96,15 @@ class Spent:
 
     @classmethod
     def nothing(cls) -> Spent:
-        """Before the first rule."""
+        """The value before the first rule."""
         return cls(as_signal(0), as_signal(0), as_signal(0))
 
     def and_rescale(self, fires: Signal) -> Spent:
-        """After a rule that changes the size, where it fires."""
+        """The value after a rule that changes the size, if it fires."""
         return replace(self, rescales=self.rescales + where(fires, 1, 0))
 
     def and_exchange(self, fires: Signal, peers: Signal) -> Spent:
-        """After a rule that replaces so many peers, where it fires."""
+        """The value after a rule that replaces this many peers, if it fires."""
         more = where(fires, peers, 0)
         return replace(self, exchanges=self.exchanges + where(fires, 1, 0), peers=self.peers + more)
 
@@ -122,7 +122,7 @@ class _Remainder:
         return taken.rescales if self.replacements is not None else taken.rescales + taken.exchanges
 
     def replacements_left(self, taken: Spent) -> Signal:
-        """How many whole replacements are left; where they are not counted apart, as many exchanges as rescales."""
+        """The number of whole replacements left; if they are not counted separately, as many exchanges as rescales."""
         if self.replacements is None:
             return self.rescales // self.budget.per_steps - self.taken(taken)
         return self.replacements // self.budget.per_steps - taken.peers
@@ -136,28 +136,28 @@ class Allowance:
 
     @property
     def counts_replacements(self) -> bool:
-        """Whether one of the budgets counts replaced peers apart."""
+        """True if one of the budgets counts replaced peers separately."""
         return any(one.replacements is not None for one in self.rests)
 
     def allows_rescale(self, taken: Spent) -> Signal:
-        """Whether a rescale is left."""
+        """True if a rescale is left."""
         return self._whole_rescales(taken) >= 1
 
     def allows_exchange(self, taken: Spent) -> Signal:
-        """Whether at least one peer may be replaced."""
+        """True if at least one peer may be replaced."""
         return functools.reduce(minimum, (one.replacements_left(taken) for one in self.rests)) >= 1
 
     def rescales_left(self, taken: Spent) -> Signal:
-        """How many rescales are left: float32."""
+        """The number of rescales left: float32."""
         left = (one.rescales / one.budget.per_steps - one.taken(taken) for one in self.rests)
         return functools.reduce(minimum, left).named("rescales_left")
 
     def whole_rescales_left(self, taken: Spent) -> Signal:
-        """How many whole ones: int64."""
+        """The number of whole rescales left: int64."""
         return self._whole_rescales(taken).named("rescales_left")
 
     def replacements_left(self, taken: Spent) -> Signal:
-        """How many peers may be replaced, by the budgets that count them: int64."""
+        """The number of peers that may be replaced, by the budgets that count them: int64."""
         left = (one.replacements_left(taken) for one in self.rests if one.replacements is not None)
         return functools.reduce(minimum, left).named("replacements_left")
 

@@ -43,11 +43,11 @@ class SizeEstimate:
 
     @property
     def nudge(self) -> Signal:
-        """By how much the mean is changed to see what follows: its standard error, or a thousandth of itself."""
+        """The change of the mean for a difference quotient: its standard error, or a thousandth of the mean."""
         return maximum(maximum(self.standard_error, abs(self.mean) * 1e-3), _LEAST_NUDGE)
 
     def nudged(self) -> SizeEstimate:
-        """The same with a mean that is larger by that."""
+        """The same estimate with its mean increased by that."""
         return SizeEstimate(self.peers, self.mean + self.nudge, self.standard_error)
 
 
@@ -75,7 +75,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """What all smaller sizes say about a size, or all larger ones about going there.
+    """The verdict of all smaller sizes on a size, or of all larger ones on going there.
 
     Attributes:
         compared: Whether one of them was measured.
@@ -105,7 +105,7 @@ class _Measured:
 
     @property
     def known(self) -> Signal:
-        """Where an entry has enough samples."""
+        """True for entries with enough samples."""
         return self.table.count >= self.enough
 
     def at(self, size: Signal) -> SizeEstimate:
@@ -117,7 +117,7 @@ class _Measured:
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
     def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """Whether it passes, and whether it fails, that the peers of `more` beyond those of `fewer` are worth it.
+        """Two truth values: the peers of `more` beyond those of `fewer` are worth it, and they are not worth it.
 
         Where neither holds it is open.
 
@@ -138,12 +138,12 @@ class _Measured:
         return gain, sqrt(in_fewer * in_fewer + in_more * in_more), rounding
 
     def fails_by_itself(self, unit: int) -> Signal:
-        """Of each entry, whether it fails against the one that is a unit smaller."""
+        """True for each entry that fails against the one that is a unit smaller."""
         before = self.sizes - unit
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """By the nearest smaller size that decides; one within reach that says no is enough.
+        """The verdict of the nearest smaller size that decides; one failure within reach is enough.
 
         Within reach are the next smaller size, and so many more as the walk may look ahead.
         """
@@ -162,7 +162,7 @@ class _Measured:
         return _Verdict(any_of(below), passes[nearest] & ~failed, failed, base)
 
     def above(self, size: Signal) -> _Verdict:
-        """What the nearest larger size that decides says about going there."""
+        """The verdict of the nearest larger size that decides on going there."""
         above = self.known & (self.sizes > size) & self.known[size]
         passes, fails = (above & one for one in self.compare(self.at(size), self.all()))
         nearest = argmin(where(passes | fails, cast(self.sizes, "float32"), math.nan))
@@ -244,7 +244,7 @@ def hill_climb(
 def _next_size(
     measured: _Measured, *, unit: int, fewest: Signal, most: Signal, look_ahead: int, max_samples: int
 ) -> Signal:
-    """Where the walk goes from a size within the limits: float32, NaN while samples are waited for."""
+    """The next size of the walk from a size within the limits: float32, NaN while it waits for samples."""
     size, reach = Source("size"), (1 + look_ahead) * unit
     below, above = size - unit, size + unit
     is_known, known_above = measured.known[size], measured.known[above]
@@ -320,7 +320,7 @@ def settled_walk(
 
 
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
-    """The size that a walk wants, and the present one from the moment on at which it has ended.
+    """The size that a walk requests, and the present one from the step on at which it has ended.
 
     A walk has ended when it wants to stay, in a step in which it is `ready`; it goes on where `moved` is counted up, or
     the job has another size than the one at which it ended. Between the two, nothing that is measured moves it.

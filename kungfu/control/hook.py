@@ -21,7 +21,7 @@ _LEAST_RATE, _MOST_RATE = 2.0**-149, (2.0 - 2.0**-23) * 2.0**127  # an optimizer
 
 @dataclass(frozen=True)
 class HookRequest:
-    """One thing that a hook asks the barrier for.
+    """One request of a hook to the barrier.
 
     Args:
         kind: The method of `Control` that asked.
@@ -42,7 +42,7 @@ class HookRequest:
     name: str = ""
 
     def __str__(self) -> str:
-        """As the hook wrote it, in a few words.
+        """The request in the words of the hook.
 
         >>> str(HookRequest("evict", ranks=(1, 2))), str(HookRequest("rescale", 4))
         ('evict([1, 2])', 'rescale(4)')
@@ -86,7 +86,7 @@ class Control:
 
     @property
     def requests(self) -> tuple[HookRequest, ...]:
-        """What the hook has asked for so far, in the order of its first asking."""
+        """The requests of the hook so far, in the order of their first call."""
         return tuple(self._asked.values())
 
     @property

@@ -116,7 +116,7 @@ def _observed(meters: tuple[_Meter, ...]) -> tuple[Signal, ...]:
 
 
 def _rested(since: Iterable[Signal], now: tuple[Signal, ...], *, meters: tuple[_Meter, ...]) -> Signal | bool:
-    """Whether enough of everything that is measured has passed; ``now`` is what `_observed` gives."""
+    """True if enough of each measured quantity has passed; ``now`` is the result of `_observed`."""
     conditions = iter(now[len(meters) :])
     passed = []
     for there, then, one in zip(now, since, meters, strict=False):

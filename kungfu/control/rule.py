@@ -93,7 +93,7 @@ class Rule:
 
     @property
     def when(self) -> Signal:
-        """What must hold in those steps."""
+        """The condition that must hold in those steps."""
         return self.trigger.predicate
 
     @property
@@ -147,7 +147,7 @@ def rate_limited(rule: Rule) -> Rule:
 
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
-    """Whether the rule could fire again in the step between its post and the barrier: it would ask for the same twice.
+    """True if the rule could fire again in the step between its post and the barrier: it would request the same twice.
 
     A size waits in a step whose barrier may change the cluster.
     """
@@ -165,7 +165,7 @@ def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], t
 
 
 def inputs_under(signal: Signal) -> dict[str, Signal]:
-    """What a log should show beside a value: the named signals it is made of, and the sources not under one of them."""
+    """The values that a log shows beside a value: its named signals, and the sources that are not under one of them."""
     seen: dict[str, Signal] = {}
     visited: set[tuple[Signal, bool]] = set()
     stack = [(signal, False)]
@@ -332,7 +332,7 @@ def _ready(trigger: Trigger) -> Signal:
 
 
 def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
-    """What a log should show beside a decision: of what it asks for, and of the condition that held."""
+    """The values that a log shows beside a decision: of its target, and of the condition that held."""
     seen: dict[str, Signal] = {}
     for one in (*signals, trigger.predicate):
         seen |= {label: node for label, node in inputs_under(one).items() if label not in seen}
@@ -340,7 +340,7 @@ def _seen(trigger: Trigger, *signals: Signal) -> dict[str, Signal]:
 
 
 def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
-    """What the function itself calls its arguments after `control`; numbers where it takes any."""
+    """The function's own names of its arguments after `control`; numbers if it takes any number of them."""
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)

@@ -80,7 +80,7 @@ class Trigger:
         return replace(self, predicate=both(self.predicate, ~replace(has_held, gate=self.gate)))
 
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
-        """This trigger, and not within so many steps, nor so many seconds, after its rule last fired.
+        """This trigger, but not within this many steps, nor this many seconds, after its rule last fired.
 
         Args:
             steps: Steps, a whole number of at least 0.
@@ -99,7 +99,7 @@ class Trigger:
         return replace(self, pause=Cooldown(steps, seconds))
 
     def payback(self, gain_s: Signal | float, *, horizon: Signal | float, at_first_s: float = 0.0) -> Trigger:
-        """This trigger, and only where ``gain_s * horizon`` exceeds what a rescale has been measured to cost.
+        """This trigger, but only if ``gain_s * horizon`` exceeds the measured cost of a rescale.
 
         The cost is how long the last rescale stopped the peers, on average over those that went through one. A gain
         that is NaN does not pay.
@@ -125,7 +125,7 @@ class Trigger:
     def rescale(
         self, peers: Signal | float, *, keep: Keep = "local_batch_size", max_global_batch: int | None = None
     ) -> Rule:
-        """Ask for a size of the cluster.
+        """Requests a size of the cluster.
 
         Fires for a size that is neither the present nor the last refused one. While peers are on their way, it fires
         for another size than the one that they come for, which it replaces; the present size takes back what this rule
@@ -148,7 +148,7 @@ class Trigger:
         return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Ask for steps of `samples` samples over all peers (agreed; rounded; one a peer at least).
+        """Requests steps of `samples` samples over all peers (agreed; rounded; at least one per peer).
 
         NaN, and a number that is not above 0, ask for nothing. Fires for another number than the present one; where the
         barrier may change the cluster, a step later. Cost: no message.
@@ -158,7 +158,7 @@ class Trigger:
     def set_learning_rate(
         self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
     ) -> Rule:
-        """Ask for a learning rate, at once or at the end of a straight line.
+        """Requests a learning rate, at once or at the end of a straight line.
 
         Fires for another rate than the present one and than the one that this rule asked for last; where the barrier
         may change the cluster, a step later. An optimizer's own schedule stays in force, multiplied; see
@@ -179,22 +179,22 @@ class Trigger:
         return rules.rate_rule(rate, trigger=self, ramp_length=length, unit=unit)
 
     def stop(self) -> Rule:
-        """End the training on all peers; peers on their way are dismissed. Cost: no message."""
+        """Ends the training on all peers; joining peers are dismissed. Cost: no message."""
         return rules.stop_rule(trigger=self)
 
     def checkpoint(self) -> Rule:
-        """Write the shared state down, as it stands after the next barrier. Cost: no message."""
+        """Writes a checkpoint of the shared state after the next barrier. Cost: no message."""
         return rules.checkpoint_rule(trigger=self)
 
     def evict(self, mask: Signal) -> Rule:
-        """Let the peers go where `mask` (agreed, bool, one entry a peer) holds, and go on with the others.
+        """Removes the peers for which `mask` (agreed, bool, one entry a peer) holds, and continues with the others.
 
         Fires where somebody is marked and the job's fewest peers would remain. Peers on their way come nevertheless.
         """
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
-        """Let each peer go where `mask` (agreed, bool, one entry a peer) holds, when a new one can take its place.
+        """Replaces each peer for which `mask` (agreed, bool, one entry a peer) holds, when a new one is ready.
 
         Fires only while nobody is under exchange, and where somebody is marked but not everybody; it may fire while the
         job grows: the same wave of joiners serves both. Where nobody came for the last exchange, for want of a free
@@ -203,7 +203,7 @@ class Trigger:
         return rules.mask_rule(mask, trigger=self, kind="replace")
 
     def call(self, fn: Callable[..., Any], *signals: Signal | float) -> Rule:
-        """Call ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
+        """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         This is the escape hatch for decisions that the vocabulary cannot express. By `control`, a
         `kungfu.control.hook.Control`, the function asks for what rules ask for: a size, a batch, a rate, peers to let
@@ -238,7 +238,7 @@ def always() -> Trigger:
 
 
 def every(steps: int) -> Trigger:
-    """The trigger that is on in every so many steps: ``step % steps == 0``.
+    """The trigger that is on in every n-th step: ``step % steps == 0``.
 
     >>> every(50).gate.placement
     'agreed'
@@ -247,7 +247,7 @@ def every(steps: int) -> Trigger:
 
 
 def both(one: Signal, other: Signal) -> Signal:
-    """Where both hold; a constant truth is left away."""
+    """The conjunction of both; a constant truth is dropped."""
     return other if isinstance(one, Constant) and one.value is True else one & other
 
 

@@ -66,7 +66,7 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
 
 @marked
 def cost_so_far(training: TrainingSignals, *, price_per_hour: float) -> Signal:
-    """What the peers have cost since the job's first step: the sum of ``size * seconds * price_per_hour / 3600``.
+    """The cost of the peers since the job's first step: the sum of ``size * seconds * price_per_hour / 3600``.
 
     The time from one step to the next is counted with the peers of the later one. Gives a float32 scalar, agreed, in
     the unit of the price.

@@ -136,7 +136,7 @@ def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
 
 
 def _gathered_before_step(own: Fold, *, label: str) -> Signal:
-    """What each peer held before this step, which is known in time to ride on the gradients."""
+    """The values of all peers before this step, which are known in time to travel with the gradients."""
     return ops.all_gather(labelled(own.before_step(), label=label))
 
 

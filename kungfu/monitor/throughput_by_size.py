@@ -139,7 +139,7 @@ def _before(flag: Signal) -> Signal:
 
 
 def _moved(x: Signal, *, margin: float) -> Signal:
-    """Whether a signal has left its mean over the view for good; in one step, and then everything begins anew."""
+    """True once a signal has left its mean over the view for good; only for one step, and then everything restarts."""
 
     def update(state: tuple[Signal, ...], value: Signal, counts: Signal) -> tuple[Signal, ...]:
         number, mean, variance, last, up, down, _ = state

@@ -1,4 +1,4 @@
-"""Methods of a signal that make folds, by which it remembers values of its own."""
+"""Methods of a signal that make folds, which remember its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDS: dict[str, Callable[..., Any]] = {}
 
 
 def fold_method(function: F) -> F:
-    """Enters a function as the making of the fold method of its name."""
+    """Registers a function as the implementation of the fold method of its name."""
     FOLDS[function.__name__] = function
     return function
 
@@ -90,7 +90,7 @@ class FoldMethods(abc.ABC):
     def statistics_by_size(
         self, largest: int, *, forget_after: int | None = None, strike_all: Signal | None = None
     ) -> SizeStatistics:
-        """Its samples by cluster size: ``.count``, ``.mean``, ``.variance``, ``.standard_error`` and ``.age`` of each.
+        """Statistics of the samples by cluster size: ``count``, ``mean``, ``variance``, ``standard_error`` and ``age``.
 
         Each is a vector whose entry *n* is about *n* peers: with the newest sample x of such a step, ``count += 1``,
         ``mean += (x - mean) / count``, and the variance by Welford's update. An entry is struck, so that it begins
@@ -115,7 +115,7 @@ class FoldMethods(abc.ABC):
         return cast("SizeStatistics", made)
 
     def previous(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """The finite value before the newest one: float32, NaN until there were two. Cost: two floats of state."""
+        """The finite value before the newest one: float32, NaN until there are two. Cost: two floats of state."""
         return self._fold("previous", on_rescale=on_rescale)
 
     def delta(self, *, on_rescale: OnRescale = "keep") -> Fold:
@@ -151,13 +151,13 @@ class FoldMethods(abc.ABC):
         return self._fold("hold", every=every, when=when, on_rescale=on_rescale)
 
     def rising(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """Whether a bool signal is true and was not in the step before: bool. Cost: two truth values of state."""
+        """True if a bool signal is true and was false in the previous step. Cost: two truth values of state."""
         return self._fold("rising", on_rescale=on_rescale)
 
     def count(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """In how many steps a bool signal was true so far: int64. Cost: one whole number of state."""
+        """The number of steps in which a bool signal was true so far: int64. Cost: one whole number of state."""
         return self._fold("count", on_rescale=on_rescale)
 
     def streak(self, *, on_rescale: OnRescale = "keep") -> Fold:
-        """In how many steps in a row, up to this one, a bool signal was true: int64. Cost: one whole number."""
+        """The number of consecutive steps, up to this one, with a true bool signal: int64. Cost: one whole number."""
         return self._fold("streak", on_rescale=on_rescale)

@@ -1,4 +1,4 @@
-"""Gates: in which steps a part of the graph runs at all, seen alike by every peer without a doubt."""
+"""Gates: conditions, identical on every peer, on which a part of the graph runs at all in a step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from kungfu.signal.whole_number import is_whole_number
 
 
 def every_steps(every: int) -> Signal:
-    """The gate that is on in every so many steps: ``step % every == 0``."""
+    """The gate that is on in every n-th step: ``step % every == 0``."""
     if not is_whole_number(every, least=1):
         raise PolicyError(f"every {every!r} steps: the period must be a whole number of at least 1, e.g. 50")
     return Constant(True) if every == 1 else Source("step") % every == 0
 
 
 def period_of(gate: Signal) -> int:
-    """The steps from one step of a gate to the next, at least, as far as its `every_steps` tell.
+    """The least number of steps between two steps of a gate, as far as its `every_steps` tell.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)
@@ -36,12 +36,12 @@ def period_of(gate: Signal) -> int:
 
 
 def is_gate(signal: Signal) -> bool:
-    """Whether this can decide who takes part in a message: a truth value that is exact."""
+    """True if this can decide which peers take part in a message: a truth value that is exact."""
     return signal.type == SignalType("bool") and is_exact(signal)
 
 
 def is_exact(signal: Signal) -> bool:
-    """Whether this is a function of step and size in whole numbers, hence bit-identical on all peers.
+    """True if this is a function of step and size in whole numbers, hence bit-identical on all peers.
 
     Agreed numbers are equal on all peers, but what is computed from them in float32 may differ in the last bit between
     processors; a peer that took the other branch around a message would leave the others waiting. A truth value that a

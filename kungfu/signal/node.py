@@ -1,4 +1,4 @@
-"""The nodes of the dataflow graph that a policy is.
+"""The nodes of the dataflow graph of a policy.
 
 Four kinds, and nothing else: a `Source` is what a step offers, a `Map` a pure function, a `Collective` turns local
 into agreed, and a `Fold` (in its own file) carries state from step to step. `Constant` and `Placeholder` are the
@@ -62,26 +62,26 @@ class Signal(Operators, FoldMethods):
 
     @property
     def inputs(self) -> tuple[Signal, ...]:
-        """The nodes that this one is made of."""
+        """The nodes that are the inputs of this one."""
         return ()
 
     @cached_property
     def placement(self) -> Placement:
-        """Whether each peer has its own value (local), or all peers the same (agreed)."""
+        """The placement: "local" if each peer has its own value, "agreed" if all peers have the same."""
         return "local" if any(one.placement == "local" for one in self.inputs) else "agreed"
 
     @cached_property
     def known(self) -> Known:
-        """Whether this signal is known before or only after the gradient all-reduce."""
+        """The side of the gradient all-reduce on which this signal is known: "before" or "after"."""
         return "after" if any(one.known == "after" for one in self.inputs) else "before"
 
     @cached_property
     def exact(self) -> bool:
-        """Whether this is the same on every peer to the last bit; see `kungfu.signal.gate`."""
+        """True if this is the same on every peer to the last bit; see `kungfu.signal.gate`."""
         return False
 
     def named(self: S, name: str) -> S:
-        """This signal under a name, by which `explain`, the log and the status line speak of it."""
+        """This signal under a name, which `explain`, the log and the status line show."""
         return replace(self, name=name)
 
     def __bool__(self) -> bool:
@@ -143,7 +143,7 @@ class Constant(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
-    """What a step offers, by its name in `kungfu.signal.SOURCES`, or what the user's program gives, as `declared`.
+    """A source of a step, by its name in `kungfu.signal.SOURCES`, or a source of the user's program, as `declared`.
 
     `owner` is the job whose policy took it.
     """
@@ -154,12 +154,12 @@ class Source(Signal):
 
     @cached_property
     def kind(self) -> SourceKind:
-        """What it is, in which unit, and who gives it."""
+        """The kind of the source: its meaning, unit and provider."""
         return SOURCES[self.source] if self.declared is None else self.declared
 
     @property
     def written(self) -> str:
-        """How a policy writes it, as in ``training.size``."""
+        """The source as a policy writes it, as in ``training.size``."""
         if self.declared is None:
             return f"training.{self.source}"
         return f'training.{"fed" if self.declared.given_by == "feed" else "published"}("{self.source}")'
@@ -278,7 +278,7 @@ def where(condition: Signal | bool, then: Signal | float, otherwise: Signal | fl
 
 
 def topological(roots: Iterable[Signal], *, leaves: frozenset[Signal] = frozenset()) -> tuple[Signal, ...]:
-    """Every node that the roots are made of, each once and after its inputs; nothing below the leaves."""
+    """Every node below the roots, each once and after its inputs."""
     done: dict[Signal, None] = {}
     stack = [(root, False) for root in reversed(tuple(roots))]
     while stack:

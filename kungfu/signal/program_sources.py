@@ -1,4 +1,4 @@
-"""Signals of the user's own: what the program's step publishes, and what the program feeds between its steps.
+"""Signals of the user's program: values that its step publishes, or that it feeds between its steps.
 
 Both are declared where a policy uses them, by a name that no signal of the step has. Policies that use one name must
 declare it alike, so that one value can serve them all.

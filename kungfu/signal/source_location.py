@@ -1,4 +1,4 @@
-"""Where in the user's program a signal was made, for messages that point there."""
+"""The places in the user's program at which signals were made, for messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POLICIES = os.path.join(_PACKAGE, "policies") + os.sep  # prebuilt policies are
 
 
 def location_of_caller() -> str:
-    """``file:line`` of the innermost frame outside this package, or an empty string where there is none.
+    """``file:line`` of the innermost frame outside this package, or an empty string if there is none.
 
     Within `attributed_to`, what that says.
     """
@@ -70,13 +70,13 @@ def location_in_frames(frames: Iterable[tuple[str, int]]) -> str:
 
 
 def location_of_function(function: object) -> str:
-    """``file:line`` of a function's definition; empty for what has none."""
+    """``file:line`` of a function's definition; empty if it has none."""
     code = getattr(function, "__code__", None)
     return f"{code.co_filename}:{code.co_firstlineno}" if isinstance(code, CodeType) and _is_users(code) else ""
 
 
 def is_prebuilt(path: str) -> bool:
-    """Whether a file holds policies that come with this package."""
+    """True if a file holds policies that come with this package."""
     return path.startswith(_POLICIES)
 
 
@@ -102,7 +102,7 @@ def variable_at(origin: str) -> str:
 
 @lru_cache(maxsize=16)
 def _assignments(source: str) -> dict[int, str]:
-    """By line, the variable that the innermost statement on it assigns to."""
+    """The variables assigned by the innermost statement on each line."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):

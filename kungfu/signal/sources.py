@@ -1,4 +1,4 @@
-"""What a step offers to a policy: one line a source. Sources of the user's own are in ``own_sources``.
+"""The sources that a step provides to policies, one line each; ``program_sources`` has those of the user's program.
 
 A source has a type, a placement, and the moment it is known. *Local*: each peer has its own value. *Agreed*: all
 peers hold the same value. *Before* and *after* are meant against the gradient all-reduce of the step: what is made of
@@ -26,7 +26,7 @@ _NEST = SignalType("float32", NEST)
 
 @dataclass(frozen=True)
 class SourceKind:
-    """One source: what it is, in which unit, who gives it, and what to use where an agreed value is needed."""
+    """One source: its meaning, unit and provider, and its replacement if an agreed value is needed."""
 
     type: SignalType
     placement: Placement

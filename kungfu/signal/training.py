@@ -53,7 +53,7 @@ _OTHER_WORDS = {
 
 
 class TrainingSignals:
-    """What a step offers to a policy: its sources, one property each, and what follows from them.
+    """The signals of a step: its sources, one property each, and signals derived from them.
 
     What the user's own program gives has a method each.
 
@@ -70,7 +70,7 @@ class TrainingSignals:
     if not TYPE_CHECKING:  # a type checker shall find a misspelt name, and take none for granted
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Refuses a name that is no property, with what to write instead."""
+            """Refuses an unknown name, with a suggestion."""
             if name.startswith("__"):
                 raise AttributeError(name)  # Python asks for such names of its own, to copy or to show an object
             raise PolicyError(
@@ -192,7 +192,7 @@ class TrainingSignals:
     """Time since this peer's first step (float32, s, local)."""
 
     rescale_seconds: Source
-    """How long the last rescale stopped this peer; NaN before its first (float32, s, local)."""
+    """The time for which the last rescale stopped this peer; NaN before its first (float32, s, local)."""
 
     previous_size: Source
     """Peers before the rescale; in kf.control.on_rescale() (int64, peers, agreed)."""
@@ -300,7 +300,7 @@ for _name in SOURCES:
 
 
 def _meant(name: str) -> str:
-    """A remark on the name that was probably meant by this one."""
+    """A remark with the name that was probably meant."""
     if name in _OTHER_WORDS:
         return f"write training.{_OTHER_WORDS[name]}: "
     close = get_close_matches(name, [*SOURCES, *_MONITORS], n=1, cutoff=0.75)

@@ -1,4 +1,4 @@
-"""The fold: its state, the dataflow that moves it on, and what it gives."""
+"""The fold: its state, the dataflow that updates it, and its value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Convert = Callable[[Any, Signal, Signal], Any]
 
 @dataclass(frozen=True)
 class Filled:
-    """The start of a state that is a vector: so many entries, all of one value."""
+    """The start of a state that is a vector: this many entries, all with one value."""
 
     length: int
     value: bool | int | float
@@ -91,7 +91,7 @@ class Fold(Signal):
         return (*self.observed, self.gate)
 
     def sampled(self, every: int) -> Fold:
-        """This fold, run only in every so many steps; what only it needs is computed in those steps only."""
+        """This fold, run only in every n-th step; the nodes that only it needs are computed in those steps only."""
         return self.gated(every_steps(every))
 
     def gated(self, gate: Signal) -> Fold:
@@ -99,7 +99,7 @@ class Fold(Signal):
         return replace(self, gate=gate)
 
     def before_step(self) -> Fold:
-        """This fold's value as it was before the running step: known in time to ride on the gradient all-reduce.
+        """The value of this fold before the running step, known in time to travel on the gradient all-reduce.
 
         The fold still moves on in every step of its gate; a reader sees its value one step later. In the first step it
         is what the fold gives of its initial state.
@@ -205,7 +205,7 @@ def _traced(
 
 
 def _as_init(fields: StateFields, init: Any) -> Any:
-    """The fields as a tuple where `init` is one, else the only one."""
+    """The fields as a tuple if `init` is one, else the only one."""
     return fields if isinstance(init, tuple) else fields[0]
 
 
@@ -226,7 +226,7 @@ def _start(one: Any, *, init: Any) -> tuple[bool | int | float, SignalType]:
 
 
 def _updates(given: object, *, fields: StateFields) -> StateFields:
-    """The traced next state, one signal per field; raises where the number, a dtype or a shape changed."""
+    """The traced next state, one signal per field; raises if the number, a dtype or a shape changed."""
     updates = tuple(as_signal(one) for one in (given if isinstance(given, tuple) else (given,)))
     if len(updates) != len(fields):
         raise PolicyError(f"fold: update gives {len(updates)} fields of state and init has {len(fields)}; give as many")
@@ -249,7 +249,7 @@ def _kept(value: Signal, *, field: Signal) -> Signal:
 
 
 def _check_closed(results: StateFields) -> None:
-    """Raises where the inside of a fold holds anything but maps over its own state and inputs."""
+    """Raises if the inside of a fold holds anything but maps over its own state and inputs."""
     for node in topological(results):
         if not isinstance(node, (Placeholder, Constant, Map)):
             raise PolicyError(f"fold: update uses {node!r} from outside; pass it as an input: fold(update, init, it)")
@@ -265,5 +265,5 @@ def _check_output(output: Signal, *, allowed: StateFields) -> None:
 
 
 def labelled(made: Fold, *, label: str) -> Fold:
-    """The fold under the name of what it is, for those who read the plan."""
+    """The fold with the name of its kind, for readers of the plan."""
     return replace(made, recurrence=replace(made.recurrence, label=label))

@@ -16,7 +16,7 @@ _NEVER = 1 << 40  # steps
 
 @dataclass(frozen=True)
 class SizeStatistics:
-    """What the samples of a signal were at each cluster size; entry *n* of each vector is about *n* peers.
+    """The statistics of a signal's samples by cluster size; entry *n* of each vector is about *n* peers.
 
     Attributes:
         count: How many samples count: int64, 0 where none was taken, or the entry was struck or forgotten.
@@ -75,7 +75,7 @@ def statistics_by_size(
 
 
 def _last_steps(sample: _Sample, *, length: int) -> Fold:
-    """For each size the step of its last sample, as of the step before."""
+    """The step of the last sample of each size, as of the step before."""
 
     def update(steps: Signal, counts: Signal, size: Signal, step: Signal) -> Signal:
         return where(counts, operate("scatter", steps, size, step), steps)
@@ -85,7 +85,7 @@ def _last_steps(sample: _Sample, *, length: int) -> Fold:
 
 
 def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int) -> Fold:
-    """For each size the number of samples since its entry began."""
+    """The number of samples of each size since its entry began."""
 
     def update(state: StateFields, counts: Signal, size: Signal, view: Signal, *strikes: Signal) -> StateFields:
         table, seen_view, seen_size = state
@@ -102,7 +102,7 @@ def _counts(sample: _Sample, is_old: Signal, strike_all: Signal, *, length: int)
 
 
 def _means(sample: _Sample, number: Signal, *, length: int) -> Fold:
-    """For each size the mean; `number` is how many samples the present size has, with this one."""
+    """The mean of each size; `number` is the number of samples of the present size, with this one."""
 
     def update(means: Signal, value: Signal, counts: Signal, size: Signal, n: Signal) -> Signal:
         here = means[size]

@@ -9,7 +9,7 @@ from kungfu.signal.operation import SignalType
 
 
 def synchronized(predicate: Signal) -> Collective:
-    """The value of an agreed bool signal in the step before, by rank 0's arithmetic: bool, agreed, and a gate.
+    """The value of an agreed bool signal in the previous step, by rank 0's arithmetic: bool, agreed, and a gate.
 
     Agreed numbers may differ in their last bit between processors, so a comparison of them could come out differently
     on two peers, and a peer that took the other branch around a message would leave the others waiting. Carried by the

@@ -70,7 +70,7 @@ def places(vector: Any) -> Any:
 
 
 def count(x: Any) -> Any:
-    """How many entries are true."""
+    """The number of true entries."""
     return np.int64(np.count_nonzero(x))
 
 
@@ -137,5 +137,5 @@ def largest_magnitude(leaves: Sequence[Any]) -> np.float32:
 
 
 def all_finite(leaves: Sequence[Any]) -> np.bool_:
-    """Whether no entry is NaN or infinite."""
+    """True if no entry is NaN or infinite."""
     return np.bool_(all(np.all(np.isfinite(leaf)) for leaf in leaves))
