@@ -91,7 +91,7 @@ _FISH_NUMBERS = " ".join(f"'{digit}*'" for digit in range(10))
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "for good:\n" + "\n".join(f"  {line}" for line in _HOW.values())
+    parser.epilog = "permanent set-up:\n" + "\n".join(f"  {line}" for line in _HOW.values())
     parser.add_argument("shell", choices=SHELLS, help="the shell for which to complete kungfu and kungfu-run")
 
 

@@ -133,7 +133,7 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
         "--deadline", type=float, metavar="S", help="longest wait for a training peer (60, up to 300 if steps are slow)"
     )
     parser.add_argument(
-        "--heartbeat", type=float, default=5.0, metavar="S", help="longest silence of a peer before it is lost (5)"
+        "--heartbeat", type=float, default=5.0, metavar="S", help="seconds without heartbeat until a peer is lost (5)"
     )
     parser.add_argument(
         "--grace", type=float, default=30.0, metavar="S",

@@ -1,4 +1,4 @@
-"""The page of the command line: what ``--help`` says of every command."""
+"""The page of the command line: the ``--help`` text of every command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["commands", "page"]
 
 HEAD = """# The command line
 
-What `--help` says of each command, written when this site is built. [Commands](commands.md) tells how to steer a job.
+The `--help` text of each command, generated when this site is built. [Commands](commands.md) explains how to control a
+job.
 """
 LETTERS = "100"  # of a line
 
@@ -28,7 +29,7 @@ def page() -> str:
 
 
 def commands(words: Sequence[str] = ()) -> Iterator[str]:
-    """The names of what `kungfu` can do, as its own help lists them, each before the commands that it has itself."""
+    """The names of the commands of `kungfu`, from its help, each before its sub-commands."""
     listed = _help(kungfu.main, [*words]).partition("\ncommands:\n")[2]
     for name in re.findall(r"^    ([a-z][a-z-]*)(?: |$)", listed, re.MULTILINE):
         yield " ".join([*words, name])

@@ -1,4 +1,4 @@
-"""Every message of an error that the sources can raise, as a page of the site, by the part that it is from."""
+"""The page of all error messages that the sources can raise, by the part of kungfu."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ ERRORS = {"DeadlineExceeded", "JobOver", "PeerFailure", "PolicyError", "UsageErr
 FIXED = 20  # letters that a message has of its own, at least, to be told
 HEAD = """# All messages
 
-Every error that kungfu raises with a text of its own, written from the sources when this site is built; `…` stands for
-names and numbers. `UsageError` is about the program or the command line, `PolicyError` about a policy, before the first
+This page lists the error messages of kungfu, generated from the sources when this site is built; `…` stands for names
+and numbers. `UsageError` is about the program or the command line, `PolicyError` about a policy, before the first
 step; `PeerFailure` and `DeadlineExceeded` are about other peers. [Troubleshooting](troubleshooting.md) explains the
 most frequent ones.
 """
 
 
 def page(repository: Path) -> str:
-    """The page in Markdown, of the sources in a repository."""
+    """The page in Markdown, from the sources in a repository."""
     found: dict[str, set[tuple[str, str]]] = {title: set() for title in SITUATIONS}
     for path, tree in _modules(repository):
         found[_situation(path)] |= {(text, error) for error, text in _raised(tree) if _is_told(text)}
@@ -51,13 +51,13 @@ def page(repository: Path) -> str:
 
 
 def templates(repository: Path) -> set[str]:
-    """Every text of the sources, with ``…`` where a value is put in."""
+    """Every text of the sources, with ``…`` in place of values."""
     texts = (_template(node) for _, tree in _modules(repository) for node in ast.walk(tree))
     return {text for text in texts if text is not None}
 
 
 def _modules(repository: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Each module by its path, which begins below ``kungfu`` for those of it."""
+    """Each module by its path, relative to ``kungfu`` if it is in kungfu."""
     folders = [*(repository / package for package in PACKAGES), repository / "kungfu" / "policies"]  # a link
     for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
         name = str(path.relative_to(repository).with_suffix("")).removeprefix("kungfu/")
@@ -70,7 +70,7 @@ def _situation(path: str) -> str:
 
 
 def _raised(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The name and the message of each error that is made."""
+    """The name and the message of each error that is created."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS and node.args:
             text = _template(node.args[0])

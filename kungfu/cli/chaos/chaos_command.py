@@ -53,8 +53,8 @@ _CLEARED_WITHIN_S, _LOOK_S = 30.0, 0.05
 # Steps before the first fault that the report knows: what is usual.
 _STEPS_BEFORE = 200
 _EXITS = (
-    "exit codes: 0 each fault was carried out and everything held, 1 not, 2 the command line is wrong, or there is no "
-    "such job, 130 ended by Ctrl-C"
+    "exit codes: 0 each fault was carried out and everything held, 1 otherwise, 2 the command line is wrong, or "
+    "there is no such job, 130 ended by Ctrl-C"
 )
 
 
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds in which the job must recover from each fault (%(default)g)",
     )  # fmt: skip
     parser.add_argument(
-        "--patience", type=float, default=3600.0, metavar="S", help="longest wait before a fault is due (%(default)g)"
+        "--patience", type=float, default=3600.0, metavar="S", help="longest wait for a fault to be due (%(default)g)"
     )
     parser.add_argument("--may-end-job", action="store_true", help="allow faults that certainly end the job")
     parser.add_argument(

@@ -37,7 +37,7 @@ _KEYS = ("q", "Q", "\x03", "\x04")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Gives ``parser`` the options of the command."""
-    parser.epilog = "q or Ctrl-C ends it. exit codes: 0 done, 2 the command line is wrong"
+    parser.epilog = "q or Ctrl-C quits. exit codes: 0 done, 2 the command line is wrong"
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="LOGDIR", help="folders of jobs to show even when they are over"
     )
