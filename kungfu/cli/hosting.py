@@ -128,7 +128,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
             found = ", ".join(sorted(addresses_of(host.name)))
             raise UsageError(
                 f"--hosts: {host.name} is {found} on this machine, where no other host can reach it; name the host by "
-                "an address that all hosts reach, or mend /etc/hosts"
+                "an address that all hosts reach, or correct /etc/hosts"
             )
 
 
@@ -143,8 +143,8 @@ def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
         raise UsageError(f"--secret-file {file}: cannot be read ({error}); {_HOW}") from error
     if mode & _OTHERS:
         raise UsageError(
-            f"--secret-file {file} has mode {mode:04o}, so others on this machine may know it: must be for you alone; "
-            f"`chmod 600 {file}`, and a new secret if somebody may have read it"
+            f"--secret-file {file} has mode {mode:04o}, so other users of this machine may know it: only you may read "
+            f"it; run `chmod 600 {file}`, and create a new secret if another user may have read it"
         )
     return _checked(text, f"--secret-file {file}")
 

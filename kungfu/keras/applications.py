@@ -100,7 +100,7 @@ class Applications:
             return
         raise UsageError(
             f"{self._step()} applies gradients by {optimizer.name!r} in a function inside of the step, under a "
-            "condition (tf.cond, keras.ops.cond, a loop), say, that peers may not agree on, and then would wait for "
+            "condition (tf.cond, keras.ops.cond, a loop) on which peers may disagree, so that they would wait for "
             "each other: apply in each step, in train_step itself, with gradients of zeros where nothing is to change; "
             f"take a tf.function away; {_LOOP}"
         )

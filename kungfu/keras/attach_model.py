@@ -311,8 +311,8 @@ def _refusing_in_job(model: Any, name: str) -> Callable[..., Any]:
     def refusing(*args: Any, **kwargs: Any) -> Any:
         if read_settings() is not None:
             raise UsageError(
-                f"model.{name}() was called under kungfu-run on a model that kf.keras.attach() was given: it goes "
-                "around the job, so nothing would be averaged; call model.fit(), or write the loop with kf.attach()"
+                f"model.{name}() was called under kungfu-run on a model that kf.keras.attach() was given: it "
+                "bypasses the job, so nothing would be averaged; call model.fit(), or write the loop with kf.attach()"
             )
         return own(model, *args, **kwargs)
 

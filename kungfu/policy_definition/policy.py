@@ -142,9 +142,7 @@ def _no_policy(given: object) -> PolicyError:
 
 def _no_policies(what: str, way_out: str) -> PolicyError:
     origin = location_of_caller()
-    return PolicyError(
-        f"policies are to be listed, and {what} was given{in_brackets(origin)}: {way_out}", origin=origin
-    )
+    return PolicyError(f"policies must be a list, and {what} was given{in_brackets(origin)}: {way_out}", origin=origin)
 
 
 def in_brackets(origin: str) -> str:

@@ -130,5 +130,5 @@ def _literal(node: ast.expr, *, spec: str) -> Any:
     except ValueError as error:
         text = ast.unparse(node)
         raise PolicyError(
-            f"{spec!r}: the argument {text} is no literal; make that policy in a file and name it"
+            f"{spec!r}: the argument {text} is not a literal; make that policy in a file and name it"
         ) from error

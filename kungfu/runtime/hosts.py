@@ -140,7 +140,7 @@ def own_place(
     )
     mine = ", ".join(sorted(local_addresses)) or "none"
     raise UsageError(
-        f"by its addresses ({mine}) this machine is {which}; say with --self HOST which of the hosts it is"
+        f"by its addresses ({mine}) this machine is {which}; give --self HOST to say which of the hosts it is"
     )
 
 

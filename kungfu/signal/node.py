@@ -103,8 +103,8 @@ class Signal(Operators, FoldMethods):
 
     def __float__(self) -> float:
         raise PolicyError(
-            f"a Python number was asked of {self!r}: its value is not known until the graph runs; compute with signals "
-            "and kf.ops, or take it to Python with kf.control.every(n).call(fn, signal)"
+            f"a Python number was requested of {self!r}: its value is not known until the graph runs; compute with "
+            "signals and kf.ops, or take it to Python with kf.control.every(n).call(fn, signal)"
         )
 
     def __int__(self) -> int:

@@ -155,7 +155,7 @@ def test_alone_with_policies_only_the_step_has_to_run_as_a_graph():
 def test_policies_are_refused_by_attach_with_the_line(monkeypatch):
     model = compiled(network())
     for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
-        with pytest.raises(PolicyError, match=r"policies are to be listed, and .* \(.*test_refusals\.py:\d+\): "):
+        with pytest.raises(PolicyError, match=r"policies must be a list, and .* \(.*test_refusals\.py:\d+\): "):
             kf.keras.attach(model, policies=given)
     limits, named = Limits(1, 4), ("schedule({5: 2})",)
     settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", limits, Deadlines(), named)

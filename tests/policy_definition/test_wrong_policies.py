@@ -92,7 +92,7 @@ def branches(training: Any) -> Any:
     return control.always().rescale(3)
 
 
-@wrong(r"a Python number was asked of")
+@wrong(r"a Python number was requested of")
 def asks_for_a_float(training: Any) -> Any:
     return control.always().rescale(math.sqrt(training.mean_loss))  # here
 
@@ -348,7 +348,7 @@ def test_two_rules_of_one_policy_are_not_told_to_be_combined_by_its_name() -> No
     ],
 )
 def test_what_is_no_list_of_policies_is_refused_with_the_line_and_what_to_write(given: Any, message: str) -> None:
-    with pytest.raises(PolicyError, match=f"policies are to be listed, and {message}") as caught:
+    with pytest.raises(PolicyError, match=f"policies must be a list, and {message}") as caught:
         compile_policies(given)
     assert caught.value.origin == here(-1)
     assert f"was given ({caught.value.origin}): " in str(caught.value)

@@ -115,5 +115,5 @@ def test_a_python_loop_over_a_signal_is_refused_instead_of_running_for_ever() ->
 
 @pytest.mark.parametrize("number", [float, int, lambda one: [1, 2][one]])
 def test_a_python_number_cannot_be_made_of_a_signal(number: Callable[[Signal], object]) -> None:
-    with pytest.raises(PolicyError, match=r"a Python number was asked of <agreed int64 signal"):
+    with pytest.raises(PolicyError, match=r"a Python number was requested of <agreed int64 signal"):
         number(training.step)

@@ -31,7 +31,7 @@ def steps_and_values(*args: Any, **settings: Any) -> list[tuple[int, float]]:
 
 
 def test_what_is_no_policy_is_refused_with_the_line() -> None:
-    for wrong, told in ((gns_batch, "policies are to be listed, and the function"), ([gns_batch], "makes a policy")):
+    for wrong, told in ((gns_batch, "policies must be a list, and the function"), ([gns_batch], "makes a policy")):
         with pytest.raises(PolicyError, match=f"{told}.*test_run_policy"):
             run_policy(wrong, {"mean_loss": [1.0]})  # type: ignore[arg-type]  # a mistake of a user
 

@@ -72,7 +72,7 @@ class MetricsServer:
             listener = listening(address)
         # The port is another program's, or is not for this user, or the address is not this machine's.
         except OSError as error:
-            self._tell(f"no metrics are served at {address} ({error.strerror}); training goes on without them")
+            self._tell(f"no metrics are served at {address} ({error.strerror}); training continues without them")
             return self
         self.port = listener.getsockname()[1]
         self._server = _Server(listener, _handler(self._registry, listener, told=address.host), self._limits)

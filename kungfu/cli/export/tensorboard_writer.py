@@ -111,7 +111,7 @@ def export_record(
             pending = []
         except OSError as error:
             if not is_told:
-                tell(f"{target} cannot be written ({error.strerror}); training goes on, and it is tried again")
+                tell(f"{target} cannot be written ({error.strerror}); training continues, and it is retried")
             is_told = True
         if follower.has_more and not pending:
             continue

@@ -55,7 +55,7 @@ class FitData:
         own = self.first_batch_of(epoch) if coordinators >= 0 else -1
         if own not in (-1, coordinators):
             raise UsageError(
-                f"the data of model.fit() are others on this peer than on rank 0: epoch {epoch + 1} of this fit "
+                f"the data of model.fit() differ between this peer and rank 0: epoch {epoch + 1} of this fit "
                 "begins with another batch here. Each peer reads all of the data and takes its slice of each batch, so "
                 "they have to come in the same order on all: call keras.utils.set_random_seed(...) at the top, draw "
                 "from a generator of the data's own (np.random.default_rng(seed)) in on_epoch_end, put layers that "

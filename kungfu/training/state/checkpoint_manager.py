@@ -141,8 +141,8 @@ class CheckpointManager:
         if others:
             raise UsageError(
                 f"the checkpoint was written while training walked {_told(resumed.data, others)}, and now it walks "
-                f"{_told(data, others)}: the position in the data means nothing there; give the same data, in the same "
-                "order, and the same seed"
+                f"{_told(data, others)}: the position in the data is not valid for them; give the same data, in the "
+                "same order, and the same seed"
             )
 
     def resume(self, folder: Path) -> Path | None:

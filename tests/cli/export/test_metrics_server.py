@@ -58,7 +58,7 @@ def test_a_port_in_use_is_told_and_everything_else_goes_on() -> None:
         taken, told = ListenAddress("127.0.0.1", other.getsockname()[1]), list[str]()
         with MetricsServer(PrometheusMetrics().registry, taken, tell=told.append) as server:
             assert server.port == 0
-        assert told == [f"no metrics are served at {taken} (Address already in use); training goes on without them"]
+        assert told == [f"no metrics are served at {taken} (Address already in use); training continues without them"]
 
 
 def test_an_address_of_another_machine_is_told(tmp_path: object) -> None:

@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_told_once_and_not_at_all_written(tmp_pa
     target = tmp_path / "file" / "run"
     assert export_record(record, target, is_over=lambda timeout_s: next(ends), tell=told.append) is None
     assert [one.removeprefix(str(target)) for one in told] == [
-        " cannot be written (File exists); training goes on, and it is tried again",
+        " cannot be written (File exists); training continues, and it is retried",
         f" lacks the end of the run, which could not be written; kungfu tensorboard {record} writes it",
     ]
 

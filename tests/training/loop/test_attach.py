@@ -110,7 +110,7 @@ def test_two_policies_that_rescale_without_a_rule_are_refused():
 
 def test_what_is_no_list_of_policies_is_refused_with_the_line():
     for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
-        with pytest.raises(PolicyError, match=r"policies are to be listed, and .* was given \(.*test_attach\.py:\d+\)"):
+        with pytest.raises(PolicyError, match=r"policies must be a list, and .* was given \(.*test_attach\.py:\d+\)"):
             kf.attach(linear_model(), keras.optimizers.SGD(), policies=given)
 
 

@@ -164,7 +164,7 @@ def _no_quorum_reason(
     others = f"; {', '.join(hearing)} still hears it" if hearing else ""
     return (
         f"{how}{others}; {names} would go on with {here} of the {view.size} peers of view {view.version}, which is no "
-        "majority, and the others may go on: so it stops here"
+        "majority, and the others may continue: so it stops here"
     )
 
 

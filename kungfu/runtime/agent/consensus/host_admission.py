@@ -113,7 +113,7 @@ def request_admission(
         if time.monotonic() > until:
             waited_s = job.settings.deadlines.ready_s
             whom = f"; {', '.join(silent)} cannot be reached" if silent else ""
-            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts took this one in{whom}")
+            raise DeadlineExceeded(f"waited {waited_s:.0f} s, and no agent of the other hosts accepted this one{whom}")
         time.sleep(_RETRY_EVERY_S)
     return None
 
@@ -127,7 +127,7 @@ def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> 
             reply: pb.HostAdmissionReply = rpc.call(stub.AdmitHost, request, deadline_s=deadline_s, what=what)
     # It runs, perhaps in another job, and was given another secret.
     except rpc.SecretRefused as error:
-        raise UsageError(f"{host.name} knows another secret: give every host the same one") from error
+        raise UsageError(f"{host.name} has another secret: give every host the same one") from error
     # A port that refuses has no agent; else the host may be cut off, or stand still.
     except KungfuError:
         return pb.HostAdmissionReply() if rpc.is_refused(host.address) else None

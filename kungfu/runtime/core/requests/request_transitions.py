@@ -8,7 +8,7 @@ A request is
 | accepted    | nothing spoke against it: the coordinator was told                                           |
 | carried out | the view in force is as asked for, the coordinator says so, or training is over (``stop``)   |
 | refused     | it did not fit; or later: the coordinator cannot, the job ended, a ``stop`` came             |
-| expired     | nothing of that happened within the job's patience; the job may still come to it             |
+| expired     | nothing of that happened within the job's patience; the job may still carry it out             |
 
 One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
 nothing, however long ago it was given. A view that is not yet as asked for may have another coordinator: it is told
@@ -88,7 +88,7 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
             return _with_end(log, entry, "refused", context.end_reason, context), []
         # Too late: the asker need not wait any longer.
         case TimePassed() if now > entry.until:
-            why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still come to it"
+            why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
             return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
         case _:
             return log, []

@@ -51,7 +51,7 @@ def test_the_first_host_founds_no_job_while_it_cannot_reach_the_others() -> None
         entering.join(10.0)
         net.down()
         hasty = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, ready_s=0.5))
-        with pytest.raises(DeadlineExceeded, match=r"no agent .* took this one in; 127\.0\.0\.2 cannot be reached$"):
+        with pytest.raises(DeadlineExceeded, match=r"no agent .* accepted this one; 127\.0\.0\.2 cannot be reached$"):
             request_admission(replace(job, settings=hasty), hasty, interrupted=lambda: False)
     assert entered is not None
     assert (entered.leader, entered.term, entered.settings.job) == (1, 2, "job")

@@ -203,7 +203,7 @@ def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() 
     job.hears(TimePassed())
     assert (job.state("r"), job.reason("r")) == (
         "expired",
-        "not carried out within 60 s; the job may still come to it",
+        "not carried out within 60 s; the job may still carry it out",
     )
     assert job.asked("s", Resize(1)).state == "accepted"
 
