@@ -98,17 +98,17 @@ class Result:
 
     @property
     def distance(self) -> float:
-        """From the best size, in units of `UNIT` peers."""
+        """The distance from the best size, in units of `UNIT` peers."""
         return abs(self.run.size - self.case.best) / UNIT
 
     @property
     def time_saved(self) -> float:
-        """The fraction of the static twin's time that the policy saved; below 0 where it took longer."""
+        """The fraction of the static twin's time that the policy saved; below 0 if it took longer."""
         return 1 - self.run.seconds / self.case.static_s
 
     @property
     def gpu_time_saved(self) -> float:
-        """The same of GPU time."""
+        """The fraction of the static twin's GPU time that the policy saved."""
         return 1 - self.run.peer_seconds * GPUS_EACH / self.case.static_gpu_s
 
 
@@ -130,7 +130,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def measured_curves(folder: Path) -> dict[str, Curve]:
-    """The curves as they were measured, in device seconds; stated ones where the folder is not there."""
+    """The measured curves, in device seconds; stated ones if the folder is missing."""
     if not folder.is_dir():
         return {
             "CIFAR-10": _without_one_peer(amdahl(6000.0, serial=0.95, most=8)),
@@ -147,7 +147,7 @@ def _without_one_peer(curve: Curve) -> Curve:
 
 
 def cases(curves: Mapping[str, Curve], *, seconds: float) -> list[Case]:
-    """All jobs; the samples of CIFAR-10 take so many seconds where its static twin is fastest."""
+    """All jobs; the samples of CIFAR-10 take this many seconds at the size where its static twin is fastest."""
     made = []
     for application, measured in curves.items():
         each, steps = SAMPLES_EACH[application], STEPS_EACH[application]
@@ -174,7 +174,7 @@ def run(case: Case, *, check: bool) -> Result:
 
 
 def told_sizes(run: RealRun) -> str:
-    """The sizes of a job one after the other, and what was asked for last."""
+    """The sizes of a job one after the other, and the last requested one."""
     sizes = [size for size, before in zip(run.sizes, (0, *run.sizes), strict=False) if size != before]
     decisions = [event for event in run.events if event["event"] == "decision"]
     last = (
@@ -186,7 +186,7 @@ def told_sizes(run: RealRun) -> str:
 
 
 def figures(results: Sequence[Result]) -> dict[str, object]:
-    """For the JSON object."""
+    """The figures for the JSON object."""
     made: dict[str, object] = {"worst_distance_from_best": max(one.distance for one in results)}
     for application in dict.fromkeys(one.case.application for one in results):
         own = [one for one in results if one.case.application == application]

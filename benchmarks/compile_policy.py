@@ -29,7 +29,7 @@ REPEATS = 5
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds, the median of some runs; a trace is made once."""
+    """Seconds, the median of several runs; a trace is made once."""
 
     policy: str
     nodes: int
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def of_nodes(number: int) -> Policy:
-    """A policy of about so many nodes: averages of averages, choices between them, and one message in ten nodes."""
+    """A policy of about this many nodes: averages of averages, choices between them, and one message in ten nodes."""
 
     def body(training: Any) -> Rule:
         value: Signal = kf.ops.all_reduce(training.loss, "mean")

@@ -39,7 +39,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def figures(measured: Mapping[str, Sequence[Recovery]]) -> dict[str, float]:
-    """Seconds and steps of each kind of kill, and how many times ours theirs takes."""
+    """The seconds and steps of each kind of kill, and the ratios of Horovod's to kungfu's."""
     told: dict[str, float] = {}
     for suffix, kills in measured.items():
         told[f"{suffix}recovery_s"] = round(statistics.median(one.seconds for one in kills), 4)
@@ -64,7 +64,7 @@ def table(measured: Mapping[str, Sequence[Recovery]], names: Mapping[str, str]) 
 
 
 def main() -> None:
-    """Kills in one job after the other, and tells."""
+    """Kills workers in one job after the other, and prints the results."""
     given = arguments()
     console, before = Console(), os.getloadavg()[0]
     print(f"The {given.device_ms:g} ms that a step takes on a device are emulated by a sleep.", flush=True)

@@ -98,7 +98,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class Turns:
-    """The launcher's word, in one of its processes, on when to run a turn."""
+    """The commands of the launcher to one of its processes on when to run a turn."""
 
     def __init__(self, address: str, *, way: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
@@ -114,12 +114,12 @@ class Turns:
         self._began = (time.perf_counter(), time.process_time())
 
     def end(self) -> None:
-        """Tells how long it took."""
+        """Reports the time of the turn."""
         seconds, processor = self._began
         self._tell({"seconds": time.perf_counter() - seconds, "processor": time.process_time() - processor})
 
     def refused(self, error: Exception) -> None:
-        """Tells that this way cannot be gone."""
+        """Reports that this way is not possible."""
         self._tell({"refused": str(error)})
 
     def _tell(self, message: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ def build() -> Any:
 
 
 def optimizer_and_loss() -> tuple[Any, Any]:
-    """The same for all."""
+    """The optimizer and the loss of all ways."""
     import keras
 
     return keras.optimizers.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -246,7 +246,7 @@ PROGRAMS = {
 
 @dataclass
 class Process:
-    """One of those that train, as the launcher sees it."""
+    """A training process, as the launcher sees it."""
 
     pid: int
     lines: IO[str]
@@ -259,7 +259,7 @@ class Process:
 
 @dataclass
 class Job:
-    """A way and its processes, all of which have come."""
+    """A way and its processes, all of which have started."""
 
     name: str
     launched: subprocess.Popen[bytes]
@@ -268,7 +268,7 @@ class Job:
     refused: str = ""
 
     def turn(self) -> tuple[float, float] | None:
-        """Runs one: the seconds, by the clock and the processor, of the process that took most; None if refused."""
+        """Runs one turn: the seconds, by clock and processor, of the slowest process; None if refused."""
         self._signal(signal.SIGCONT)
         for one in self.processes:
             one.lines.write("go\n")
@@ -288,7 +288,7 @@ class Job:
                 os.kill(one.pid, number)
 
     def end(self) -> None:
-        """Ends what is left of it."""
+        """Ends the remaining processes."""
         left = psutil.Process(self.launched.pid).children(recursive=True) if self.launched.poll() is None else []
         for one in left:
             one.kill()
@@ -320,7 +320,7 @@ def started(name: str, given: argparse.Namespace, *, folder: Path, address: str)
 
 
 def admit(server: socket.socket, jobs: Mapping[str, Job]) -> None:
-    """Returns once all processes have come."""
+    """Returns once all processes have started."""
     deadline = time.monotonic() + DEADLINE_S
     missing = sum(WAYS[name].processes for name in jobs)
     server.settimeout(0.5)
@@ -344,7 +344,7 @@ Blocks = dict[str, list[tuple[float, float]]]
 
 
 def measure(given: argparse.Namespace) -> tuple[Blocks, dict[str, str]]:
-    """The seconds of each turn by way, by the clock and the processor; and the ways that were refused, with why."""
+    """The seconds of each turn by way, by clock and processor; and the refused ways, with the reasons."""
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack, socket.socket(socket.AF_UNIX) as server:
         folder = Path(place)
         address = str(folder / "turns")
@@ -400,7 +400,7 @@ def _quartiles(
 
 
 def show(blocks: Blocks, refused: Mapping[str, str], *, steps: int) -> dict[str, Any]:
-    """Prints the table, and gives what the JSON object holds."""
+    """Prints the table, and returns the contents of the JSON object."""
     wall, processor = (rates(blocks, steps=steps, clock=clock) for clock in (0, 1))
     for name, turns in blocks.items():
         lower, median, upper = statistics.quantiles(wall[name], n=4)
@@ -429,7 +429,7 @@ def _told(found: Sequence[float] | None) -> str:
 
 
 def main() -> None:
-    """Starts the jobs, and tells what they measured."""
+    """Starts the jobs, and prints their measurements."""
     given = arguments()
     if given.way is not None:
         PROGRAMS[given.way](given, Turns(given.turns, way=given.way))

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def write_record(folder: Path, *, steps: int, rescale_every: int) -> int:
-    """Writes the record of a job of so many steps, and returns how many events it has."""
+    """Writes the record of a job of this many steps, and returns the number of its events."""
     with (folder / "metrics.jsonl").open("w") as file:
         file.writelines(json.dumps(_row(step, rescale_every)) + "\n" for step in range(1, steps + 1))
     count = 0
@@ -126,7 +126,7 @@ def _events(steps: int, rescale_every: int) -> Iterator[LoggedEvent]:
 
 
 def _rescale(step: int, at: float, rescale_every: int) -> Iterator[LoggedEvent]:
-    """All that is recorded of one: a third peer comes, or the last one that has come leaves."""
+    """The recorded lines of one rescale: a third peer joins, or the last one to join leaves."""
     before, after, turn = _size(step, rescale_every), _size(step + 1, rescale_every), (step + 1) // rescale_every
     grows, third = after > before, 1 + (turn + 1) // 2
     yield DecisionEvent(

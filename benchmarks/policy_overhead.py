@@ -71,7 +71,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def policies(*, every: int) -> list[Any]:
-    """The three, so that no rule ever fires: a barrier is no part of an ordinary step."""
+    """The three policies, with rules that never fire: a barrier is no part of an ordinary step."""
     import kungfu as kf
     from kungfu.policies import gns_batch
 
@@ -84,7 +84,7 @@ def policies(*, every: int) -> list[Any]:
 
 
 def build(*, millions: int = 1) -> tuple[Any, Any]:
-    """A network of about so many millions of weights, and its optimizer."""
+    """A network of about this many million weights, and its optimizer."""
     import keras
 
     keras.utils.set_random_seed(0)
@@ -111,7 +111,7 @@ def marked(training: Any, model: Any, optimizer: Any) -> Callable[..., Any]:
 
 @dataclass
 class Beside:
-    """The membership of a second run in the same process: in the view of the first one, and for good."""
+    """The membership of a second run in the same process: permanently in the view of the first one."""
 
     first: Any
     attachment: Any
@@ -137,13 +137,13 @@ class Beside:
         return self.first._run.membership.view
 
     def lasting_failure(self) -> None:
-        """Nobody is, as long as the first run goes on."""
+        """No failure, as long as the first run continues."""
 
     def mark_state_complete(self) -> None:
-        """Nobody asks whether this peer holds the state."""
+        """Does nothing: no peer asks if this one holds the state."""
 
     def host_joiners(self) -> int:
-        """Nobody joins."""
+        """No joiners."""
         return 0
 
     def record(self, stream: str, fields: Any) -> None:
@@ -191,7 +191,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
 
 
 def timed(act: Callable[[], object]) -> float:
-    """The seconds that it takes once."""
+    """The seconds of one call."""
     started = time.perf_counter()
     act()
     return time.perf_counter() - started
@@ -239,7 +239,7 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> list[float]:
 
 
 def main() -> None:
-    """Starts the jobs, and tells what they measured."""
+    """Starts the jobs, and prints their measurements."""
     given = arguments()
     if given.peer is not None:
         measure(given)
@@ -291,7 +291,7 @@ def measured_by_peers(
 
 
 def told(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Prints the table, and gives its figures."""
+    """Prints the table, and returns its figures."""
     seconds, processor = (
         {name: blocks[1:] for name, blocks in measured[clock].items()} for clock in ("seconds", "processor")
     )

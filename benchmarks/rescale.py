@@ -44,7 +44,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def figures(measured: Mapping[str, Measured]) -> dict[str, float]:
-    """The stops of all, and how many times ours the others' are."""
+    """The stops of all, and the ratios of the others' to kungfu's."""
     ours, theirs, restart = (measured[name] for name in SYSTEMS)
     return {
         "join_stop_s": ours.join_stop_s,
@@ -83,7 +83,7 @@ def parts_told(measured: Measured) -> str:
 
 
 def main() -> None:
-    """Measures one system after the other, and tells."""
+    """Measures one system after the other, and prints the results."""
     given = arguments()
     console, before = Console(), os.getloadavg()[0]
     print(f"The {given.device_ms:g} ms that a step takes on a device are emulated by a sleep.", flush=True)

@@ -87,10 +87,10 @@ class Unstamped:
     nothing: Any
 
     def put(self, tensors: Sequence[Any], stamp: Any) -> None:
-        """The loader's."""
+        """Does nothing: no stamp is put."""
 
     def of(self, tensors: Sequence[Any]) -> Any:
-        """The step's."""
+        """The stamp for the step."""
         return self.nothing
 
 
@@ -144,7 +144,7 @@ def of_the_agent() -> float:
 
 
 def share_beside(step: Callable[[], object], *, peers: int) -> float:
-    """The fraction of a processor that is taken beside training, while full steps follow each other."""
+    """The fraction of a processor used beside training, while full steps follow each other."""
 
     def beside() -> float:
         return of_this_peer() + of_the_agent() / peers
@@ -210,7 +210,7 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Starts the jobs, and tells what they measured."""
+    """Starts the jobs, and prints their measurements."""
     given = arguments()
     if given.peer is not None:
         measure(given)
@@ -231,7 +231,7 @@ def main() -> None:
 
 
 def of_a_job(options: dict[str, Any], *, is_watched: bool) -> dict[str, float]:
-    """The figures of a job; of one that is watched, also what its watchers saw."""
+    """The figures of a job; of a watched one, also those of its watchers."""
     measured_in = partial(measured_by_peers, "benchmarks.runtime_overhead", options, deadline_s=DEADLINE_S)
     if not is_watched:
         measured = measured_in()

@@ -76,7 +76,7 @@ class Result:
 
 
 def settings(*, quick: bool = False) -> list[Setting]:
-    """All settings, or a few of them that go wrong easily."""
+    """All settings, or a few that often go wrong."""
     slow = itertools.product(range(2, 8), (0.5, 0.75), (0.1, 0.5), (2, 30))
     made = [Setting(*one, *rest) for one in slow for rest in itertools.product(JITTERS, UNITS, SEEDS)]
     return [one for one in made if _is_quick(one)] if quick else made
@@ -87,13 +87,13 @@ def _is_quick(one: Setting) -> bool:
 
 
 def the_policies(setting: Setting) -> list[kf.Policy]:
-    """The scaling policy with its usual numbers, and the one that replaces stragglers beside it."""
+    """The scaling policy with its usual numbers, and the one that replaces stragglers."""
     scaling = policies.autoscale(max_peers=LIMIT, efficiency=setting.efficiency, unit=setting.unit)
     return [scaling, policies.replace_stragglers()]
 
 
 def made(setting: Setting) -> Result:
-    """One run."""
+    """The result of one run."""
     began = time.process_time()
     slow = SlowPeer(setting.speed, peer=setting.slow_peer)
     model = ClusterModel(
@@ -166,7 +166,7 @@ def table_of(results: Sequence[Result]) -> Table:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run everything; the last line is one JSON object."""
+    """Runs everything; the last line is one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a few of the settings, in some seconds")
     parser.add_argument("--jobs", "--processes", type=int, default=2, help="processes that run settings at once (2)")

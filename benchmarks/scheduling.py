@@ -154,7 +154,7 @@ def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, floa
 
 
 def speed_table(count: int, *, gpus: int = 1024, load: float = 0.9) -> tuple[Table, Figures]:
-    """Seconds to simulate a long trace under each policy, and how they grow for the rigid ones."""
+    """Seconds to simulate a long trace under each policy, and their growth for the rigid ones."""
     table = _table(
         f"Speed: {count:,} jobs on {gpus:,} GPUs (ITP-like, load {load}), processor seconds",
         headings=("policy", "seconds", "a quarter of the jobs", "growth over n log n"),
@@ -192,7 +192,7 @@ def published(data: Path) -> list[tuple[Table, Figures]]:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run everything; the last line is one JSON object."""
+    """Runs everything; the last line is one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DATA, help="folder of published traces")
     parser.add_argument("--jobs", type=int, default=60_000, help="length of the trace of the speed test")

@@ -65,12 +65,12 @@ def slowed(seconds: float, factor: float) -> float:
 
 
 def size_at(seconds: float) -> int:
-    """The size of a job to which a peer joins every 5 s to the moment."""
+    """The size of a job to which a peer joins exactly every 5 s."""
     return min(PEERS, 1 + int(seconds // JOIN_EVERY_S))
 
 
 def samples_in(seconds: float, *, factor: float = 1.0) -> float:
-    """The samples that such a job has done by then."""
+    """The samples that such a job has processed by then."""
     moments = [*(JOIN_EVERY_S * n for n in range(PEERS)), seconds]
     table = curve().throughput
     return sum(
@@ -81,7 +81,7 @@ def samples_in(seconds: float, *, factor: float = 1.0) -> float:
 
 
 def seconds_for(samples: float, *, factor: float = 1.0) -> float:
-    """The seconds that such a job takes for so many samples: the static twin, whose stragglers stay."""
+    """The seconds of such a job for this many samples: the static twin, whose stragglers stay."""
     grown = JOIN_EVERY_S * (PEERS - 1)
     before = samples_in(grown, factor=factor)
     if samples >= before:
@@ -102,7 +102,7 @@ def task(factor: float, *, samples: int, standby: int = STANDBY) -> Task:
 
 
 def on_model(factor: float, *, samples: int, joining_s: float) -> float:
-    """The seconds of the same job on a modelled cluster, whose joiners take so long."""
+    """The seconds of the same job on a modelled cluster, whose joiners take this long."""
     slow = [SlowPeer(1 / factor, peer=peer) for peer in range(SLOW_EVERY - 1, 4 * PEERS, SLOW_EVERY)]
     model = ClusterModel(
         dict(curve().throughput),
@@ -131,7 +131,7 @@ def twin_errors() -> dict[str, float]:
 
 
 def figures(runs: Mapping[str, RealRun], *, samples: float) -> dict[str, float]:
-    """For the JSON object."""
+    """The figures for the JSON object."""
     alone_s = seconds_for(samples)
     made = {
         f"reduction_{name}": round(1 - run.seconds / seconds_for(samples, factor=FACTORS[name]), 4)
@@ -141,7 +141,7 @@ def figures(runs: Mapping[str, RealRun], *, samples: float) -> dict[str, float]:
 
 
 def lives_of_slow_peers(run: RealRun) -> list[tuple[int, float, float]]:
-    """Each slow peer that was in the job: its id, and from when to when it was, in seconds of the training."""
+    """The slow peers of the job: id, and the seconds of training from which and to which each was in it."""
     origin = next(one["time"] for one in run.events if one["event"] == "view")
     lives: dict[int, tuple[float, float]] = {}
     for event in run.events:

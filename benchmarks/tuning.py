@@ -46,7 +46,7 @@ TABLE_2 = {20: (34.00, 27.50, 15.68), 30: (17.73, 19.83, 14.70), 40: (14.99, 19.
 
 @dataclass(frozen=True)
 class Case:
-    """One planned case of a sweep: its panel, its line, where it stands, what was found, and processor seconds."""
+    """One planned case of a sweep: its panel, its line, its x value, the result, and processor seconds."""
 
     panel: str
     line: str
@@ -130,7 +130,7 @@ def draw(cases: list[Case], *, label: str) -> Figure:
 
 
 def table_2() -> tuple[Table, list[Case]]:
-    """The paper's end-to-end job beside what is printed for it; the curve is examples/tuning.yaml's."""
+    """The paper's end-to-end job beside its printed values; the curve is that of examples/tuning.yaml."""
     table = Table(
         title="SHA(32, 1, 50, 3), four GPUs for $12.24/h, 15 s queue and 15 s set-up; printed figures in brackets"
     )
@@ -192,7 +192,7 @@ def random_512_s() -> float:
 
 
 def main() -> None:
-    """Run all, print and draw."""
+    """Runs everything, prints and draws."""
     console = Console()
     FOLDER.mkdir(parents=True, exist_ok=True)
     first, cases = table_2()

@@ -94,7 +94,7 @@ def samples() -> int:
 
 
 def cases(prices: Sequence[float] = PRICES) -> list[Case]:
-    """All of the figure, or those at some prices."""
+    """All cases of the figure, or those at some prices."""
     return [Case(worth, level, price) for worth, level in VALUES for price in prices]
 
 
@@ -138,7 +138,7 @@ def ratios(modelled: Mapping[Case, SimulatedRun]) -> dict[str, float]:
 
 
 def figures(modelled: Mapping[Case, SimulatedRun], real: Mapping[Case, RealRun]) -> dict[str, object]:
-    """For the JSON object."""
+    """The figures for the JSON object."""
     made: dict[str, object] = {**ratios(modelled)}
     if real:
         off = {one: abs(run.seconds / modelled[one].seconds - 1) for one, run in real.items()}

@@ -19,7 +19,7 @@ _ANSWER_WITHIN_S = 60.0
 
 
 class Watching:
-    """Watches the job whose launcher prints to ``console``, as long as it is entered.
+    """Watches the job whose launcher prints to ``console``, while the context is entered.
 
     Args:
         console: A file.

@@ -1,1 +1,1 @@
-"""Programs that a user might write."""
+"""Example programs."""

@@ -1,4 +1,4 @@
-"""The main job, end to end: a policy grows a real training run from 2 peers to 4, and lets one go near the end.
+"""The main job, end to end: a policy grows a real training run from 2 peers to 4, and removes one near the end.
 
 Ends with the decisions and changes, a picture, and a summary as JSON, in ``runs/demo``.
 """
@@ -26,7 +26,7 @@ DEVICE_MS, THREE_FROM = 40.0, 900
 
 
 def run(folder: Path, *, attachment: str, epochs: int) -> float:
-    """Trains under kungfu-run, exactly as a user would; gives the seconds it took."""
+    """Trains under kungfu-run, exactly like a user; returns the seconds it took."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "results").mkdir(parents=True)
     launcher = [sys.executable, "-m", "kungfu.cli.run", "-np", "2", "--min", "1", "--max", "4"]
@@ -69,7 +69,7 @@ def summarise(folder: Path, *, attachment: str, epochs: int, seconds: float) -> 
 
 
 def main() -> None:
-    """Runs the demo and shows what it did."""
+    """Runs the demo and shows its results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--attachment", choices=("local", "horovod"), default="local")
     parser.add_argument("--epochs", type=int, default=40, help="more where peers take long to start (40)")

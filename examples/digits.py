@@ -30,7 +30,7 @@ def load() -> list[np.ndarray]:
 
 
 def build(seed: int) -> keras.Model:
-    """About 6,000 weights; BatchNorm and Dropout, because their state is what a resize gets wrong most easily."""
+    """About 6,000 weights; BatchNorm and Dropout, because their state is the hardest part of a resize."""
     keras.utils.set_random_seed(seed)
     return keras.Sequential(
         [
@@ -50,7 +50,7 @@ def arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--batch-size", type=int, default=32, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size of the whole job")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device-ms", type=float, default=0.0, help="emulated device time of a step")
     parser.add_argument("--three-from", type=int, metavar="STEP", help="from this step on at most three peers")

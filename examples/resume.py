@@ -1,4 +1,4 @@
-"""A job that writes checkpoints while it trains, and goes on from the newest one, with any number of peers.
+"""A job that writes checkpoints while it trains, and resumes from the newest one, with any number of peers.
 
     kungfu-run -np 2 --logdir first python examples/resume.py --epochs 3
     kungfu-run -np 3 --logdir second --resume first/checkpoints python examples/resume.py --epochs 5
@@ -21,12 +21,12 @@ import kungfu as kf
 
 @kf.policy
 def checkpoints(training: kf.TrainingSignals, *, every: int) -> kf.Rule:
-    """A checkpoint every so many steps."""
+    """A checkpoint every `every` steps."""
     return kf.control.every(every).checkpoint()
 
 
 def main() -> None:
-    """Trains, and counts the steps that this run did."""
+    """Trains, and counts the steps of this run."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A peer that is slower than the others, and is replaced while the job trains on.
+"""A peer that is slower than the others, and is replaced while the job trains.
 
     kungfu-run -np 3 python examples/straggler.py
 

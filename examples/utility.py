@@ -1,4 +1,4 @@
-"""A job that has to be done by a deadline, and takes as many peers as it needs for that, and no more.
+"""A job with a deadline, which uses as many peers as it needs to meet it, and no more.
 
     kungfu-run -np 1 --max 4 python examples/utility.py
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, driven over WebDriver; ``tools/browser.sh`` brings it."""
+"""Headless Chromium from Debian, driven over WebDriver; ``tools/browser.sh`` installs it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def chromium(profile: Path) -> Iterator[webdriver.Chrome]:
 
 
 def look_at(driver: webdriver.Chrome, size: tuple[int, int], *, scheme: str = "light") -> None:
-    """Sets the size of the window, in pixels, and whether its user likes it "light" or "dark"."""
+    """Sets the size of the window, in pixels, and the preferred colour scheme, "light" or "dark"."""
     width, height = size
     screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)

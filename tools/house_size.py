@@ -78,7 +78,7 @@ def other_lines(text: str, suffix: str) -> Counter[str]:
 
 
 def row_of(path: str) -> str:
-    """The row that counts a file: its package, and its language where that is not Python."""
+    """The row that counts a file: its package, and its language if that is not Python."""
     *folders, name = path.split("/")
     package = "/".join(folders[: 2 if folders[0].startswith("kungfu") else 1]) if folders else "(root)"
     kind = "generated" if GENERATED.search(path) else PurePosixPath(path).suffix or name
@@ -111,7 +111,7 @@ def classes_of(trees: Iterable[ast.Module]) -> dict[str, ast.ClassDef]:
 
 
 def told_apart(tree: ast.Module) -> set[str]:
-    """The classes that a module tells from others: by ``case X()``, by ``isinstance``, in a table or in a tuple."""
+    """The classes that a module distinguishes: by ``case X()``, by ``isinstance``, in a table or in a tuple."""
     found = set[str]()
     for node in ast.walk(tree):
         match node:
@@ -157,7 +157,7 @@ def encodings_of(tree: ast.Module) -> set[str]:
 
 
 class _Chains(ast.NodeVisitor):
-    """Collects the chains; a local name stands for what it was assigned last, also in functions inside."""
+    """Collects the chains; a local name stands for its last assignment, also in functions inside."""
 
     def __init__(self) -> None:
         self.found, self.aliases = list[str](), dict[str, str]()
@@ -228,7 +228,7 @@ def fit_to_batch(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
 
 
 def measure(sources: Mapping[str, str]) -> dict[str, Any]:
-    """All that is counted; of the tests and the like the lines only."""
+    """All measurements; of the tests and the like the lines only."""
     own = {path: text for path, text in sources.items() if path.startswith("kungfu") and not GENERATED.search(path)}
     trees = {path: ast.parse(text) for path, text in own.items() if path.endswith(".py")}
     protos = "".join(text for path, text in own.items() if path.endswith(".proto"))
@@ -247,7 +247,7 @@ def measure(sources: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_sources(at: str) -> dict[str, str]:
-    """The text files of a commit, or of a checkout with what is not committed yet, by path; pictures are left out."""
+    """The text files of a commit, or of a checkout with its uncommitted changes, by path; without pictures."""
     folder = Path(at) if Path(at).is_dir() else Path(__file__).parent.parent
     command = ["ls-files", "-co", "--exclude-standard"] if Path(at).is_dir() else ["archive", at]
     said = subprocess.run(["git", *command], cwd=folder, capture_output=True, check=False)
@@ -264,7 +264,7 @@ def read_sources(at: str) -> dict[str, str]:
 
 
 def show(counted: Mapping[str, Any]) -> None:
-    """Prints tables for people, of the long ones the first ten rows."""
+    """Prints tables for people, with the first ten rows of long ones."""
     rows = [(row, *(lines[kind] for kind in (*KINDS, "files"))) for row, lines in counted["lines"].items()]
     _table(("package", *KINDS, "files"), rows)
     for name, found in counted.items():

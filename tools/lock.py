@@ -1,4 +1,4 @@
-"""Writes the locks: the exact version of all that pyproject.toml leads to, and of that with the oldest TensorFlow.
+"""Writes the locks: the exact version of every dependency of pyproject.toml, and those with the oldest TensorFlow.
 
 pip resolves without installing anything; its report is turned into one pin a line. Run by ``make lock`` when a
 dependency is to move; extra arguments go to pip, for example ``--constraint FILE``.
@@ -50,7 +50,7 @@ def requirements(lock: Lock) -> list[str]:
 
 
 def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
-    """A pin for each package that the wanted ones lead to."""
+    """A pin for each package, and for each of its dependencies."""
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--report", "-"]
     report = subprocess.run([*command, *pip_options, *wanted], check=True, stdout=subprocess.PIPE, text=True).stdout
     found = [package["metadata"] for package in json.loads(report)["install"]]
@@ -58,7 +58,7 @@ def resolve(wanted: list[str], *, pip_options: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Writes them all."""
+    """Writes all locks."""
     for lock in LOCKS:
         pins = resolve(requirements(lock), pip_options=sys.argv[1:])
         (ROOT / lock.name).write_text(HEADER + "\n".join(sorted(pins, key=str.lower)) + "\n")

@@ -1,4 +1,4 @@
-"""Draws docs/policies/*.svg: what each prebuilt policy does on a modelled cluster.
+"""Draws docs/policies/*.svg: the behaviour of each prebuilt policy on a modelled cluster.
 
 The run is that of the policy's page: its Python blocks are one program, which defines `policies` and `model`. A picture
 holds the numbers that it is drawn from, so that a test can tell whether the policies still decide so.
@@ -37,7 +37,7 @@ Drawing = dict[str, Any]
 
 @dataclass(frozen=True)
 class ModelledRun:
-    """A run of a page's program: its steps, what came of it, and the names that the program defines."""
+    """A run of a page's program: its steps, its results, and the names that the program defines."""
 
     model: ClusterModel
     steps: tuple[SimulatedStep, ...]
@@ -54,7 +54,7 @@ def program(name: str) -> dict[str, Any]:
 
 
 def modelled(policies: Sequence[Policy], names: Mapping[str, Any]) -> ModelledRun:
-    """These policies on the page's model."""
+    """A run of these policies on the page's model."""
     steps = list[SimulatedStep]()
     model = names["model"]
     result = simulate(compile_policies(list(policies)), model, seen=steps.append)
@@ -203,7 +203,7 @@ def _draw_panel(axes: Any, panel: Drawing, *, decisions: Sequence[int]) -> None:
 
 
 def _gaps(points: Sequence[tuple[float, float | None]]) -> Iterator[tuple[float, float]]:
-    """From where to where the quantity is no number."""
+    """The ranges in which the quantity is not a number."""
     start: float | None = None
     for step, value in points:
         if value is None and start is None:

@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/screenshots from a real job: its page, TensorBoard, and what Grafana's panels show.
+"""Takes the pictures of docs/screenshots from a real job: its page, TensorBoard, and the panels of Grafana.
 
 The job trains the network of ``examples/digits.py`` on two to four peers, as ``make demo`` does. A browser looks at its
 page while it trains; Debian's Prometheus scrapes its metrics. Grafana itself is in none of the registries that the
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def launcher(folder: Path) -> list[str]:
-    """The job, with all that looks at it."""
+    """The job, with all its observers."""
     options = ["-np", "2", "--max", "4", "--logdir", str(folder / "digits"), "--tensorboard", str(folder / "board")]
     program = ["-m", "examples.digits", "--epochs", str(EPOCHS), "--device-ms", str(DEVICE_MS)]
     more = ["--three-from", str(THREE_FROM), "--results", str(folder / "results")]
@@ -121,7 +121,7 @@ def awaited(look: Callable[[], Any], *, what: str) -> Any:
 
 
 def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
-    """The page on a desk and on a phone, light and dark; and what would follow of a resize."""
+    """The page on a desktop and on a phone, light and dark; and the preview of a resize."""
     for size, name in ((WIDE, "wide"), (NARROW, "narrow")):
         for scheme in ("light", "dark"):
             look_at(driver, size, scheme=scheme)
@@ -143,7 +143,7 @@ def page_pictures(driver: webdriver.Chrome, page: str, *, secret: str) -> None:
 
 
 def tensorboard_picture(folder: Path) -> None:
-    """TensorBoard itself, on what the job has written."""
+    """TensorBoard with the files of the job."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder / "board"), "--port", str(port)]
@@ -173,7 +173,7 @@ def answers(url: str) -> bytes:
 
 @contextmanager
 def scraping(folder: Path, target: str) -> Iterator[str]:
-    """Debian's Prometheus, scraping one target every second; gives its address."""
+    """Debian's Prometheus, scraping one target every second; yields its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         place = f"127.0.0.1:{free.getsockname()[1]}"
     scraped = {"job_name": "kungfu", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}
@@ -186,7 +186,7 @@ def scraping(folder: Path, target: str) -> Iterator[str]:
 
 
 def prometheus_program(folder: Path) -> str:
-    """The program of Debian's package; unpacked in ``folder`` where it is not installed."""
+    """The program of Debian's package; unpacked in ``folder`` if it is not installed."""
     if (installed := shutil.which("prometheus")) is not None:
         return installed
     subprocess.run(["apt-get", "download", "prometheus"], cwd=folder, check=True)
@@ -196,7 +196,7 @@ def prometheus_program(folder: Path) -> str:
 
 
 def grafana_picture(prometheus: str, began: float, ended: float) -> bytes:
-    """The panels of the dashboard that are curves, with what Prometheus answers to each of their expressions."""
+    """The panels of the dashboard that are curves, with Prometheus's answers to their expressions."""
     dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] == "timeseries"]
     canvas = blank_figure(12.8, 2.5 * -(-len(panels) // 2))

@@ -1,4 +1,4 @@
-"""A worker of three is killed, under kungfu and under Horovod Elastic, and the survivors' stamps tell the rest."""
+"""The kill of one worker of three, under kungfu and under Horovod Elastic; the survivors' stamps give the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEGIN_S, RECOVER_S = 300.0, 180.0
 
 
 def killed_under_kungfu(*, rank: int, options: dict[str, object]) -> Recovery:
-    """The job may go on with two; its agent starts a replacement, which is not waited for."""
+    """A kill under kungfu: the job continues with two workers; the replacement that its agent starts is not awaited."""
 
     def launcher(folder: Path) -> Sequence[object]:
         size = ["-np", SIZE, "--min", 1, "--max", SIZE]
@@ -35,7 +35,7 @@ def killed_under_kungfu(*, rank: int, options: dict[str, object]) -> Recovery:
 
 
 def killed_under_horovod(*, options: dict[str, object]) -> Recovery:
-    """A host that a worker dies on is used no more, so the victim has one of its own: another name of this machine."""
+    """A kill under Horovod: it drops a dead worker's host, so the victim has its own name of this machine."""
 
     def launcher(folder: Path) -> Sequence[object]:
         script = folder / "hosts.sh"
@@ -49,7 +49,7 @@ def killed_under_horovod(*, options: dict[str, object]) -> Recovery:
 
 
 def _killed(job: Job, is_victim: Callable[[int, Sequence[Stamp]], bool]) -> Recovery:
-    """Kills a worker in the middle of its training, and waits until each of the others goes on."""
+    """Kills a worker in the middle of its training, and waits until each of the others continues."""
     job.steps_at(SIZE, count=CALM, deadline_s=BEGIN_S)
     victim = next(pid for pid, stamps in job.stamps().items() if is_victim(pid, stamps))
     at = time.monotonic()

@@ -31,7 +31,7 @@ ONE_THREAD_EACH = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job that runs, or one host of it; its workers leave their stamps in ``stamped``."""
+    """A running job, or one host of it; its workers write their stamps to ``stamped``."""
 
     process: subprocess.Popen[bytes]
     folder: Path
@@ -43,7 +43,7 @@ class Job:
         return read_stamps(self.stamped)
 
     def until(self, seen: Callable[[dict[int, list[Stamp]]], object], *, what: str, deadline_s: float) -> None:
-        """Waits until the stamps show it; ends the benchmark where the job ends before, or the deadline passes."""
+        """Waits until the stamps show it; ends the benchmark if the job ends before, or the deadline passes."""
 
         def look() -> object:
             if self.process.poll() is not None:
@@ -53,7 +53,7 @@ class Job:
         awaited(look, what=f"{what} (see {self.console})", deadline_s=deadline_s)
 
     def steps_at(self, size: int, *, count: int, deadline_s: float) -> None:
-        """Waits until the last ``count`` steps of as many workers as ``size`` says were done at that size."""
+        """Waits until ``size`` workers did the last ``count`` steps at that size."""
 
         def seen(workers: dict[int, list[Stamp]]) -> bool:
             tails = [stamps[-count:] for stamps in workers.values()]
@@ -80,7 +80,7 @@ def started(
     options: Mapping[str, object],
     beside: Job | None = None,
 ) -> Iterator[Job]:
-    """A job that is ended, with all of it, at the end.
+    """A job that is ended completely after the block.
 
     Args:
         launcher: Gives the words before the workers' own command; it is told the job's folder.
@@ -112,7 +112,7 @@ def started(
 
 
 def awaited(look: Callable[[], object], *, what: str, deadline_s: float) -> None:
-    """Returns once ``look`` gives something true; ends the benchmark if it does not within the deadline."""
+    """Returns once ``look`` is true; ends the benchmark if it is not within the deadline."""
     deadline = time.monotonic() + deadline_s
     while not look():
         if time.monotonic() > deadline:
@@ -125,7 +125,7 @@ def _words(value: object) -> Sequence[object]:
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """Asks the launcher to end; ends what is left of it and of its workers by their ids."""
+    """Ends the launcher; kills the rest of it and of its workers by their ids."""
     family = [] if process.poll() is not None else psutil.Process(process.pid).children(recursive=True)
     if process.poll() is None:
         process.terminate()
@@ -139,7 +139,7 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _workers(folder: Path) -> list[psutil.Process]:
-    """The workers that are alive; a process that only has the number of one that has ended is left alone."""
+    """The living workers; a process that only has the id of an ended one is left alone."""
     found = []
     for pid in read_stamps(folder):
         with suppress(psutil.NoSuchProcess):

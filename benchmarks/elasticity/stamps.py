@@ -31,14 +31,14 @@ class Stamp:
 
 
 class Writer:
-    """This worker's stamps. A line is written by one call, so a worker that is killed leaves whole lines."""
+    """The stamps of this worker. A line is written by one call, so a killed worker leaves whole lines."""
 
     def __init__(self, folder: Path) -> None:
         self._file = os.open(folder / f"{os.getpid()}.stamps", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     @contextmanager
     def step(self, count: Callable[[], int], *, place: Callable[[], tuple[int, int]]) -> Iterator[None]:
-        """Stamps what is done inside, also when it raises; ``place`` gives the size and this worker's rank."""
+        """Stamps the step in the block, also if it raises; ``place`` gives the size and this worker's rank."""
         began, before = time.monotonic(), count()
         failed = True
         try:
@@ -52,7 +52,7 @@ class Writer:
 
 
 def read_stamps(folder: Path) -> dict[int, list[Stamp]]:
-    """The stamps of every worker by its process id, in order; without a last line that is still being written."""
+    """The stamps of every worker by its process id, in order, without an unfinished last line."""
     return {int(path.stem): _read(path) for path in folder.glob("*.stamps")}
 
 

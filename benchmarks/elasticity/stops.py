@@ -16,7 +16,7 @@ AROUND = 5  # steps before and behind the first one of a new size whose gaps bel
 
 @dataclass(frozen=True)
 class Change:
-    """A job's size went from ``before`` to ``after``; the longest gap of any survivor less its normal step."""
+    """A change of a job's size from ``before`` to ``after``; the longest gap of any survivor minus its normal step."""
 
     before: int
     after: int
@@ -26,7 +26,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Recovery:
-    """From the end of a worker to the end of the survivors' next step, and the steps that they did for nothing.
+    """The time from the end of a worker to the end of the survivors' next step, and the steps that were lost.
 
     ``stop_s`` is the stop as the survivors live through it: from the end of their last step to that of their next one,
     less a normal step. It holds the noticing and the regrouping.
@@ -66,7 +66,7 @@ def changes(workers: Mapping[int, Sequence[Stamp]]) -> list[Change]:
 
 
 def _one_each(found: Sequence[Change]) -> list[Change]:
-    """One change of several that survivors saw of the same event, with the longest stop."""
+    """The changes, with one in place of those that several survivors saw of the same event, with the longest stop."""
     merged: list[Change] = []
     for change in found:
         last = merged[-1] if merged else None

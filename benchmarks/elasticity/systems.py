@@ -1,4 +1,4 @@
-"""The three ways to change a job's size, each made to do it again and again while its workers stamp their steps."""
+"""The three ways to change a job's size, each repeated while its workers stamp their steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Measured:
-    """The stops of one system in seconds, its normal step, and the parts of its stops where it tells them."""
+    """The stops of one system in seconds, its normal step, and the parts of its stops if it reports them."""
 
     join_s: tuple[float, ...]
     leave_s: tuple[float, ...]
@@ -57,7 +57,7 @@ class Measured:
 
 
 def by_kungfu(task: Task) -> Measured:
-    """A policy asks for one peer more and one peer less by turns."""
+    """Kungfu: a policy requests one peer more and one peer less in turn."""
 
     def launcher(folder: Path) -> Sequence[object]:
         size = ["-np", task.low, "--max", task.low + 1]
@@ -76,7 +76,7 @@ def by_kungfu(task: Task) -> Measured:
 
 
 def by_horovod(task: Task) -> Measured:
-    """Horovod Elastic asks a script for the hosts once a second; its answer is changed."""
+    """Horovod Elastic: it asks a script for the hosts once a second, and the script's answer changes."""
 
     def launcher(folder: Path) -> Sequence[object]:
         script = folder / "hosts.sh"
@@ -96,7 +96,7 @@ def by_horovod(task: Task) -> Measured:
 
 
 def by_restart(task: Task) -> Measured:
-    """A job of a fixed size is told to stop, saves its state, ends, and starts with another size."""
+    """A restart: a job of a fixed size is stopped, saves its state, ends, and starts with another size."""
     stops: dict[int, list[float]] = {task.low: [], task.low + 1: []}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as path:
         before = _phase(task, task.low, Path(path))
@@ -119,7 +119,7 @@ def _set_hosts(folder: Path, size: int) -> None:
 
 
 def _phase(task: Task, size: int, folder: Path) -> list[list[Stamp]]:
-    """One life of the job that is restarted, from its start to its end."""
+    """One life of the restarted job, from its start to its end."""
     stop = folder / "stop"
     stop.unlink(missing_ok=True)
     options = task.options | {"folder": folder}
@@ -149,7 +149,7 @@ def _measured(
 
 
 def _parts(path: Path) -> dict[str, dict[str, float]]:
-    """The median seconds of each part of the barriers that changed the size, as the job itself recorded them."""
+    """The median seconds of each part of the barriers that changed the size, from the job's record."""
     events = [json.loads(line) for line in path.read_text().splitlines()]
     rescales = [event for event in events if event["event"] == "rescale"]
     kinds = {"join": [one for one in rescales if one["joined"]], "leave": [one for one in rescales if one["left"]]}

@@ -1,4 +1,4 @@
-"""The training that every system does: the same state, the same step.
+"""The training of every system: the same state, the same step.
 
 The state is mostly ballast: 25 variables of equal size that are not trained, because an all-reduce of as much would
 fill the step. Each step writes one of them anew, so that no system gets along with a copy that it made long ago. What

@@ -1,4 +1,4 @@
-"""Throughput by the number of peers: curves that device time is emulated from, measured ones and stated ones.
+"""Throughput by the number of peers: measured and stated curves, from which device time is emulated.
 
 The measured ones are those of Pollux (Qiao et al., OSDI 2021: petuum/adaptdl, simulator/traces): the seconds of a step
 of ResNet-18 on CIFAR-10 and of ResNet-50 on ImageNet, on T4 GPUs, by nodes, GPUs and local batch. They are published
@@ -24,7 +24,7 @@ GPUS_EACH = 4  # that one peer stands for
 
 @dataclass(frozen=True)
 class Curve:
-    """Samples a second of a whole job by its number of peers, with no size left out between the least and the most.
+    """Samples a second of a whole job by its number of peers, with every size between the least and the most.
 
     Args:
         name: What was measured, or which formula it is.
@@ -56,7 +56,7 @@ class Curve:
         return max(self.throughput)
 
     def step_s(self, size: int, *, batch: float) -> float:
-        """The seconds of a step with so many samples."""
+        """The seconds of a step with this many samples."""
         return batch / self.throughput[size]
 
     def seconds(self, size: int, *, samples: float) -> float:
@@ -64,11 +64,11 @@ class Curve:
         return samples / self.throughput[size]
 
     def faster(self, factor: float) -> Curve:
-        """The same in fewer seconds."""
+        """The same curve with shorter times."""
         return Curve(self.name, {size: one * factor for size, one in self.throughput.items()})
 
     def smoothed(self) -> Curve:
-        """Its least concave majorant."""
+        """The least concave majorant of the curve."""
         return Curve(f"{self.name}, least concave majorant", majorant(self.throughput))
 
 
@@ -119,7 +119,7 @@ def _steps_on_fewest_nodes(rows: Iterable[Mapping[str, str]]) -> dict[int, dict[
 
 
 def amdahl(first: float, *, serial: float, most: int) -> Curve:
-    """A stated curve: Amdahl's law, with so many samples / s for one peer and a share that does not get faster.
+    """A stated curve: Amdahl's law, with the samples / s of one peer and a serial share.
 
     >>> [round(one) for one in amdahl(100.0, serial=0.1, most=3).throughput.values()]
     [100, 182, 250]
@@ -129,7 +129,7 @@ def amdahl(first: float, *, serial: float, most: int) -> Curve:
 
 
 def filled(table: Mapping[int, float]) -> dict[int, float]:
-    """The table with the sizes that it leaves out, on straight lines.
+    """The table with its missing sizes, interpolated linearly.
 
     >>> filled({1: 10.0, 3: 30.0})
     {1: 10.0, 2: 20.0, 3: 30.0}
@@ -154,7 +154,7 @@ def majorant(table: Mapping[int, float]) -> dict[int, float]:
 
 
 def between(table: Mapping[int, float] | Mapping[float, float], x: float) -> float:
-    """The value at x, on the straight line between the entries beside it."""
+    """The value at x, interpolated linearly between the neighbouring entries."""
     known = {float(one): value for one, value in table.items()}
     if x in known:
         return known[x]

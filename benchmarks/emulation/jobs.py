@@ -46,11 +46,11 @@ class Work:
     keep: Keep = "global_batch_size"
 
     def batch_at(self, size: int) -> int:
-        """Samples of a step of so many peers."""
+        """Samples of a step of this many peers."""
         return self.batch if self.keep == "global_batch_size" else self.batch * size
 
     def step_s(self, size: int) -> float:
-        """Seconds of a step of so many peers."""
+        """Seconds of a step of this many peers."""
         return self.curve.step_s(size, batch=self.batch_at(size))
 
 
@@ -95,14 +95,14 @@ class Task:
 
     @property
     def longest_s(self) -> float:
-        """The seconds of the device at the size that is slowest."""
+        """The device seconds at the slowest size."""
         curve = self.work.curve
         return max(curve.seconds(one, samples=self.work.samples) for one in curve.throughput) * max(self.slow.factors)
 
 
 @dataclass(frozen=True)
 class RealRun:
-    """A job that has ended.
+    """A finished job.
 
     Args:
         seconds: From the begin of its first step to the end of its last one.
@@ -127,7 +127,7 @@ class RealRun:
 
     @property
     def settled_s(self) -> float:
-        """When the size changed for the last time; 0 where it never did."""
+        """The second of the last change of the size; 0 if it never changed."""
         changes = (
             end for end, size, before in zip(self.ends[1:], self.sizes[1:], self.sizes, strict=False) if size != before
         )
@@ -135,7 +135,7 @@ class RealRun:
 
     @property
     def joining_s(self) -> float:
-        """The median seconds that peers took to start and get ready, of all that joined; NaN where none did."""
+        """The median seconds that joined peers took to start and get ready; NaN if none joined."""
         rescales = (event for event in self.events if event["event"] == "rescale" and event["joined"])
         seconds = [one["parts"].get("spawn_s", 0.0) + one["parts"].get("ready_s", 0.0) for one in rescales]
         return statistics.median(seconds) if seconds else math.nan
@@ -147,7 +147,7 @@ class RealRun:
 
 
 def run_job(task: Task) -> RealRun:
-    """Runs a job to its end; ends the benchmark where it fails or takes far longer than its slowest size would."""
+    """Runs a job to its end; ends the benchmark if it fails or takes far longer than its slowest size would."""
     begun, work, slow = time.monotonic(), task.work, task.slow
     seconds = {str(size): round(work.step_s(size), 6) for size in work.curve.throughput}
     options = {
@@ -198,7 +198,7 @@ def _shared_words(names: Sequence[str], slots: Sequence[int], stack: ExitStack) 
 
 
 def free_port(names: Sequence[str]) -> int:
-    """A port on which nobody listens under any of these addresses."""
+    """A port that is free on all of these addresses."""
     while True:
         with ExitStack() as stack:
             first = stack.enter_context(socket.create_server((names[0], 0)))

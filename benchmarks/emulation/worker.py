@@ -1,4 +1,4 @@
-"""A peer under kungfu-run whose device is emulated: a step takes the seconds that a table has for the job's size.
+"""A peer under kungfu-run with an emulated device: a step takes the seconds that a table has for the job's size.
 
 Peers, graph, messages, policies and decisions are real; only the computation is a sleep. The seconds of the table hold
 the exchange of gradients too, so a step is due as long after the last one as the table says: a device that is fed ahead
@@ -47,7 +47,7 @@ class Device:
     synchronised: float = 0.0
 
     def begin(self) -> None:
-        """A step is called."""
+        """Begins a step."""
         self.called = time.monotonic()
 
     def wait(self) -> None:
@@ -56,18 +56,18 @@ class Device:
         time.sleep(max(0.0, self.due - time.monotonic()))
 
     def next_due(self) -> float:
-        """When the step that was called last will be computed."""
+        """The time at which the last step will be computed."""
         begun = max(self.due, self.synchronised - HIDDEN_S, self.called - HIDDEN_S)
         return begun + self.seconds[self.size()] * self.factor()
 
     def synchronise(self) -> None:
-        """The all-reduce is over."""
+        """Ends the all-reduce of a step."""
         self.synchronised = time.monotonic()
 
 
 @dataclass
 class StepCounter:
-    """The steps of the job, read where they cannot be counted: reading costs more than a step of a small model.
+    """The steps of the job, read only if they cannot be counted: reading costs more than a step of a small model.
 
     Args:
         read: Reads them.
@@ -78,7 +78,7 @@ class StepCounter:
     steps: int = -1
 
     def count(self, *, skipped: bool) -> None:
-        """A step was called, and maybe skipped."""
+        """Counts a step, which may be skipped."""
         self.steps = self.read() if skipped or self.steps < 0 else self.steps + 1
 
 
@@ -97,7 +97,7 @@ def arguments() -> argparse.Namespace:
 
 
 def await_rest() -> None:
-    """Returns when this machine's processors have come to rest, so that nothing that starts beside a job is timed."""
+    """Returns when this machine's processors are idle, so that processes starting beside a job are not timed."""
     until = time.monotonic() + REST_WITHIN_S
     while time.monotonic() < until and psutil.cpu_percent(interval=2.0) > REST_PERCENT:
         pass
@@ -122,7 +122,7 @@ def factor_at(step: int, factors: Sequence[float], *, phase: int) -> float:
 
 
 def main() -> None:
-    """Trains until all samples are done, or this peer is let go."""
+    """Trains until all samples are done, or this peer is removed."""
     given = arguments()
     # Keras imports them where they are installed: a third of a peer's start.
     sys.modules |= dict.fromkeys(("matplotlib", "sklearn"))  # type: ignore[arg-type]  # None: not installed
@@ -146,7 +146,7 @@ def main() -> None:
     rows, stamps = np.broadcast_to(np.float32(1), (given.samples, 1)), Writer(given.stamps)
 
     def place() -> tuple[int, int]:
-        """Size 0 for a peer that has just left."""
+        """The size and the rank; size 0 for a peer that has just left."""
         return (0, -1) if training.rank is None else (training.size, training.rank)
 
     counter = StepCounter(lambda: int(optimizer.iterations))
@@ -157,7 +157,7 @@ def main() -> None:
 
 
 def emulated_step(training: Any, model: Any, optimizer: Any, device: Device) -> Callable[[Any], None]:
-    """The training step: a model of one weight, and a device that takes its time."""
+    """The training step: a model of one weight, and an emulated device."""
     import tensorflow as tf
 
     @training.step

@@ -1,4 +1,4 @@
-"""A variational autoencoder with a training step of its own, on scikit-learn's digits: alone, or as a job.
+"""A variational autoencoder with a custom training step, on scikit-learn's digits: alone, or as a job.
 
     python examples/keras/autoencoder.py
     kungfu-run -np 2 --max 4 python examples/keras/autoencoder.py
@@ -35,7 +35,7 @@ class Autoencoder(keras.Model):
         return [self.loss_tracker, self.pixels, self.divergence]
 
     def losses_of(self, data: object) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """For each image: how unlike its decoded code is, how far the codes are from normal ones, and the sum."""
+        """For each image: the error of its decoded code, the distance of the codes from normal ones, and the sum."""
         images, noise, _ = keras.utils.unpack_x_y_sample_weight(data)
         mean, log_variance = self.encoder(images)
         if noise is None:
@@ -87,10 +87,10 @@ def build() -> Autoencoder:
 
 
 def main() -> None:
-    """Trains, and tells how much of held-out images comes back."""
+    """Trains, and prints the reconstruction error of held-out images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")
     parser.add_argument(
         "--float64", action="store_true", help="compute in float64, with noise that comes with the data"
     )

@@ -1,4 +1,4 @@
-"""Contrastive pairs with a training step of its own, on scikit-learn's digits: alone, or as a job.
+"""Contrastive pairs with a custom training step, on scikit-learn's digits: alone, or as a job.
 
     python examples/keras/contrastive.py
     kungfu-run -np 2 --max 4 python examples/keras/contrastive.py
@@ -56,14 +56,14 @@ class Contrastive(keras.Model):
         return given, one, other, classes
 
     def changed(self, images: tf.Tensor) -> tf.Tensor:
-        """Images that are moved by up to a pixel, and some of whose pixels are missing."""
+        """Images shifted by up to a pixel, with some pixels missing."""
         padded = tf.pad(images, [[0, 0], [1, 1], [1, 1], [0, 0]])
         shift = tf.cast(keras.random.randint((2,), 0, 3, seed=self.seeds), tf.int32)
         moved = tf.slice(padded, [0, shift[0], shift[1], 0], [-1, 8, 8, 1])
         return moved * tf.cast(keras.random.uniform(tf.shape(moved), seed=self.seeds) > 0.1, moved.dtype)
 
     def pair_loss_of(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-        """The cross-entropy of finding each view's partner among those of all images that are given."""
+        """The cross-entropy of finding each view's partner among those of all given images."""
         first, second = (
             keras.ops.normalize(self.head(self.encoder(views, training=True), training=True)) for views in (one, other)
         )
@@ -113,10 +113,10 @@ def build() -> Contrastive:
 
 
 def main() -> None:
-    """Trains, and tells how well classes are told by codes that were learnt without them."""
+    """Trains, and prints the accuracy of classes from codes that were learnt without them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=128, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=128, help="batch size of the whole job")
     parser.add_argument("--float64", action="store_true", help="compute in float64, with views that come with the data")
     given = parser.parse_args()
     if given.float64:

@@ -1,4 +1,4 @@
-"""Keras' ``fit`` on scikit-learn's handwritten digits, with one line more: alone, or as a job of several peers.
+"""Keras' ``fit`` on scikit-learn's handwritten digits, with one added line: alone, or as a job of several peers.
 
     python examples/keras/digits.py
     kungfu-run -np 2 --max 4 python examples/keras/digits.py
@@ -46,10 +46,10 @@ def build(dropout: float = 0.2) -> keras.Model:
 
 
 def main() -> None:
-    """Trains, and tells how good the model is."""
+    """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")
     parser.add_argument("--float64", action="store_true", help="compute in float64, without dropout")
     parser.add_argument("--save", type=Path, help="a file for the best model")
     given = parser.parse_args()

@@ -28,7 +28,7 @@ def load(*, first: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def build_base() -> keras.Model:
-    """The layers that are kept."""
+    """The layers to keep."""
     layers = [
         keras.Input((8, 8, 1)),
         keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
@@ -40,17 +40,17 @@ def build_base() -> keras.Model:
 
 
 def compiled(base: keras.Model, rate: float) -> keras.Model:
-    """The layers that are kept, and a new head."""
+    """The kept layers, and a new head."""
     model = keras.Sequential([keras.Input((8, 8, 1)), base, keras.layers.Dense(5, activation="softmax")])
     model.compile(keras.optimizers.Adam(rate), "sparse_categorical_crossentropy", metrics=["accuracy"])
     return model
 
 
 def main() -> None:
-    """Trains in three phases, and tells how good the model is after each."""
+    """Trains in three phases, and prints the accuracy after each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5, help="of each fit")
-    parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")
     parser.add_argument("--float64", action="store_true", help="compute in float64")
     parser.add_argument("--save", type=Path, help="a file for the weights")
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""A generative adversarial network with a training step of its own, on scikit-learn's digits: alone, or as a job.
+"""A generative adversarial network with a custom training step, on scikit-learn's digits: alone, or as a job.
 
     python examples/keras/gan.py
     kungfu-run -np 2 --max 4 python examples/keras/gan.py
@@ -39,7 +39,7 @@ class GAN(keras.Model):
         return [self.d_loss, self.g_loss]
 
     def train_step(self, data: object) -> dict[str, tf.Tensor]:
-        """Images, and the noise that others are to be made of; without any it is drawn here."""
+        """Trains on images, and on the noise for generated ones; without any noise it is drawn here."""
         images, noise, _ = keras.utils.unpack_x_y_sample_weight(data)
         count = tf.shape(images)[0]
         if noise is None:
@@ -100,10 +100,10 @@ def build() -> GAN:
 
 
 def main() -> None:
-    """Trains, and shows how far the images that it makes are from real ones."""
+    """Trains, and prints the distance of generated images from real ones."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")
     parser.add_argument(
         "--float64", action="store_true", help="compute in float64, with noise that comes with the data"
     )

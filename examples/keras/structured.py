@@ -1,4 +1,4 @@
-"""Keras' ``fit`` on structured data, with preprocessing layers in a ``tf.data`` pipeline, and one line more.
+"""Keras' ``fit`` on structured data, with preprocessing layers in a ``tf.data`` pipeline, and one added line.
 
     python examples/keras/structured.py
     kungfu-run -np 2 --max 4 python examples/keras/structured.py
@@ -28,7 +28,7 @@ Columns = dict[str, np.ndarray]
 
 
 def load() -> tuple[Columns, Columns, np.ndarray, np.ndarray]:
-    """Columns of 569 tumours by name, a fifth of them held out: those to train on, the others, and the targets."""
+    """Columns of 569 tumours by name, a fifth of them held out: the training columns, the others, and the targets."""
     found = load_breast_cancer()
     table = {name: found.data[:, place : place + 1] for place, name in enumerate(found.feature_names)}
     columns: Columns = {name: table[name].astype(keras.config.floatx()) for name in NUMBERS}
@@ -63,7 +63,7 @@ def adapted(columns: Columns) -> dict[str, Any]:
 
 
 def build(columns: Columns, *, dropout: float) -> keras.Model:
-    """A network over all columns, compiled; it normalises the numbers by what they are in these columns."""
+    """A network over all columns, compiled; it normalises numbers by the statistics of these columns."""
     inputs, parts = {}, []
     for name in NUMBERS:
         inputs[name] = keras.Input((1,), name=name.replace(" ", "_"))
@@ -83,10 +83,10 @@ def build(columns: Columns, *, dropout: float) -> keras.Model:
 
 
 def main() -> None:
-    """Trains, and tells how good the model is."""
+    """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch-size", type=int, default=32, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=32, help="batch size of the whole job")
     parser.add_argument("--float64", action="store_true", help="compute in float64, without dropout")
     parser.add_argument("--save", type=Path, help="a file for the best model")
     given = parser.parse_args()

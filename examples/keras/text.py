@@ -1,4 +1,4 @@
-"""Keras' ``fit`` of a small transformer that predicts the next character of Python's own source, with one line more.
+"""Keras' ``fit`` of a small transformer that predicts the next character of Python's own source.
 
     python examples/keras/text.py
     kungfu-run -np 2 --max 4 python examples/keras/text.py
@@ -27,7 +27,7 @@ START, OTHER = len(CHARACTERS) + 1, len(CHARACTERS) + 2  # 0 is for what is fill
 
 
 def load(lines: int) -> tuple[np.ndarray, np.ndarray]:
-    """Characters by number, a row a line, and what comes after each."""
+    """Characters by number, a row per line, and the next characters."""
     sources = [inspect.getsource(module) for module in (textwrap, heapq, json, argparse)]
     texts = [line.strip().lower()[:LENGTH] for source in sources for line in source.splitlines() if line.strip()]
     numbers = [(START, *(CHARACTERS.find(one) + 1 or OTHER for one in text)) for text in texts]
@@ -39,7 +39,7 @@ def load(lines: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Positions(keras.layers.Layer):
-    """Adds to each character where in its line it is."""
+    """Adds to each character its position in the line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Positions(keras.layers.Layer):
 
 
 def build(dropout: float = 0.1) -> keras.Model:
-    """One block of attention to what came before, compiled."""
+    """One block of attention to the previous characters, compiled."""
     keras.utils.set_random_seed(0)
     given = keras.Input((LENGTH,), dtype="int32")
     x = Positions()(keras.layers.Embedding(OTHER + 1, 32, mask_zero=True)(given))
@@ -67,12 +67,12 @@ def build(dropout: float = 0.1) -> keras.Model:
 
 
 def main() -> None:
-    """Trains, and tells how good the model is."""
+    """Trains, and prints the accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--batch-size", type=int, default=64, help="of the whole job, at its start")
+    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the whole job")
     parser.add_argument("--float64", action="store_true", help="compute in float64, without dropout")
-    parser.add_argument("--lines", type=int, default=1600, help="of source, at most")
+    parser.add_argument("--lines", type=int, default=1600, help="most lines of source")
     given = parser.parse_args()
     if given.float64:
         keras.config.set_floatx("float64")

@@ -8,7 +8,7 @@ import griffe
 
 
 class DoctestBlocks(griffe.Extension):
-    """Puts each run of lines that begins with ``>>>`` between fences; Markdown would take them for quotations."""
+    """Puts fences around each run of lines that begins with ``>>>``; Markdown would treat them as quotations."""
 
     def on_object(self, *, obj: griffe.Object, **others: Any) -> None:
         """Called for each object, once it is loaded."""

@@ -1,4 +1,4 @@
-"""Mermaid's flowcharts as SVG, as far as our pages use them: boxes, one level of subgraphs, arrows from top to bottom.
+"""Mermaid flowcharts as SVG, as far as the pages use them: boxes, one level of subgraphs, arrows from top to bottom.
 
 A browser would have to load three megabytes of Mermaid to draw them.
 """
@@ -107,7 +107,7 @@ def _arrow(route: Sequence[Point]) -> str:
 
 
 def layered(sizes: Mapping[str, Point], edges: Iterable[Edge]) -> Drawing:
-    """A layout in layers (Sugiyama et al., 1981), each box below all that point to it.
+    """A layout in layers (Sugiyama et al., 1981), each box below all boxes that point to it.
 
     Arrows over several layers pass between the boxes, each straight down at a place of its own in each layer.
     """
@@ -143,7 +143,7 @@ def _layers(names: Iterable[str], edges: Sequence[Edge]) -> dict[str, int]:
 
 
 def _way(one: str, other: str, layer_of: dict[str, int]) -> list[str]:
-    """From box to box, by a point in each layer between them, which gets a name and its layer."""
+    """The path from box to box, by a point in each layer between them, which gets a name and its layer."""
     between = {f"{one} {other} {layer}": layer for layer in range(layer_of[one] + 1, layer_of[other])}
     layer_of |= between
     return [one, *between, other]

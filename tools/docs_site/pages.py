@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the pages of the repository's root join those of docs/, and links to other files lead to copies.
+"""Hooks of mkdocs: the pages of the repository's root join those of docs/, and links to other files go to copies.
 
 So each text exists once, and is right where it is read: on the site as in the repository.
 """
@@ -25,7 +25,7 @@ CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of the root are pages of the site, and so are those that are written from the sources."""
+    """Adds the pages of the root to the site, and those that are generated from the sources."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     files.append(File.generated(config, "messages.md", content=messages.page(ROOT)))
@@ -34,7 +34,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links as the site needs them, and flowcharts as pictures."""
+    """Adapts links to the site, and turns flowcharts into pictures."""
     here = page.file.src_uri
     root_page = next((source for source, name in PAGES.items() if name == here), None)
     source = PurePosixPath(root_page or f"docs/{here}")
