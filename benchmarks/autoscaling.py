@@ -59,7 +59,7 @@ class Case:
     Args:
         application: "CIFAR-10" or "ImageNet".
         task: The job with the policy.
-        best: Where the rule stops without noise.
+        best: The size where the rule stops without noise.
     """
 
     application: str
@@ -87,9 +87,9 @@ class Result:
     """The result of a case.
 
     Args:
-        case: What was run.
+        case: The case that was run.
         run: The real job.
-        twin_error: By which fraction a real step of the static twin took longer than computed.
+        twin_error: The fraction by which a real step of the static twin took longer than computed.
     """
 
     case: Case

@@ -42,7 +42,7 @@ class Setting:
         joining_steps: Steps that a joiner takes.
         jitter: The standard deviation of each peer's step, as a fraction.
         unit: Peers added at once.
-        seed: Of the jitter.
+        seed: The seed of the jitter.
     """
 
     slow_peer: int
@@ -59,11 +59,11 @@ class Result:
     """The result of a run.
 
     Args:
-        setting: What was run.
+        setting: The setting of the run.
         size: Peers at the end.
         late_changes: Changes of the size after the first 600 steps; a replacement is none.
         replacements: Peers that were replaced.
-        false_replacements: Those of them that were not slow.
+        false_replacements: The replaced peers that were not slow.
         seconds: Processor seconds of the run.
     """
 

@@ -61,7 +61,7 @@ class Case:
     Args:
         worth: "linear" or "step".
         level: "low" or "high".
-        price: Of a peer for an hour of the paper, dollars.
+        price: The price of a peer for an hour of the paper, dollars.
     """
 
     worth: str

@@ -25,8 +25,8 @@ class Watching:
         console: A file.
 
     Attributes:
-        scrapes: How often the metrics were read.
-        updates: How many updates the browser got.
+        scrapes: The number of reads of the metrics.
+        updates: The number of updates that the browser got.
     """
 
     def __init__(self, console: Path) -> None:

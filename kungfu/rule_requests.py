@@ -55,9 +55,9 @@ class HookAnswer:
     """The answer of a hook.
 
     Args:
-        requests: What the barrier is asked for.
-        asked: The size that it asked for, granted by the budget or not; ``None`` if it asked for none.
-        ignored: Why some of what it asked for is passed over; empty where nothing is.
+        requests: The requests to the barrier.
+        asked: The size that it requested, granted by the budget or not; ``None`` if it requested none.
+        ignored: The reason why some of its requests are ignored; empty if none are.
     """
 
     requests: tuple[HookRequest, ...]
@@ -90,7 +90,7 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     Every peer calls it with the same agreed values.
 
     Raises:
-        PolicyError: It asked for what makes no sense; the error names the rule and the line.
+        PolicyError: It made an invalid request; the error names the rule and the line.
 
     Reference:
         Listing 1 of the KungFu paper.
@@ -131,9 +131,9 @@ def requests_of(
     Args:
         fired: The rules; those that act.
         view: The view whose ranks the masks name.
-        call: Calls a hook, and gives what it asks for.
-        speeds: Gives the speeds of peers by id, where they are measured. Where the budget allows fewer replacements
-            than a rule asks for, the slowest peers are replaced.
+        call: Calls a hook, and returns its requests.
+        speeds: Returns the speeds of peers by id, if they are measured. If the budget allows fewer replacements
+            than a rule requests, the slowest peers are replaced.
     """
     for one in fired:
         if isinstance(one.action, Call):

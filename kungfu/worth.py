@@ -1,7 +1,7 @@
 """Worth: the value of a completed job as a function of its time, for use in policies.
 
 Each is a function ``U(T)`` of the seconds T from the job's first step to its last, which never rises, in any currency;
-the price of a peer is in the same. A policy compares differences of it with differences in cost.
+the price of a peer is in the same currency. A policy compares differences of worth with differences in cost.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def linear(value: float, *, zero_at_s: float) -> Worth:
     """``U(T) = value * (1 - T / zero_at_s)``: each second saved is worth the same, also beyond the zero.
 
     Args:
-        value: Of a job that takes no time, at least 0.
-        zero_at_s: Seconds after which it is worth nothing, above 0.
+        value: The value of a job that takes no time, at least 0.
+        zero_at_s: Seconds after which the worth is 0, above 0.
 
     >>> linear(100.0, zero_at_s=3600)
     kf.worth.linear(100.0, zero_at_s=3600)
@@ -52,9 +52,9 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
     """``U(T) = value * (1 - (T / zero_at_s) ** power)``: later seconds are worth more.
 
     Args:
-        value: Of a job that takes no time, at least 0.
-        zero_at_s: Seconds after which it is worth nothing, above 0.
-        power: How bent it is, above 1.
+        value: The value of a job that takes no time, at least 0.
+        zero_at_s: Seconds after which the worth is 0, above 0.
+        power: The exponent, above 1.
 
     >>> concave(100.0, zero_at_s=3600)
     kf.worth.concave(100.0, zero_at_s=3600, power=2.0)
@@ -65,8 +65,9 @@ def concave(value: float, *, zero_at_s: float, power: float = 2.0) -> Worth:
 def steps(values: Mapping[float, float]) -> Worth:
     """Deadlines: the value of a job by the first deadline that it meets; beyond the last one it is nothing.
 
-    Between the steps there are lines, or no single peer would ever be worth its price: from each deadline to the next
-    one, and from the last one to zero at the first estimate of the completion time. Beyond that the last line goes on.
+    Between the steps it interpolates linearly, or no single peer would ever be worth its price: from each deadline to
+    the next one, and from the last one to zero at the first estimate of the completion time. Beyond that the last line
+    continues.
 
     Args:
         values: ``{deadline in seconds: value}``, which falls with time.

@@ -34,9 +34,9 @@ class Example:
     """A program, and how to start it.
 
     Args:
-        title: Of its section.
+        title: The title of its section.
         file: Its file in examples/.
-        text: What it shows.
+        text: The description of the example.
         command: Lines for a shell.
         shows: Regular expressions that are found in its output.
     """

@@ -24,7 +24,7 @@ class Lock:
     """A file of pins.
 
     Args:
-        name: Of the file.
+        name: The name of the file.
         held: Requirements beyond those of pyproject.toml.
         without: Extras that cannot be had with them.
     """

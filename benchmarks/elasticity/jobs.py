@@ -85,7 +85,7 @@ def started(
     Args:
         launcher: Gives the words before the workers' own command; it is told the job's folder.
         program: The workers' module in ``benchmarks``.
-        options: Of the workers; a tuple gives several words to one.
+        options: The options of the workers; a tuple gives several words to one.
         beside: Another host of the same job, beside whose stamps its workers leave theirs.
     """
     with tempfile.TemporaryDirectory(prefix="benchmark-") as path:

@@ -27,7 +27,7 @@ class Curve:
     """Samples a second of a whole job by its number of peers, with every size between the least and the most.
 
     Args:
-        name: What was measured, or which formula it is.
+        name: The measured system, or the formula.
         throughput: Samples / s by peers.
 
     >>> Curve("two sizes", {1: 100.0, 2: 160.0}).step_s(2, batch=80)
@@ -81,7 +81,7 @@ def measured_t4(
     seconds lie on a line, and so do samples a second between two measured numbers of GPUs.
 
     Args:
-        folder: That of the published files.
+        folder: The folder of the published files.
         application: "cifar10" or "imagenet".
         local_batch: The samples of one GPU in a step, by the number of GPUs.
         most: The most peers to read.

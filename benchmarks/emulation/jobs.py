@@ -35,9 +35,9 @@ class Work:
 
     Args:
         curve: Its devices' samples / s by size, in real seconds.
-        samples: Of the whole job.
+        samples: The samples of the whole job.
         batch: Samples of a step: of all peers, or of each of them.
-        keep: Which of both stays when the size changes.
+        keep: The batch size that stays when the size changes.
     """
 
     curve: Curve
@@ -60,7 +60,7 @@ class Slow:
 
     Args:
         every: Every so many peers one is slow, by their ids; none for 0.
-        factors: How many times as long its steps take; of several each holds for `phase` steps.
+        factors: The factors by which its steps take longer; of several each holds for `phase` steps.
         phase: Steps; 0 where the one factor holds on.
     """
 
@@ -74,11 +74,11 @@ class Task:
     """A job to run.
 
     Args:
-        work: What it does.
+        work: The work of the job.
         start: Peers at the start.
         most: The most peers that it may have.
         least: The fewest.
-        policy: What ``kungfu-run --policy`` is told; nothing for a job whose size stays.
+        policy: The argument of ``kungfu-run --policy``; empty for a job whose size stays.
         slow: Its slow peers.
         hosts: The slots of each host, all of them loopback addresses of this machine; without it there is one host.
         standby: Processes on standby on each host; the job begins when they have loaded.
@@ -106,11 +106,11 @@ class RealRun:
 
     Args:
         seconds: From the begin of its first step to the end of its last one.
-        peer_seconds: Of all peers, each from its first step to its last one.
+        peer_seconds: The seconds of all peers, each from its first step to its last one.
         ends: When each step ended, seconds since the begin of the first.
         sizes: The size of the job in each step.
         wall_s: From the launch to the end, with the starts of all processes.
-        events: What the job recorded.
+        events: The recorded events of the job.
     """
 
     seconds: float

@@ -31,7 +31,7 @@ class Device:
     """An emulated device.
 
     Args:
-        seconds: Of a step, by the size of the job.
+        seconds: The seconds of a step, by the size of the job.
         size: Gives the size of the job.
         factor: Gives how many times as long this peer's takes.
         called: When the step that comes was called.

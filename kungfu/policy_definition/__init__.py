@@ -1,4 +1,4 @@
-"""Policies: pure functions from the signals of a step to rules, and how several share one job."""
+"""Policies: pure functions from the signals of a step to rules, and combinations of several on one job."""
 
 from kungfu.control import Action, Budget, Call, Rescale, Rule
 from kungfu.policy_definition.combine import at_least, at_most, compose, first, shadow

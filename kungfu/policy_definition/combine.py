@@ -18,15 +18,15 @@ from kungfu.signal.source_location import attributed_to, location_of_caller
 def compose(*policies: Policy) -> Policy:
     """All rules of these policies, as if they were one. Equal parts are computed once.
 
-    Each rule stays under the budget of its own policy. No conflict is resolved: where two of the policies set the same
-    thing (the size, the global batch size, the learning rate), `attach` raises `PolicyError`, and `first`, `at_most` or
-    `at_least` is what to write.
+    Each rule stays under the budget of its own policy. Conflicts are not resolved: if two of the policies set the same
+    value (the size, the global batch size, the learning rate), `attach` raises `PolicyError`; write `first`, `at_most`
+    or `at_least` instead.
 
     Args:
         policies: At least one policy.
 
     Raises:
-        PolicyError: One of these is no policy.
+        PolicyError: One of these is not a policy.
 
     >>> from kungfu.policies import gns_batch, linear_scaling
     >>> compose(gns_batch(max_peers=8), linear_scaling()).name
@@ -38,16 +38,16 @@ def compose(*policies: Policy) -> Policy:
 
 
 def shadow(policy: Policy) -> Policy:
-    """This policy, evaluated and logged but never acted on: to see what it would do before it may.
+    """This policy, evaluated and logged but never carried out: a trial before it is used.
 
-    Its rules conflict with none and count against no budget. A rule that asks for a number is logged when it asks for
-    another one than before, since what it asks for does not come about.
+    Its rules conflict with no others and count against no budget. A rule that requests a number is logged when the
+    number changes, because its requests are not carried out.
 
     Args:
-        policy: The policy to look at.
+        policy: The policy to try.
 
     Cost:
-        As the policy's own, and a number and a truth value of state for each rule that asks for a number.
+        That of the policy, and a number and a truth value of state for each rule that requests a number.
 
     >>> from kungfu.policies import gns_batch
     >>> shadow(gns_batch(max_peers=8)).name
@@ -62,42 +62,43 @@ def shadow(policy: Policy) -> Policy:
 
 
 def at_most(*policies: Policy) -> Policy:
-    """For each setting that several of these policies have rules for: the smallest number that any of them asks for.
+    """For each setting for which several of these policies have rules, the smallest number that any of them requests.
 
-    The number that a policy asked for last stands until it asks again, and in every step the smallest of these numbers
-    is asked for; so a policy that asked while a change was pending is served later. A policy that has not asked yet
-    counts with the present value: it holds the cluster where it is, and a cap alone never makes it grow. A rule whose
-    setting no other of the policies has a rule for stays as it is. A merged rule fires only where the budgets of all
-    its policies allow it, so the strictest holds; what was asked for meanwhile is served later.
+    The last request of a policy stands until its next one, and in every step the smallest of these numbers is
+    requested; so a request made while a change was pending is carried out later. A policy without a request yet counts
+    with the present value: it keeps the cluster unchanged, and a cap alone never makes it grow. A rule is unchanged if
+    no other of the policies has a rule for its setting. A merged rule fires only if the budgets of all its policies
+    allow it, so the strictest holds; requests made meanwhile are carried out later.
 
     Args:
         policies: At least two policies.
 
     Raises:
-        PolicyError: Fewer than two policies are given; at `attach`, where none of them sets anything, or two set the
-            same thing on other terms (another batch size to keep, another ramp).
+        PolicyError: Fewer than two policies are given; at `attach`, if none of them sets anything, or two set the same
+            value on different terms (another batch size to keep, another ramp).
 
     Cost:
         One float of state for each rule that is merged, no message.
 
     On rescale:
-        What policies asked for stands.
+        The requests of policies stand.
     """
     return _combined("at_most", policies, choose=lambda one, other, now: minimum(_or(one, now), _or(other, now)))
 
 
 def at_least(*policies: Policy) -> Policy:
-    """For each setting that several of these policies have rules for: the largest number that any of them asks for.
+    """For each setting for which several of these policies have rules, the largest number that any of them requests.
 
-    All else is as for `at_most`.
+    Everything else is as for `at_most`.
     """
     return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
 
 
 def first(*policies: Policy) -> Policy:
-    """For each setting that several of these policies have rules for: the number of the first policy that has asked.
+    """For each setting for which several of these policies have rules, the number of the first policy with a request.
 
-    An earlier policy has priority from its first request on, since requests stand. All else is as for `at_most`.
+    An earlier policy has priority from its first request on, because requests stand. Everything else is as for
+    `at_most`.
     """
     return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
 
@@ -121,7 +122,7 @@ def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Pol
 
 
 def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Rule, ...]:
-    """One rule for each thing that several set, and the other rules as they are, in the order of the policies."""
+    """One rule for each setting that several set, and the other rules unchanged, in the order of the policies."""
     contested: dict[tuple[Setting, str], list[Rule]] = {}
     for one in rules:
         setting = setting_of(one.action)

@@ -1,7 +1,7 @@
-"""Merge: rules that set the same thing become one, which follows the request that a choice prefers.
+"""Merge: rules that set the same value become one, which follows the request that a choice prefers.
 
-A request is a float32 signal, NaN as long as its rule has not asked for anything; it holds what the rule asked for
-last.
+A request is a float32 signal, NaN as long as its rule has not requested anything; it holds the last request of the
+rule.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Choice = Callable[[Signal, Signal, Signal], Signal]  # of two wishes and what is
 
 
 def merged_rule(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
-    """One rule in place of several that set the same thing.
+    """One rule in place of several that set the same value.
 
-    It is looked at in every step, or on every rescale, since the standing requests of its candidates can differ from
+    It is evaluated in every step, or on every rescale, because the standing requests of its candidates can differ from
     the present value at any time.
 
     Args:
         name: The name of the merged rule.
-        rules: At least two rules on one event, that set the same thing on the same terms.
+        rules: At least two rules on one event, which set the same value on the same terms.
         choose: Chooses between two requests, given the present value as well.
 
     Raises:
-        PolicyError: The rules set it on other terms.
+        PolicyError: The rules set it on different terms.
     """
     setters = [_setter(one) for one in rules]
     _check_terms(name, rules)
@@ -84,7 +84,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
 
 
 def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
-    """The number is chosen; what else belongs to the action has to be the same for all."""
+    """Checks that everything but the number, which is chosen, is the same for all actions."""
     terms = {_terms(one): one.name for one in reversed(rules)}
     if len(terms) > 1:
         asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))

@@ -40,7 +40,7 @@ class Policy:
             training: The signals of the job.
 
         Raises:
-            PolicyError: With the policy's name and the user's line, for whatever goes wrong in its body.
+            PolicyError: With the policy's name and the user's line, for any error in its body.
         """
         try:
             given = self.body(training)
@@ -75,7 +75,7 @@ class Policy:
         return self.origin or location_of_function(self.body)
 
     def _with_located_hook(self, rule: Rule) -> Rule:
-        """The rule, whose hook names the line of the policy in its errors where it comes with this package."""
+        """The rule, whose hook names the line of the policy in its errors if it comes with this package."""
         action = rule.action
         if not isinstance(action, Call) or not is_prebuilt(rule.origin):
             return rule
@@ -103,7 +103,7 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
         policies: A list of policies.
 
     Raises:
-        PolicyError: This is no list, or something in it is no policy; with the user's line.
+        PolicyError: This is not a list, or something in it is not a policy; with the user's line.
 
     >>> checked_policies([]), checked_policies(one for one in [])
     ((), ())
@@ -146,7 +146,7 @@ def _no_policies(what: str, way_out: str) -> PolicyError:
 
 
 def in_brackets(origin: str) -> str:
-    """`` (file:line)``, or nothing where it is not known."""
+    """`` (file:line)``, or nothing if it is not known."""
     return f" ({origin})" if origin else ""
 
 
@@ -168,12 +168,12 @@ def policy(function: _Function | None = None, *, budget: Budget | None = None) -
 
     Args:
         function: Its first parameter is `training`; it returns a rule or a tuple of rules.
-        budget: How often the policy may change the cluster where the job has no budget of its own, as in
-            ``@kf.policy(budget=kf.Budget(rescales=4, per_steps=1000))``; without it, as often as it asks.
+        budget: The limit on how often the policy may change the cluster if the job has no budget, as in
+            ``@kf.policy(budget=kf.Budget(rescales=4, per_steps=1000))``; without it, there is no limit.
 
     Raises:
-        PolicyError: The budget is no `Budget`, or the first parameter is another one; later, where the arguments do not
-            fit the function.
+        PolicyError: The budget is not a `Budget`, or the first parameter is not `training`; later, if the arguments do
+            not fit the function.
 
     >>> import kungfu as kf
     >>> @policy

@@ -44,7 +44,7 @@ def load_policy(spec: str) -> Policy:
 
 
 def load_policies_of_job(specs: Iterable[str]) -> list[Policy]:
-    """The policies that ``kungfu-run --policy`` names; errors that point to where one was made show that option.
+    """The policies named by ``kungfu-run --policy``; errors that refer to their origin show that option.
 
     Args:
         specs: As for `load_policy`.

@@ -55,7 +55,7 @@ class JobProgress:
         since_s: From when the job makes progress; it lies in the future while the job is paused.
         speed: Progress per second from then on.
         end_s: When the job will end; infinite for one that does not run.
-        finished: Whether the job has ended.
+        finished: True if the job has ended.
     """
 
     gpus: Ints
@@ -77,7 +77,7 @@ class State:
         progress: The progress of each job.
         running: The indices of the jobs that run, in order of arrival.
         pending: The indices of the jobs that wait, in order of arrival.
-        arrived: Those of the pending jobs that have arrived now.
+        arrived: The pending jobs that have arrived now.
     """
 
     now_s: float

@@ -19,7 +19,7 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
     """The error that a text of TensorFlow's stands for, ``None`` if it is not of a message of Horovod's.
 
     Args:
-        text: What the failed op says.
+        text: The text of the failed op.
         gave_up: Why this peer ended the wait itself, where it has: Horovod says no more than that it was shut down.
 
     >>> read_failure("Horovod has been shut down. ...")
