@@ -168,7 +168,7 @@ def reductions_by(reduce: Callable[..., Any]) -> Iterator[None]:
     """Within it the losses of ``compile`` are reduced by a function: only there values, weights and mask are together.
 
     Args:
-        reduce: Is called with Keras' own function, and then with what that is called with: values, and by name
+        reduce: Is called with Keras' own function, and then with the arguments of that: values, and by name
             ``sample_weight``, ``mask``, ``reduction`` and ``dtype``.
     """
     from keras.src.losses import loss

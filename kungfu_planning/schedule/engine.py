@@ -1,6 +1,6 @@
 """One event-driven simulator for every policy.
 
-Time jumps from event to event: an arrival, an end, or a moment that the policy asked to be woken at. At each event
+Time jumps from event to event: an arrival, an end, or a wake-up time set by the policy. At each event
 ends come first, then arrivals, then one decision, which is applied at once: so a job is adjusted at most once.
 Between events every rate is constant, and progress is computed only for jobs whose GPUs change.
 """
@@ -55,12 +55,12 @@ def simulate(
     Args:
         jobs: sorted by arrival, names unique, none larger than the cluster.
         gpus: GPUs of the cluster, at least 1; placement is by counting, no topology.
-        policy: what decides at every event.
-        pauses: what adjusting a running job costs; nothing by default.
+        policy: the function that decides at every event.
+        pauses: the cost of adjusting a running job; none by default.
         watch: called after each event with the state as committed (its vectors are live views: copy what you keep).
 
     Returns:
-        When each job started and ended, what it was given, and how full the cluster was over time.
+        The start, the end and the GPUs of each job, and the utilisation of the cluster over time.
 
     Raises:
         UsageError: for a trace that breaks a rule above, or a plan that gives away more GPUs than there are.
@@ -96,7 +96,7 @@ def simulate(
 
 
 def _next_moment(state: State, *, submitted: int, wake_s: float) -> float:
-    """The time of the next event: an arrival, an end or a wake-up, never before now; infinite where there is none."""
+    """The time of the next event: an arrival, an end or a wake-up, never before now; infinite if there is none."""
     arrivals = state.workload.submit_s
     arrival_s = float(arrivals[submitted]) if submitted < len(arrivals) else math.inf
     end_s = float(state.progress.end_s[state.running].min()) if len(state.running) else math.inf
@@ -241,7 +241,7 @@ def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pa
 
 
 def _speed(workload: Workload, *, jobs: Ints, gpus: Ints) -> Floats:
-    """Progress per second, relative to the size that the user asked for."""
+    """Progress per second, relative to the size that the user requested."""
     kind = workload.kind[jobs]
     speed: Floats = workload.rates[kind, gpus] / workload.rates[kind, workload.gpus[jobs]]
     return speed

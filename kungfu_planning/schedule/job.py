@@ -17,7 +17,7 @@ _SHORTEST_S = 1e-3
 
 @dataclass(frozen=True)
 class ClusterJob:
-    """One training job: what its user asked for, and how it would scale.
+    """One training job: its request, and its scaling.
 
     Its work is ``duration_s`` seconds at ``gpus`` GPUs, so in units of its curve ``duration_s * T(gpus)``; on p GPUs
     it takes ``duration_s * T(gpus) / T(p)`` seconds. A job whose least and most are both ``gpus`` is inelastic.
@@ -25,7 +25,7 @@ class ClusterJob:
     Args:
         name: unique within a trace.
         submit_s: when it arrives, in seconds, 0 to 1e10.
-        gpus: the GPUs its user asked for, at least 1.
+        gpus: the GPUs its user requested, at least 1.
         duration_s: seconds it runs on exactly that many, 0.001 to 1e10.
         curve: throughput by number of GPUs; perfect scaling by default.
         min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
@@ -63,12 +63,12 @@ class ClusterJob:
 
 
 def inelastic(job: ClusterJob) -> ClusterJob:
-    """The same job declared unable to run on any other number of GPUs than it asked for."""
+    """The same job declared unable to run on any other number of GPUs than it requested."""
     return replace(job, min_gpus=job.gpus, max_gpus=job.gpus)
 
 
 def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
-    """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it asked for.
+    """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it requested.
 
     Both ends are rounded down, the lower one to at least 1 GPU.
 
@@ -89,7 +89,7 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 
 
 def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
-    """The jobs in the order in which a simulation takes them: by arrival, those of one instant by name.
+    """The jobs in the order of the simulation: by arrival, those of one instant by name.
 
     Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file changes nothing.
 

@@ -128,7 +128,7 @@ def hybrid_batch(
         workers: workers before, at least 1.
         target: workers after, at least 1.
         optimum: the number of workers at which a total batch of that many samples trains fastest.
-        scale_in: what fewer workers do to the batch: ``"shrink"`` (the algorithm as printed) or ``"keep"``.
+        scale_in: the effect of fewer workers on the batch: ``"shrink"`` (the algorithm as printed) or ``"keep"``.
 
     >>> best = {64: 32, 128: 64}.__getitem__
     >>> hybrid_batch(64, workers=8, target=16, optimum=best), hybrid_batch(64, workers=8, target=64, optimum=best)
@@ -160,7 +160,7 @@ def hybrid_curve(family: Mapping[int, Curve], *, batch: int, workers: int, scale
     Args:
         family: iterations a second by total batch size, at least ``batch`` itself.
         batch: the job's own total batch size, in samples.
-        workers: the GPUs its user asked for, at which the batch is ``batch``.
+        workers: the GPUs its user requested, at which the batch is ``batch``.
         scale_in: see ``hybrid_batch``; the default keeps the batch, as small batches were seldom measured.
 
     >>> family = {64: Curve((1, 2, 4), (4.0, 6.0, 5.0)), 128: Curve((1, 2, 4), (2.0, 4.0, 6.0))}

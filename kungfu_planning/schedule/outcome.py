@@ -1,4 +1,4 @@
-"""The outcome of a simulation: what each job got and when, and the metrics that scheduling papers compare."""
+"""The outcome of a simulation: the GPUs of each job over time, and the metrics that scheduling papers compare."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
     "median": (1e4, 2e5),
     "large": (2e5, float("inf")),
 }
-"""Size classes of Wu et al., table 2, in GPU seconds asked for: from the first number to below the second."""
+"""Size classes of Wu et al., table 2, in GPU seconds requested: from the first number to below the second."""
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,11 @@ class Workload:
     """The jobs as vectors, one entry per job in order of arrival; a job is known by its index.
 
     Attributes:
-        gpus: GPUs that the user asked for.
+        gpus: GPUs that the user requested.
         min_gpus: The fewest that the job runs on.
         max_gpus: The most that it can use, at most those of the cluster.
         submit_s: Arrival, seconds.
-        duration_s: Seconds on the GPUs that the user asked for.
+        duration_s: Seconds on the GPUs that the user requested.
         kind: The row of `rates` that holds the job's curve.
         rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
@@ -51,7 +51,7 @@ class JobProgress:
 
     Attributes:
         gpus: GPUs that the job holds.
-        remaining_s: Work left at `since_s`, in seconds at the size the user asked for.
+        remaining_s: Work left at `since_s`, in seconds at the size the user requested.
         since_s: From when the job makes progress; it lies in the future while the job is paused.
         speed: Progress per second from then on.
         end_s: When the job will end; infinite for one that does not run.
@@ -91,12 +91,12 @@ class State:
 
 @dataclass(frozen=True)
 class SchedulePlan:
-    """GPUs for some jobs; a job that is not named keeps what it has.
+    """GPUs for some jobs; a job that is not named keeps its GPUs.
 
     Attributes:
         jobs: The indices of the jobs.
         gpus: The GPUs of each; 0 preempts the job.
-        wake_s: When to ask again though no job arrives or ends.
+        wake_s: The time to decide again even if no job arrives or ends.
     """
 
     jobs: Ints
@@ -133,7 +133,7 @@ def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
 
 
 def remaining_s(state: State, *, jobs: Ints) -> Floats:
-    """Work left now, in seconds at the size the user asked for."""
+    """Work left now, in seconds at the size the user requested."""
     progress = state.progress
     elapsed = np.maximum(state.now_s - progress.since_s[jobs], 0.0)
     left: Floats = np.maximum(progress.remaining_s[jobs] - progress.speed[jobs] * elapsed, 0.0)

@@ -1,6 +1,6 @@
 """Baselines of a plan: one static cluster, rigid trials, and the fastest plan.
 
-Also what every search for a plan shares: its settings, the limit of GPUs, and what meets a deadline.
+The module also has the parts shared by all searches: the settings, the limit of GPUs, and the test of a deadline.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
 
 
 def fastest(simulator: Simulator, *, search: Search) -> Estimate:
-    """The fastest plan: each stage at its fastest size, or the fastest static plan where growing costs more time.
+    """The fastest plan: each stage at its fastest size, or the fastest static plan if growing costs more time.
 
     While an iteration never gets slower with GPUs, nothing can be faster, apart from chance in the set-ups.
     """

@@ -20,7 +20,7 @@ from kungfu_planning.tune.timeline import Box, boxes, first_run_stage_usage, mea
 
 @dataclass(frozen=True)
 class Comparison:
-    """The plan and the baselines of one experiment; a baseline is None where none of its kind meets the deadline."""
+    """The plan and the baselines of one experiment; a baseline is None if none of its kind meets the deadline."""
 
     simulator: Simulator
     deadline_s: float

@@ -58,7 +58,7 @@ def quantile(latency: Latency, *, uniform: Seconds) -> Seconds:
     """The duration below which a share of the law lies, accurate to 1e-5 sigma.
 
     Drawing by quantiles means that the same random number gives a longer time under a slower law, so two plans are
-    compared under the same luck.
+    compared with the same draws.
 
     Args:
         latency: the law.
@@ -106,7 +106,7 @@ def _normal_cdf(z: float) -> float:
 def _normal_quantile(share: Seconds) -> Seconds:
     """The inverse of the normal distribution function, by chords of a table that is even in log(share / (1 - share)).
 
-    There it is nearly straight, and an even table needs no search: a plan asks for millions of these.
+    There it is nearly straight, and an even table needs no search: a plan needs millions of these.
     """
     inside = np.clip(share, 1e-15, 1 - 1e-15)
     place = (np.log(inside / (1.0 - inside)) + _LOGIT_BOUND) * _PER_LOGIT
@@ -142,7 +142,7 @@ class ScalingCurve:
 
     @property
     def widest(self) -> int:
-        """The largest measured number of GPUs; more than so many are never faster."""
+        """The largest measured number of GPUs; more GPUs are never faster."""
         return self.gpus[-1]
 
     def iteration(self, gpus: int) -> Latency:

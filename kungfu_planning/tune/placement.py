@@ -77,10 +77,10 @@ def unplaced(allocation: Allocation, *, placement: TrialPlacement) -> tuple[str,
 def place(
     allocation: Allocation, *, last: TrialPlacement, nodes: Nodes, reserved: Collection[str] = frozenset()
 ) -> TrialPlacement:
-    """A placement of ``allocation`` that starts from ``last`` and keeps what it can.
+    """A placement of ``allocation`` that starts from ``last`` and keeps as much of it as possible.
 
-    A trial of at most one node's GPUs is on one node; a larger one has whole nodes, and what does not divide is one
-    more share of a node. Largest first, a trial takes the fullest node that still holds it; where none does, the node
+    A trial of at most one node's GPUs is on one node; a larger one has whole nodes, and the remainder is one
+    more share of a node. Largest first, a trial gets the fullest node that still holds it; if none does, the node
     with the most room is cleared of strictly smaller trials, which are then placed again. A trial placed in this round
     is never displaced, nor is one of ``reserved`` (reassigned earlier and not yet confirmed by its workers).
 

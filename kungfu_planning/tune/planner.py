@@ -20,8 +20,8 @@ def plan_elastic(
     """A cheap plan that meets the deadline, with its own number of GPUs for each stage.
 
     From each warm start (the best static size and its multiples, the best naive plan, and ``known`` plans) descend
-    greedily; the cheapest end wins. It meets the deadline and is never dearer than the best static or naive plan
-    under the same simulator. It need not be the optimum, and a looser deadline may give a dearer plan: see
+    greedily; the cheapest end wins. It meets the deadline and is never more expensive than the best static or naive
+    plan under the same simulator. It need not be optimal, and a looser deadline may give a more expensive plan: see
     `plan_deadlines`.
 
     Args:
@@ -68,7 +68,7 @@ def plan_deadlines(
 def warm_starts(
     simulator: Simulator, *, deadline_s: float, search: Search, known: Iterable[AllocationPlan] = ()
 ) -> list[Estimate]:
-    """The feasible plans that descents begin from, each once; the fastest plan where no static one is feasible.
+    """The feasible plans that descents begin from, each once; the fastest plan if no static one is feasible.
 
     Raises:
         UsageError: when nothing meets the deadline.
@@ -85,7 +85,7 @@ def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search:
     """Steps down from a plan while a step saves money and the deadline holds.
 
     Each step goes to the neighbour with the largest ``(C - C') / (T' - T)``, dollars saved per second lost; one that
-    saves without losing time comes first. Neighbours that miss the deadline are left out before choosing, where the
+    saves without losing time comes first. Neighbours that miss the deadline are excluded before choosing, while the
     paper chooses first and then gives up.
 
     Args:
@@ -155,8 +155,8 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
     Args:
         simulator: the job and the cloud.
         plan: GPUs of each stage.
-        steps: ``literal`` gives the next fair share; ``instance`` gives besides it the first fair share that needs
-            fewer instances. Where whole instances are paid, 23 GPUs cost what 24 do, six instances of four, and only
+        steps: ``literal`` gives the next fair share; ``instance`` also gives the first fair share that needs
+            fewer instances. If whole instances are paid, 23 GPUs cost the same as 24, six instances of four, and only
             take longer: a descent by literal steps ends on that plateau.
     """
     for stage, gpus in enumerate(plan):

@@ -1,8 +1,8 @@
 """A job on a cloud, ready to judge plans: each part of a plan's time is drawn once and cached.
 
 The parts are the provider's queue, the set-up of instances, the training of a stage's trials, and the synchronisation
-at the end of a stage. A random duration is keyed by what it is for and never by when it is asked for, so that two plans
-are compared under the same luck.
+at the end of a stage. A random duration is keyed by its purpose and never by the time of its request, so that two plans
+are compared with the same draws.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_DRAWN = 10_000_000
 class Simulator:
     """A job on a cloud; it caches every part of a plan that it has simulated.
 
-    Two plans are judged under the same luck, and the same seed gives the same answer.
+    Two plans are compared with the same draws, and the same seed gives the same result.
 
     Args:
         experiment: the stages of the job.
@@ -120,7 +120,7 @@ def stage_instances(simulator: Simulator, *, stage: int, gpus: int) -> int:
 
 
 def provider_wait(simulator: Simulator, *, stage: int) -> Seconds:
-    """The provider's queue when stage ``stage`` asks for more: (runs,)."""
+    """The provider's queue when stage ``stage`` requests more: (runs,)."""
 
     def compute() -> Seconds:
         return np.asarray(_drawn(simulator, simulator.cloud.delays.scale, kind=_SCALE, stage=stage)[0])

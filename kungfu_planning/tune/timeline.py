@@ -42,7 +42,7 @@ def mean_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[Sta
 
 
 def first_run_stage_usage(simulator: Simulator, *, plan: AllocationPlan) -> tuple[StageUsage, ...]:
-    """The same for the first drawn run alone: what surrounds its `boxes`."""
+    """The resources and times of the first drawn run, which surround its `boxes`."""
     return _usage(simulator, plan=plan, runs=slice(1))
 
 

@@ -138,7 +138,7 @@ class LocalAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Connects the op to the peers of a view, after closing what it was connected to.
+        """Connects the op to the peers of a view, after closing its previous connection.
 
         All peers of the view call this with the same ``job``, ``view`` and ``secret``. The attachment is closed
         after an error.

@@ -119,7 +119,7 @@ class Attachment(Protocol):
     ) -> None:
         """Host: connects the op to the peers of a view, after closing its previous connection.
 
-        ``abandoned`` gives a ``PeerFailure`` once the wait for the others is in vain, which is raised.
+        ``abandoned`` returns a ``PeerFailure`` once the wait for the others is in vain; it is raised.
         """
 
     def wait_at_most(self, deadline_s: float) -> None:
@@ -133,12 +133,12 @@ class Attachment(Protocol):
         return SilentRanks()
 
     def failure_of(self, error: Any) -> KungfuError | None:
-        """Host, after an op failed with ``error`` of TensorFlow: what that means, with the peers at fault by their
-        ranks, if it failed in a message of this attachment; ``None`` for any other error of the graph."""
+        """Host, after an op failed with ``error`` of TensorFlow: the failure, with the peers at fault by their ranks,
+        if it failed in a message of this attachment; ``None`` for any other error of the graph."""
 
     def leave(self) -> None:
-        """Host: the others see this peer leave; ``silent`` still tells of them, where it can, until the next ``open``
-        or ``close``. Until then every message fails."""
+        """Host: leaves the group; ``silent`` still reports the others, if it can, until the next ``open`` or ``close``.
+        Until then every message fails."""
         self.close()
 
     def close(self) -> None:

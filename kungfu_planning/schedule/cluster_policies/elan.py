@@ -2,9 +2,9 @@
 
 A job is never admitted beyond the point where all jobs have only their fewest GPUs. It is admitted if its fewest GPUs
 are free (the paper says fewer than the free ones; then one idle GPU could never start a 1-GPU job), or if that does
-not increase the average completion time. The paper does not say how that is known: here the rest of the schedule is
-played forward twice without further arrivals, admitting now against waiting for the first completion after which the
-fewest GPUs are free.
+not increase the average completion time. The paper does not say how to determine that: here the rest of the schedule is
+simulated twice without further arrivals, admitting now against waiting for the first completion after which the fewest
+GPUs are free.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _ForecastLimits:
 def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
     """Admit from the head of the queue until the first refusal, then share all GPUs among the jobs that run.
 
-    Jobs run on their ``min_gpus`` to ``max_gpus``; shares are computed anew at every event.
+    Jobs run on their ``min_gpus`` to ``max_gpus``; shares are computed again at every event.
 
     Args:
         exact_up_to: sets of running jobs up to this many jobs are forecast exactly when an admission is judged, larger

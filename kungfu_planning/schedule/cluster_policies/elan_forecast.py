@@ -1,11 +1,11 @@
-"""The rest of a schedule played forward, as Elan's admission needs it: no arrivals, no pauses.
+"""The simulated rest of a schedule, as needed by Elan's admission: no arrivals, no pauses.
 
 Allocation: every job has its fewest GPUs; each further GPU goes to the job whose completion time it cuts most,
 ``R/T(n) - R/T(n+1)`` for R work left, ties to the earlier arrival, until no GPU is left, all have their most, or no
 gain is above zero. It stops at a local dip of a curve even if two more GPUs would help.
 
-Exact forecasts share the GPUs anew at every completion, which costs one sharing per running job. Estimates share them
-only twice, now and at one later moment; in between and after it each job keeps what it has.
+Exact forecasts share the GPUs again at every completion, which costs one sharing per running job. Estimates share them
+only twice, now and at one later moment; in between and after it each job keeps its GPUs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> Runni
 
 
 def allocated(running: RunningJobs, *, context: ForecastContext) -> RunningJobs:
-    """The running jobs with all GPUs shared anew."""
+    """The running jobs with all GPUs shared again."""
     row = context.ladders.row[running.jobs]
     climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, _NO_WORK))
     return RunningJobs(running.jobs, running.work, fill_gpus(climbers, start=running.held, total=context.gpus))

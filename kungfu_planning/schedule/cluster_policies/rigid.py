@@ -1,10 +1,10 @@
-"""Policies under which a job runs on exactly the GPUs it asked for, from its start to its end.
+"""Policies under which a job runs on exactly the GPUs it requested, from its start to its end.
 
 FIFO and first fit need nothing but the free GPUs. EASY backfilling reserves for the head of the queue only: its *shadow
 time* is the earliest time at which enough GPUs are free for it, given what runs, and a later job may start now if it
 ends by then or uses only GPUs that are spare then. Conservative backfilling gives every job a reservation that no later
 one may move: run times are known exactly, so nothing ever ends early and a reservation never improves, and each job
-is planned once, at its arrival, into the earliest gap that the earlier ones leave. (Planning all jobs anew at every
+is planned once, at its arrival, into the earliest gap that the earlier ones leave. (Planning all jobs again at every
 event gives the same starts, as a test shows, at many times the cost.)
 """
 
@@ -34,9 +34,9 @@ def fifo() -> ClusterPolicy[None]:
 
 
 def first_fit() -> ClusterPolicy[None]:
-    """Start, in order of arrival, every waiting job that fits into what is left. No preemption.
+    """Start, in order of arrival, every waiting job that fits into the free GPUs. No preemption.
 
-    The head of the queue can starve while small jobs pass it; backfilling mends that.
+    The head of the queue can starve while small jobs pass it; backfilling prevents that.
     """
     return stateless("first-fit", decide=_first_fit)
 
@@ -72,8 +72,8 @@ def prefix_that_fits(sizes: Ints, *, free: int) -> int:
 def first_fit_mask(sizes: Ints, *, free: int) -> npt.NDArray[np.bool_]:
     """True for each request that runs if each, in order, takes its GPUs or is skipped.
 
-    A request that does not fit is larger than what is left, so with it go all others of its size and above: there
-    are at most as many rounds as different sizes, each a prefix sum over what is left.
+    A request that does not fit is larger than the free GPUs, so all others of its size and above are skipped with it:
+    there are at most as many rounds as different sizes, each a prefix sum over the remaining requests.
 
     Args:
         sizes: GPUs of each request, in order.

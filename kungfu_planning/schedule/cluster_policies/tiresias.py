@@ -1,7 +1,7 @@
 """Tiresias, rigid and elastic: preemptive least attained service in GPU seconds.
 
-At every event all living jobs are scanned, queue 0 first; each takes the GPUs its user asked for when they are left, is
-preempted or skipped when not, and the scan goes on with the next. Gu et al., *Tiresias*, NSDI 2019.
+At every event all living jobs are scanned, queue 0 first; each takes the GPUs its user requested when they are left, is
+preempted or skipped when not, and the scan continues with the next. Gu et al., *Tiresias*, NSDI 2019.
 
 Elastic-Tiresias shrinks jobs while many wait (rule R1) and grows them while none waits (rule R2). Wu et al., 2019,
 section 6.2. Both rules only shape one plan, which is applied once, so a job that R1 shrinks and R2 grows is adjusted
@@ -37,7 +37,7 @@ Preparation = TypeVar("Preparation")
 
 @dataclass(frozen=True)
 class QueuedMemory(Generic[Preparation]):
-    """The queues as the last decision left them, and what was prepared once for all decisions."""
+    """The queues after the last decision, and the values prepared once for all decisions."""
 
     queues: Queues
     prepared: Preparation
@@ -94,7 +94,7 @@ def elastic_tiresias(
 ) -> ClusterPolicy[QueuedMemory[Ladders]]:
     """Tiresias whose jobs shrink and grow.
 
-    R1: if a plan with the sizes that users asked for leaves more than ``pending_over`` jobs waiting, plan anew with
+    R1: if a plan with the sizes that users requested leaves more than ``pending_over`` jobs waiting, plan again with
     every job outside queue 0 at half its size (rounded down, at least 1 and at least its ``min_gpus``). R2: if no job
     waits in the plan and GPUs are left, give one at a time to the job with the largest ``(t(p+1) - t(p)) / t(p)``,
     ties to the higher queue, then the earlier arrival; none beyond ``max_gpus`` or without gain.
@@ -115,7 +115,7 @@ def elastic_tiresias(
 
 
 def halved(workload: Workload, *, jobs: Ints) -> Ints:
-    """The GPUs that R1 leaves a job: half of what its user asked for, at least 1 and at least its fewest."""
+    """The GPUs that R1 leaves a job: half of what its user requested, at least 1 and at least its fewest."""
     return np.maximum(workload.gpus[jobs] // 2, workload.min_gpus[jobs])
 
 
@@ -144,7 +144,7 @@ def _placed(state: State, *, queues: Queues, ladders: Ladders, pending_over: int
 
 
 def _grown(state: State, *, queues: Queues, held: Ints, ladders: Ladders, shrinks: npt.NDArray[np.bool_]) -> Ints:
-    """Rule R2 from the planned sizes, found from what the jobs hold now."""
+    """Rule R2 from the planned sizes, starting from the present GPUs of the jobs."""
     order = np.lexsort((queues.job, queues.level))
     jobs = queues.job[order]
     row = ladders.row[jobs + shrinks[order] * len(state.workload.gpus)]

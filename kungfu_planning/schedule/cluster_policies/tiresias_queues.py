@@ -2,7 +2,7 @@
 
 A job enters the tail of queue 0. Once it has received ``quanta[q]`` GPU seconds it sinks to the tail of queue q+1,
 one level per event. A preempted job that has waited ``starvation`` times as long as it had run rises to the tail of
-queue 0 and its counts begin anew. Within a queue those that run stand before those that wait.
+queue 0 and its counts begin again. Within a queue those that run stand before those that wait.
 """
 
 from __future__ import annotations

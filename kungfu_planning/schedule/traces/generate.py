@@ -27,7 +27,7 @@ class TraceShape:
     """The distributions from which the jobs of a trace are drawn.
 
     Args:
-        sizes: how often a job asks for 1, 2, 4, ... GPUs; need not sum to one.
+        sizes: how often a job requests 1, 2, 4, ... GPUs; need not sum to one.
         median_s: median run time, in seconds.
         spread: standard deviation of the logarithm of the run time.
         longest_s: run times are cut here.
@@ -55,8 +55,8 @@ def generated(shape: str, *, jobs: int, gpus: int, load: float = 0.8, seed: int 
     Args:
         shape: a name in ``SHAPES``.
         jobs: how many, 1 to ten million.
-        gpus: the cluster that it is made for; no job asks for more.
-        load: GPU seconds asked for over GPUs times the time in which the jobs arrive, 0.001 to 1000.
+        gpus: the cluster that it is made for; no job requests more.
+        load: GPU seconds requested over GPUs times the time in which the jobs arrive, 0.001 to 1000.
         seed: any whole number of at least 0.
 
     Raises:

@@ -26,7 +26,7 @@ class Columns:
 
     Args:
         submit: arrival: seconds, or a date and time like ``2017-10-09 07:01:55``.
-        gpus: GPUs asked for, a whole number.
+        gpus: GPUs requested, a whole number.
         duration: seconds on that many GPUs.
         name: the job's name; ``None`` names it after its line.
         model: the model, to look up a throughput curve; ``None`` if the trace has none.

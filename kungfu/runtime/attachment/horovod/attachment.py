@@ -1,4 +1,4 @@
-"""The attachment for peers of several machines: Horovod's Gloo, started anew for every view under the same graph."""
+"""The attachment for peers of several machines: Horovod's Gloo, restarted for every view under the same graph."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class HorovodAttachment(Attachment):
         return message.all_reduce(values, prescale=prescale, order=order, state=self._engine_state, tag=tag)
 
     def prepare(self, size: int) -> str:
-        """Starts what the ``size`` peers of a view to come will meet at; gives its address, '' for none."""
+        """Starts the store for the rendezvous of the ``size`` peers of a future view; returns its address, '' for
+        none."""
         if size == 1:  # nobody to meet
             return ""
         self._stores.append(KeyValueStore(self._host))
@@ -99,7 +100,7 @@ class HorovodAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Connects the op to the peers of a view, after closing what it was connected to.
+        """Connects the op to the peers of a view, after closing its previous connection.
 
         All peers of the view call this with the same arguments but the rank. The attachment is closed after an error.
 

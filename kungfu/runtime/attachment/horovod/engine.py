@@ -106,9 +106,9 @@ def _watched(ops: Any, given_up: Callable[[], KungfuError | None]) -> Iterator[N
 def check_reach(mine: Topology, *, name: str) -> None:
     """Refuses a machine whose engine the peers of other hosts could not reach.
 
-    Horovod 0.28.1 connects its engines twice: on the interface that it is told, and for its process sets at the address
-    that the machine's own name stands for. Where that is a loopback address, as Debian's ``/etc/hosts`` has it, the
-    second time ends all processes with "Connection refused".
+    Horovod 0.28.1 connects its engines twice: on the given interface, and for its process sets at the address that the
+    machine's own name resolves to. If that is a loopback address, as in Debian's ``/etc/hosts``, the second connection
+    ends all processes with "Connection refused".
 
     Args:
         mine: This peer's place among the hosts.
@@ -135,7 +135,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def stop() -> None:
-    """Disconnects; whoever waits for this peer hears of it at once, and its engine stops too. Idempotent.
+    """Disconnects; peers that wait for this one detect it at once, and their engines stop too. Idempotent.
 
     In one thread at a time: of two that stop Horovod at once both join a thread of its, and one of them for ever.
     """
@@ -185,7 +185,7 @@ def interface_of(host: str) -> str:
     another interface for them.
 
     Returns:
-        The name; empty where no interface has the address, and Horovod looks itself.
+        The name; empty if no interface has the address, and Horovod searches itself.
     """
     try:
         wanted = ipaddress.ip_address(socket.gethostbyname(host))

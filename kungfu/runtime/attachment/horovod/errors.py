@@ -1,7 +1,7 @@
 """Errors of kungfu from the texts of Horovod and Gloo about a failed message.
 
-Horovod's ops fail with one code of TensorFlow's for nearly everything, and there is no other way to ask. So this is the
-one module that reads a text to find out what has happened; all others go by the fields of errors.
+Horovod's ops fail with one code of TensorFlow's for nearly everything, and there is no other way to get the cause. So
+this is the only module that reads a text to find the cause; all others use the fields of errors.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_failure(text: str, *, gave_up: DeadlineExceeded | None = None) -> Kungf
 
     Args:
         text: The text of the failed op.
-        gave_up: Why this peer ended the wait itself, where it has: Horovod says no more than that it was shut down.
+        gave_up: The reason why this peer ended the wait itself, if it did: Horovod only says that it was shut down.
 
     >>> read_failure("Horovod has been shut down. ...")
     PeerFailure('a peer died or left, and the all-reduce with it (Horovod has been shut down)')

@@ -1,7 +1,7 @@
 """The rendezvous of a view's peers before Horovod starts.
 
-Horovod's engine does not say who has not come to its own rendezvous, and takes whoever comes. So no peer enters that
-one before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC
+Horovod's engine does not name the peers that are missing at its own rendezvous, and accepts any peer. So no peer enters
+that one before all have announced here, under a deadline, that they are about to. Each announcement is a proof, an HMAC
 under the job's secret over the values that all must agree on; a peer of another job, view or size is refused. Horovod's
 own traffic is neither encrypted nor authenticated: between hosts it belongs on a network that you trust.
 """
@@ -59,7 +59,7 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
         abandoned: Gives a failure once waiting for the others is in vain.
 
     Raises:
-        DeadlineExceeded: Names the ranks that did not come, or rank 0 where the store takes calls and answers none.
+        DeadlineExceeded: Names the ranks that did not come, or rank 0 if the store accepts calls and answers none.
         PeerFailure: The store is gone, a peer has not proved that it belongs to the same view of the same job, or
             ``abandoned`` gave this failure.
     """

@@ -1,13 +1,13 @@
 """The key-value store over HTTP at which the peers of one view meet.
 
-Horovod's client speaks ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and asks for a missing key again every ten
-milliseconds; here a ``GET`` waits a moment for the key to come, which makes a meeting quicker, unless its path ends in
+Horovod's client sends ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key`` and requests a missing key again every ten
+milliseconds; here a ``GET`` waits a moment for the key, which makes a rendezvous quicker, unless its path ends in
 ``?now``. A store serves one view and is closed after the next: no key is ever left over from another view, and
 ``DELETE``, by which a client says that it is done, has nothing to do.
 
-Horovod's client sends nothing by which it could be known, but it can be told the first part of its paths, as a part of
-the address. So every store draws one that nobody can guess; peers learn it together with the address, in calls with the
-job's secret. A request for any other path is refused before its body is read.
+Horovod's client sends nothing that identifies it, but the first part of its paths can be set, as a part of the address.
+So every store draws one that cannot be guessed; peers get it together with the address, in calls with the job's
+secret. A request for any other path is refused before its body is read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NoAnswerError(ConnectionError):
 class KeyValueStore:
     """A store that listens on a free port of ``host`` from construction to ``close``.
 
-    ``address`` is where, as ``HOST:PORT/TOKEN``: whoever knows it may put and get.
+    ``address`` is its address, as ``HOST:PORT/TOKEN``: any process that knows it may put and get.
     """
 
     def __init__(self, host: str) -> None:
@@ -51,7 +51,7 @@ class KeyValueStore:
         self._thread.start()
 
     def close(self) -> None:
-        """Stops listening; requests that wait for a key are told that it is not there. Idempotent."""
+        """Stops listening; requests that wait for a key are answered that it is not there. Idempotent."""
         self._server.values.close()
         with suppress(OSError):  # closed before
             self._server.socket.shutdown(socket.SHUT_RDWR)  # wakes the thread, which else looks up twice a second

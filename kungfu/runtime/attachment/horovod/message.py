@@ -38,7 +38,7 @@ class EngineState:
 def all_reduce(values: Sequence[Any], *, prescale: Any, order: Any, state: EngineState, tag: str) -> list[Any]:
     """The sum over peers of every tensor of ``values``; the identity, prescaled, where ``state.size`` is 1.
 
-    Args and errors are those of ``HorovodAttachment.all_reduce``; ``state`` says whether there is anybody to sum with.
+    Args and errors are those of ``HorovodAttachment.all_reduce``; ``state`` says if there are other peers to sum with.
     """
     scale = tf.cast(tf.convert_to_tensor(prescale, dtype_hint=tf.float64), tf.float64)
     tensors = _scaled([tf.convert_to_tensor(value) for value in values], prescale=scale)

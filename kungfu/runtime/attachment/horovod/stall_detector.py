@@ -72,7 +72,7 @@ class StallDetector:
     give_up: Callable[[DeadlineExceeded], None]
 
     def begin(self) -> Callable[[], None]:
-        """Starts the thread; gives what stops it, which may be called once it has given up too."""
+        """Starts the thread; returns a function that stops it, which may also be called after it has given up."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._run, args=(stopped,), name="kungfu-stall-detector", daemon=True)
         thread.start()
