@@ -83,7 +83,7 @@ SOURCES = {
     ),
     "clock_seconds": SourceKind(_FLOAT, "local", "before", "s", "time since this peer's first step"),
     "rescale_seconds": SourceKind(
-        _FLOAT, "local", "before", "s", "how long the last rescale stopped this peer; NaN before its first"
+        _FLOAT, "local", "before", "s", "the time for which the last rescale stopped this peer; NaN before its first"
     ),
     "previous_size": SourceKind(
         _INT, "agreed", "before", "peers", "peers before the rescale; in kf.control.on_rescale()"
