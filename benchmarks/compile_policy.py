@@ -1,6 +1,6 @@
 """The cost of a policy before the first step: ``python -m benchmarks.compile_policy [--nodes 200]``.
 
-Policies of about so many nodes, and the prebuilt ones: seconds to build, check, simplify and schedule them
+Policies of about `--nodes` nodes, and the prebuilt ones: seconds to build, check, simplify and schedule them
 (``compile``), to print what they do (``explain``), and to make TensorFlow ops of them (``trace``, TensorFlow's own
 import left out). Prints a table, and as its last line JSON with the largest of each.
 """

@@ -9,15 +9,15 @@ A network of 945,226 weights is trained in seven ways, by as many jobs, all of w
   ``HOROVOD_CYCLE_TIME=0.1``. Its engine takes the processor also while it has nothing to do, so outside of their turns
   these processes are stopped.
 
-A turn is an epoch of so many steps, 32 samples per process in each, from its first batch on to its last logs. Each
+A turn is an epoch of `--steps` steps, 32 samples per process in each, from its first batch on to its last logs. Each
 process has one thread. The order of the turns is reversed from round to round, and what is compared stands side by
 side; a figure is the median over the rounds of the ratio in a round, of samples per second, with its quartiles. On a
-machine that is busy with other things the processor's time tells more than the clock: ``processor`` holds the same
-figures by it, of the process that took most.
+busy machine the processor's time is more meaningful than the clock: ``processor`` holds the same figures by it, of the
+process that took most.
 
-Prints a table, and as last line a JSON object: ``fit_cost``, (fit / loop) / (plain_fit / plain_loop), what the job adds
-to what Keras' ``fit`` costs anyway; ``fit_over_loop``, fit_10 / loop; ``fit_over_horovod``, fit_10 / the better
-one of Horovod's two, by their medians. A figure is null where one of its jobs was left out, or refused to train.
+Prints a table, and as last line a JSON object: ``fit_cost``, (fit / loop) / (plain_fit / plain_loop), the cost that the
+job adds to Keras' ``fit``; ``fit_over_loop``, fit_10 / loop; ``fit_over_horovod``, fit_10 / the better one of Horovod's
+two, by their medians. A figure is null where one of its jobs was left out, or refused to train.
 
 Run: ``python -m benchmarks.keras [--rounds 20] [--steps 200] [--ways fit loop ...]``
 """

@@ -1,9 +1,9 @@
 """The cost of reading a long record: ``python -m benchmarks.long_records [--steps 3000000] [--rescale-every 10000]``.
 
-Writes the record of a job of so many steps of 20 ms, with a rescale every so many of them, a learning rate that a rule
-sets every 50, and one peer that was lost, and reads it by each command that reads records, in a process of its own.
-Prints the processor seconds and the largest memory of each, and as its last line the same as JSON. A record of 3
-million steps takes 0.7 GB of disk; ``--steps 500000 --rescale-every 20`` gives one of 200,000 events of decisions.
+Writes the record of a job of `--steps` steps of 20 ms, with a rescale every `--rescale-every` of them, a learning rate
+that a rule sets every 50, and one peer that was lost, and reads it by each command that reads records, in a process of
+its own. Prints the processor seconds and the largest memory of each, and as its last line the same as JSON. A record of
+3 million steps takes 0.7 GB of disk; ``--steps 500000 --rescale-every 20`` gives one of 200,000 events of decisions.
 """
 
 from __future__ import annotations

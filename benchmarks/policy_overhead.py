@@ -4,9 +4,9 @@ One job of two peers holds four compiled steps on the same model of about a mill
 record), *watched* (the policies, no record), *unfused* (as watched, with the policies' arithmetic op by op instead of
 in the two ops of `kungfu.compiler.fused`) and *recorded* (the policies, and every step in ``trace.jsonl``, as a run
 does unless it is told not to). They are run in blocks of five steps that alternate. A block counts by the mean of its
-steps, and is divided by its neighbour of another kind, so that what else the machine does falls on all alike; the
-figure is the median of these ratios, with their quartiles. On a machine that is busy with other things the processor's
-time tells more than the clock: both are printed. A second job compares *watched* with *bare* on ten million weights.
+steps, and is divided by its neighbour of another kind, so that other work of the machine affects all alike; the figure
+is the median of these ratios, with their quartiles. On a busy machine the processor's time is more meaningful than the
+clock: both are printed. A second job compares *watched* with *bare* on ten million weights.
 
 The noise scale takes two squared norms of the gradients in each step that measures it: every ``--every``-th.
 

@@ -1,7 +1,7 @@
 """The stop of training when a worker joins and when one leaves: kungfu, Horovod Elastic, and a restart.
 
 All do the same training on the same state: a small network that is trained and ballast that is not, in all 100 MB of
-float32, of which each step writes a 25th anew; the device time of a step is emulated by a sleep. Each system goes from
+float32, of which each step writes a 25th; the device time of a step is emulated by a sleep. Each system goes from
 2 workers to 3 and back several times. The stop is the longest gap between the ends of two consecutive steps of a worker
 that lives through the change (of the job, for a restart), within five steps of it, less the worker's median gap; the
 figure is the median over the repetitions. kungfu's contains the digests of the whole state that its peers compare.

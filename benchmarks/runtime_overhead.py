@@ -10,12 +10,12 @@ Steps are such that the processor computes, and in other jobs those of a device,
 the end (emulated: a sleep and a small batch).
 
 A step counts from the drawing of its batch to its end, and is divided by the other one of its round; their order is
-drawn anew each time. Two equal steps of one process differ by a percent, by where their memory happens to lie: so
+drawn again each time. Two equal steps of one process differ by a percent, by where their memory happens to lie: so
 several jobs are run, and the mean of their medians counts. What is done beside the training thread (lines written and
 sent, heartbeats, servers; the agent's share for one peer) is measured while full steps follow each other, as the
 processor time that it takes of a second. It is added in full: as if the processors had nothing else to spare.
 
-With ``--watched`` further jobs are run that everything looks at: ``kungfu-run --tensorboard``, ``--metrics-port`` with
+With ``--watched`` further jobs are run with all observers: ``kungfu-run --tensorboard``, ``--metrics-port`` with
 a scrape each second, and ``--page`` with a browser that takes every update. What the processes for that take is part of
 ``watched_overhead`` and ``watched_device_overhead``, which are made as those without ``watched_``.
 

@@ -7,8 +7,8 @@ addresses of this machine: peers, training graph, messages and decisions are rea
 sleep: 0.15 s by a stated curve, which is linear in the number of peers. Each host keeps two processes on standby,
 since all peers start on the few cores of one machine, and the job begins when they have loaded.
 
-Beside them stands how long they take on a modelled cluster, with joiners that take as long as the real ones did: on a
-machine that is busy, or has few cores, the starts of processes decide.
+Beside them the table has their times on a modelled cluster, with joiners that take as long as the real ones did: on a
+machine that is busy, or has few cores, the starts of processes dominate.
 
 The runs without the policy, and the one without stragglers, are computed from the same curve, as are the 100 s; in
 them a peer joins every 5 s to the moment. A short real job of 8 peers, slowed by each factor in turn, tells how far off

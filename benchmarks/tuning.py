@@ -153,7 +153,7 @@ def table_2() -> tuple[Table, list[Case]]:
 
 
 def saving(case: Case) -> float:
-    """The share of the best static cost that the plan saves; 0 where no static cluster serves."""
+    """The share of the best static cost that the plan saves; 0 if no static cluster serves."""
     static = case.found.static
     return 1 - case.found.planned.dollars / static.dollars if static else 0.0
 

@@ -10,10 +10,10 @@ The listing stands below line by line, with its names and its order; the numbers
 - lines 14, 16 and 17, which are one message: what the noise scale needs of other peers rides on the gradients.
   `average` is the all-reduce of line 14, and what the monitor gives is the same on all peers, as after line 17;
 - lines 18 and 19, which are a policy, so that it can be checked before the first step. The listing calls its hook in
-  every step; where that shall be less often, write ``ctrl.every(50)``.
+  every step; to call it less often, write ``ctrl.every(50)``.
 
 The barriers of lines 8 and 10 are met already, since all peers call a hook between the same two steps.
-At size 1 there is no noise scale, and a rescale to what is no number asks for nothing: hence ``--min 2``.
+At size 1 there is no noise scale, and a rescale to NaN requests nothing: hence ``--min 2``.
 """
 
 from __future__ import annotations

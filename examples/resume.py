@@ -3,7 +3,7 @@
     kungfu-run -np 2 --logdir first python examples/resume.py --epochs 3
     kungfu-run -np 3 --logdir second --resume first/checkpoints python examples/resume.py --epochs 5
 
-A policy asks for a checkpoint every 20 steps. The program has no line about resuming: ``--resume`` sets model,
+A policy requests a checkpoint every 20 steps. The program has no line about resuming: ``--resume`` sets model,
 optimizer, policies and the position in the data before the first step.
 """
 

@@ -278,7 +278,7 @@ def call_traced(function: Any, tensors: Sequence[Any], captured: Sequence[Any]) 
 
     Args:
         function: The concrete function.
-        tensors: Its arguments; those of another dtype or rank fail inside of it.
+        tensors: Its arguments; those of another dtype or rank fail inside it.
         captured: Its ``captured_inputs``.
     """
     return list(function._call_flat(list(tensors), list(captured)))

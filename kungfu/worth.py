@@ -29,7 +29,7 @@ class Worth(abc.ABC):
 
     @abc.abstractmethod
     def at(self, seconds: Signal, *, first: Signal) -> Signal:
-        """The value of a job that takes this many seconds, a number or a vector: float32, NaN where they are.
+        """The value of a job that takes this many seconds, a number or a vector: float32, NaN for NaN.
 
         `first` is the first estimate of that time (the paper's T0), which only a worth in steps needs.
         """

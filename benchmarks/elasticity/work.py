@@ -1,7 +1,7 @@
 """The training of every system: the same state, the same step.
 
 The state is mostly ballast: 25 variables of equal size that are not trained, because an all-reduce of as much would
-fill the step. Each step writes one of them anew, so that no system gets along with a copy that it made long ago. What
+fill the step. Each step writes one of them, so that no system can use a copy that it made long ago. What
 is trained is a small network. The time that a step takes on a device is a sleep: the machine may have fewer cores than
 the job has workers.
 """

@@ -59,9 +59,9 @@ class Slow:
     """Slow peers.
 
     Args:
-        every: Every so many peers one is slow, by their ids; none for 0.
+        every: One of every N peers is slow, by their ids; none for 0.
         factors: The factors by which its steps take longer; of several each holds for `phase` steps.
-        phase: Steps; 0 where the one factor holds on.
+        phase: Steps; 0 if the one factor holds on.
     """
 
     every: int = 0

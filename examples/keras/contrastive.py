@@ -3,7 +3,7 @@
     python examples/keras/contrastive.py
     kungfu-run -np 2 --max 4 python examples/keras/contrastive.py
 
-Two views of an image shall be coded alike, and unlike those of other images; no class is looked at (Chen et al., *A
+Two views of an image should be coded alike, and unlike those of other images; no class is looked at (Chen et al., *A
 simple framework for contrastive learning of visual representations*, 2020). Beside it a linear probe, with an optimizer
 of its own, learns to tell the classes by the codes. In a job a peer compares an image with the others of its slice.
 Without the line that is marked this is a script that knows nothing of kungfu.

@@ -16,7 +16,7 @@ from kungfu.errors import UsageError
 Seconds = NDArray[np.float64]
 
 _EXACT_DRAWS = 64
-"""Up to so many summands each is drawn by itself; beyond, the sum is normal for every practical purpose."""
+"""The number of summands up to which each is drawn by itself; beyond, the sum is normal for every practical purpose."""
 
 _LOGIT_BOUND, _PER_LOGIT = 36, 100
 

@@ -229,7 +229,7 @@ def _check(allocation: Allocation, *, last: TrialPlacement, reserved: Collection
 
 
 _CHOICES = 1000
-"""Up to so many sets of nodes all are tried; beyond, only the one with the fewest trials on it."""
+"""The number of sets of nodes up to which all are tried; beyond, only the one with the fewest trials on it."""
 
 
 @dataclass(frozen=True)

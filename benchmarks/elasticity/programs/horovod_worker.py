@@ -1,4 +1,4 @@
-"""A worker of Horovod Elastic: plain variables, its own state class, a commit every so many steps."""
+"""A worker of Horovod Elastic: plain variables, its own state class, a commit every N steps."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from benchmarks.elasticity.stamps import Writer
 
 @kf.policy
 def swing(training: Any, *, low: int, high: int, every: int) -> Any:
-    """One peer more, one peer less, and so on: asks once so many steps were done at a size."""
+    """One peer more, one peer less, and so on: asks once this many steps were done at a size."""
     steps = kf.fold(lambda count, step: count + 1, 0, training.step, on_rescale="reset")
     return kf.control.always().when(steps >= every).rescale(kf.ops.where(training.size <= low, high, low))
 

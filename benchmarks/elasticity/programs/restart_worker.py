@@ -1,4 +1,4 @@
-"""A worker of a fixed job: goes on from the checkpoint if there is one, and saves one when it is told to stop."""
+"""A worker of a fixed job: continues from the checkpoint if there is one, and saves one when it is told to stop."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class _Reader:
 
 
 def _child(node: yaml.Node, step: int | str) -> yaml.Node | None:
-    """The value at a key or an index of ``node``; None where there is none."""
+    """The value at a key or an index of ``node``; None if there is none."""
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
