@@ -1,7 +1,7 @@
 """Every error that kungfu raises, sorted by who has to act.
 
 A message says what is wrong, the value that was wrong, what is allowed, and what to do. It is for people: facts on
-    which a program may base a decision, such as the lost peers, are in fields.
+which a program may base a decision, such as the lost peers, are in fields.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ class KungfuError(Exception):
 
     def prefixed(self, text: str) -> Self:
         """The same error with ``text`` before its message, which describes the circumstances.
+
+        Args:
+            text: The prefix, with its separator.
+
+        Returns:
+            A copy; this error stays unchanged.
 
         >>> error = PeerFailure("rank 1 is gone", ranks=[1], view=3).prefixed("in step 7: ")
         >>> str(error), error.ranks, error.view

@@ -32,6 +32,9 @@ class Host:
     def address(self) -> str:
         """The address of its agent.
 
+        Returns:
+            ``HOST:PORT``.
+
         >>> Host("10.0.0.1", 2, 28100).address
         '10.0.0.1:28100'
         """
@@ -146,6 +149,9 @@ def own_place(
 
 def on_one_machine(hosts: Sequence[Host]) -> bool:
     """True if all hosts are loopback addresses of this machine, as in a trial of several hosts on one machine.
+
+    Args:
+        hosts: The hosts of a job.
 
     >>> on_one_machine(parse_hosts("127.0.0.1:1,127.0.0.2:1", port=28100))
     True

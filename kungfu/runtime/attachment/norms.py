@@ -41,7 +41,13 @@ def norm_squared(tensors: Sequence[Any]) -> Any:
     """Graph: the sum of the squares of all entries, each as a float32, in float64; one pass over memory.
 
     It is TensorFlow's own sum, in float32, on accelerators, without a compiler, and for dtypes that no message
-        supports.
+    supports.
+
+    Args:
+        tensors: Floating tensors of any shapes.
+
+    Returns:
+        A float64 scalar; 0 for no tensors.
     """
     if not tensors:
         return tf.zeros([], tf.float64)

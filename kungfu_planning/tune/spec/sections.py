@@ -37,6 +37,9 @@ LAW = "law"
 def shown(value: object) -> str:
     """A value of the document for a message: its text, or its kind.
 
+    Args:
+        value: A text, a list or a mapping.
+
     >>> shown("3.5"), shown(""), shown([])
     ("'3.5'", 'empty', 'a list')
     """

@@ -71,6 +71,9 @@ def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
 def tuning_schema() -> dict[str, Any]:
     """The JSON schema (draft 2020-12) of a specification, for editors and checkers.
 
+    Returns:
+        The schema as plain values for JSON.
+
     >>> tuning_schema()["$defs"]["CloudSection"]["required"]
     ['gpus_per_instance', 'price']
     """

@@ -79,7 +79,10 @@ def per_gb(text: str) -> float:
 
 
 def as_clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any.
+    """Minutes and seconds, with hours if there are any.
+
+    Args:
+        seconds: A duration, at least 0; it is rounded to whole seconds.
 
     >>> as_clock(1164.4), as_clock(3725)
     ('19:24', '1:02:05')

@@ -83,6 +83,12 @@ def get_now(store: str, *, key: str) -> bytes | None:
 def listens_at(store: str) -> str:
     """The part of a store's address that is not secret.
 
+    Args:
+        store: ``HOST:PORT/TOKEN``.
+
+    Returns:
+        ``HOST:PORT``.
+
     >>> listens_at("10.0.0.1:4711/5ec2e7")
     '10.0.0.1:4711'
     """
