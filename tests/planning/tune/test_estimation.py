@@ -1,8 +1,9 @@
-"""Predicted time and cost: the table worked out by hand, a slow twin, and what must hold for any plan."""
+"""Predicted time and cost: by hand, beside a slow twin and the graph of a run, and what must hold for any plan."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -17,9 +18,16 @@ from kungfu_planning.tune import (
     scaling,
     successive_halving,
 )
-from kungfu_planning.tune.estimation import sample
+from kungfu_planning.tune.estimation import AllocationPlan, sample
+from kungfu_planning.tune.sharing import assign, share
+from kungfu_planning.tune.simulator import (
+    instance_setups,
+    provider_wait,
+    stage_instances,
+    stage_sync,
+    trial_times,
+)
 from tests.planning.tune.instances import MANY, certain, planned, uncertain
-from tests.planning.tune.twin import tell
 
 Case = tuple[Simulator, tuple[int, ...]]
 
@@ -58,6 +66,100 @@ def test_the_plans_worked_out_by_hand_take_and_cost_exactly_that(
 def test_without_chance_time_and_cost_are_those_of_the_slow_twin(case: Case) -> None:
     found = estimate(case[0], plan=case[1])
     assert (found.seconds, found.dollars) == pytest.approx(tell(case[0], plan=case[1]))
+
+
+def tell(simulator: Simulator, *, plan: tuple[int, ...]) -> tuple[float, float]:
+    """Seconds and dollars without chance: one clock, one list of instances, nothing shared or cached."""
+    cloud, node = simulator.cloud, simulator.cloud.instance.gpus
+    now, provisioned, trained = 0.0, 0, 0.0
+    alive: list[float] = []
+    lives: list[float] = []
+    for stage, gpus in zip(simulator.experiment.stages, plan, strict=True):
+        needed = _needed(stage.trials, gpus=gpus, node=node, packing=cloud.packing)
+        while len(alive) > needed:
+            lives.append(now - alive.pop(0))
+        if needed > len(alive):
+            now += cloud.delays.scale.mean_s
+            provisioned += needed - len(alive)
+            alive += [now] * (needed - len(alive))
+            now += cloud.delays.init.mean_s
+        each = max(1, gpus // stage.trials)
+        seconds = cloud.delays.startup.mean_s + stage.iterations * simulator.scaling.iteration(each).mean_s
+        waves = 1 if gpus >= stage.trials else -(-stage.trials // gpus)
+        now += waves * seconds + cloud.delays.sync.mean_s
+        trained += stage.trials * each * seconds
+    lives += [now - start for start in alive]
+    held = sum(max(life, cloud.instance.minimum_s) for life in lives) * cloud.instance.dollars_per_s
+    used = trained * cloud.instance.dollars_per_s / node
+    data = provisioned * cloud.data.gigabytes * cloud.data.dollars_per_gb
+    dollars = data + (held if cloud.billing == "instance" else used)
+    return now, dollars
+
+
+def _needed(trials: int, *, gpus: int, node: int, packing: str) -> int:
+    if packing == "counted":
+        return -(-gpus // node)
+    each, running = (gpus // trials, trials) if gpus >= trials else (1, gpus)
+    return -(-running // (node // each)) if each < node else running * -(-each // node)
+
+
+@pytest.mark.slow
+@MANY
+@given(planned(simulators=st.one_of(certain(), uncertain())))
+def test_the_longest_path_is_the_end_of_the_last_stage_in_every_run(case: Case) -> None:
+    simulator, plan = case
+    ends = sample(simulator, plan=plan).ends[-1]
+    for run in range(simulator.runs):
+        assert longest_path_s(build_graph(simulator, plan=plan, run=run)) == pytest.approx(ends[run])
+
+
+@dataclass(frozen=True)
+class Task:
+    """It takes ``seconds``, and starts when all of ``after``, indices of tasks before it, have ended."""
+
+    seconds: float
+    after: Sequence[int]
+
+
+def build_graph(simulator: Simulator, *, plan: AllocationPlan, run: int) -> list[Task]:
+    """The graph of ``plan`` in drawn run ``run``, stage by stage from the frontier of the one before.
+
+    A stage that needs more instances than the stage before begins with the wait for the provider and with one set-up
+    per missing instance; then comes the training of each trial, after another trial's where GPUs are short; then a
+    synchronization after all of them.
+
+    Reference:
+        Misra et al., 2021, figure 7.
+    """
+    tasks: list[Task] = []
+
+    def add(seconds: float, after: Sequence[int]) -> int:
+        tasks.append(Task(seconds, after))
+        return len(tasks) - 1
+
+    frontier: list[int] = []
+    held = 0
+    for stage, gpus in enumerate(plan):
+        needed = stage_instances(simulator, stage=stage, gpus=gpus)
+        if needed > held:
+            scaled = add(provider_wait(simulator, stage=stage)[run], frontier)
+            setups = instance_setups(simulator, stage=stage, count=needed - held)[:, run]
+            frontier = [add(seconds, [scaled]) for seconds in setups]
+        shared, trained = share(simulator.experiment.stages[stage], gpus=gpus), list[int]()
+        times = trial_times(simulator, stage=stage, gpus_per_trial=shared.gpus_per_trial)[:, run].tolist()
+        for seconds, before in zip(times, assign(times, chains=shared.at_once), strict=True):
+            trained.append(add(seconds, frontier if before < 0 else [trained[before]]))
+        frontier = [add(stage_sync(simulator, stage=stage)[run], trained)]
+        held = needed
+    return tasks
+
+
+def longest_path_s(tasks: Sequence[Task]) -> float:
+    """When the last task ends, in seconds: each starts at the latest end of those it depends on."""
+    ends: list[float] = []
+    for task in tasks:
+        ends.append(task.seconds + max((ends[before] for before in task.after), default=0.0))
+    return max(ends)
 
 
 @pytest.mark.slow

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu_planning.tune import Nodes, Slot, TrialPlacement, moves, place, shrink, unplaced
-from tests.planning.tune.instances import MANY
+from kungfu_planning.tune import Nodes, Simulator, Slot, TrialPlacement, moves, place, shrink, unplaced
+from kungfu_planning.tune.timeline import mean_stage_usage
+from tests.planning.tune.instances import MANY, certain, planned
 
 
 def _on(**places: str) -> TrialPlacement:
@@ -220,3 +221,18 @@ def test_the_released_nodes_are_empty_and_no_other_choice_moves_fewer(
     for kept in combinations(nodes.names, keep):
         other = place(allocation, last=before, nodes=Nodes(kept, nodes.gpus))
         assert unplaced(allocation, placement=other) or len(moves(before, after=other)) >= len(found.moved)
+
+
+@pytest.mark.slow
+@MANY
+@given(planned(simulators=certain(packing="placed")))
+def test_every_stage_of_a_placed_plan_finds_room(case: tuple[Simulator, tuple[int, ...]]) -> None:
+    """A plan that counts instances with trials kept whole can be carried out by the placement controller."""
+    simulator, plan = case
+    placement = TrialPlacement()
+    for held in mean_stage_usage(simulator, plan=plan):
+        at_once = min(held.trials, held.gpus)
+        allocation = {f"trial-{index:02}": held.gpus_per_trial for index in range(at_once)}
+        nodes = Nodes(tuple(f"n{index}" for index in range(held.instances)), simulator.cloud.instance.gpus)
+        placement = place(allocation, last=placement, nodes=nodes)
+        assert unplaced(allocation, placement=placement) == ()
