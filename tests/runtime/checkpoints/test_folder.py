@@ -146,13 +146,6 @@ def test_a_writer_that_was_only_late_gives_nothing_a_name(tmp_path):
     assert published_steps(folder) == ["step-00000005"]
 
 
-def test_a_checkpoint_that_was_named_but_not_yet_pointed_to_is_found(tmp_path):
-    folder = CheckpointFolder(tmp_path)
-    made = folder.publish(1, writing(1))
-    (tmp_path / "latest").unlink()
-    assert find(tmp_path) == made
-
-
 def test_a_damaged_one_is_refused_and_the_one_before_it_named(tmp_path):
     folder = CheckpointFolder(tmp_path)
     first = folder.publish(1, writing(1))
