@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from kungfu.runtime.core.sample_slices import Position
 from kungfu.testing.faults import Fault, parse
+from kungfu.training.data.sampler import SerialSampler, StepSlice
 from tests.jobs.harness import Ended, Job, left_in, started
 from tests.jobs.on_hosts import Hosts, started_on_hosts
-from tests.jobs.regression import BATCH, SAMPLES, same_as_undisturbed
+from tests.jobs.programs.convex import FEATURES, MOMENTUM, SHIFT, data
 from tests.jobs.run_faults import run_faults
 
 NO_QUORUM_CODE = 4  # the exit code of a host that has no quorum
 MOST = 4
+SAMPLES, BATCH = 200, 12
 OPTIONS = ("--heartbeat", 4, "--deadline", 20, "--failures", 100)
 
 
@@ -115,3 +120,35 @@ def training(
     line = ["-np", size, "--max", most or size, *OPTIONS, *options]
     with started_on_hosts(tmp_path, *line, slots=slots, program="convex.py", arguments=steered.words) as hosts:
         yield Run(hosts, steered, size)
+
+
+def same_as_undisturbed(ended: Ended, found: dict[int, dict[str, Any]], *, epochs: int) -> None:
+    """What must hold of every run, whatever happened to it."""
+    assert ended.code == 0, ended.output
+    assert "InternalError" not in ended.output
+    last = [one for one in found.values() if not one["left"]]
+    assert len(last) == ended.sizes[-1], ended.output
+    assert {one["digest"] for one in last} == {last[0]["digest"]}, "the last peers hold the same state, bit by bit"
+    assert all(one["seen"] == {"1.0": SAMPLES * epochs} for one in last), [one["seen"] for one in last]
+    assert all(one["traces"] == 1 for one in found.values())
+    assert np.abs(np.array(last[0]["slope"]) - undisturbed(epochs)).max() < 1e-6
+    steps = epochs * -(-SAMPLES // BATCH)
+    assert max(row["step"] for row in ended.metrics) == steps, "as many steps as without faults"
+    assert {one["steps"] for one in last} == {steps}, "a registered variable counts them"
+    assert [one["told"] for one in last] == [{"steps": steps, "samples": SAMPLES * epochs}] * len(last)
+    assert all(one["numbers"] == [SAMPLES, (SAMPLES - 1) / 2] for one in last), "of the last epoch"
+    mean = (SHIFT + data(SAMPLES)[0].mean(axis=0)) * (1 - MOMENTUM**steps)
+    assert np.abs(np.array(last[0]["mean"]) - mean).max() < 0.08, "BatchNorm's mean is that of so many steps"
+
+
+def undisturbed(epochs: int) -> np.ndarray:
+    """The slope at the end of a run of one peer: gradient descent with momentum on the same batches."""
+    (x, y), order = data(SAMPLES), SerialSampler(SAMPLES, 3)
+    slope = speed = np.zeros((FEATURES, 1))
+    turn = StepSlice(Position(0, 0), 1, 1, 0, BATCH)
+    while turn.position.epoch < epochs:
+        rows = order.indices(turn)
+        gradient = 2 * x[rows].T @ (x[rows] @ slope - y[rows]) / len(rows)
+        speed = 0.5 * speed - float(np.float32(0.05)) * gradient
+        slope, turn = slope + speed, turn.after(SAMPLES)
+    return slope.ravel()

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from kungfu.cli.main import main
 from tests.jobs import fork_server
 from tests.jobs.fork_server import ONE_THREAD_EACH, ROOT
 
@@ -206,6 +208,13 @@ def left_in(folder: Path) -> dict[int, Any]:
 def endless(tmp_path: Path) -> list[object]:
     """What makes ``network.py`` train until it is stopped, more slowly while there are two peers."""
     return ["--results", tmp_path / "results", "--epochs", 1_000_000, "--samples", 48, "--patient-at", 2]
+
+
+def asked(folder: Path, capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> Any:
+    """The answer of a command to a job, in JSON; an error if it ends with another code."""
+    capsys.readouterr()
+    assert main([*map(str, words), "--logdir", str(folder), "--json"]) == code, capsys.readouterr()
+    return json.loads(capsys.readouterr().out)
 
 
 def page_address(job: Job) -> str:

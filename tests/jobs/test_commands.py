@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 from pathlib import Path
 from typing import Any
@@ -12,35 +11,34 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.record import read_trace
 from kungfu.runtime.job_api.job_file import NAME, read_job_file
-from tests.jobs.harness import Job, endless, started
+from tests.jobs.harness import asked, endless, started
 
 
 def test_a_job_is_resized_thinned_migrated_kept_and_stopped_by_commands(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def asked(job: Job, *words: object) -> dict[str, Any]:
-        assert main([*map(str, words), "--logdir", str(job.folder), "--json"]) in (0, 1)
-        return json.loads(capsys.readouterr().out)
+    def ask(*words: object, code: int = 0) -> Any:
+        return asked(job.folder, capsys, *words, code=code)
 
     with started(tmp_path, "-np", 2, "--max", 3, program="network.py", arguments=endless(tmp_path)) as job:
         job.event("view", version=1)
         assert stat.S_IMODE((job.folder / NAME).stat().st_mode) == 0o600
-        grown = asked(job, "resize", 3, "--if-view", 1, "--id", "grow")
+        grown = ask("resize", 3, "--if-view", 1, "--id", "grow")
         assert (grown["state"], grown["view"]) == ("carried out", 2), grown
-        assert "not in view 1" in asked(job, "scale-in", 1, "--if-view", 1)["reason"]
-        assert asked(job, "scale-in", 0)["state"] == "carried out", "rank 0 leaves as any other"
-        assert asked(job, "resize", 3, "--if-view", 1, "--id", "grow")["state"] == "carried out", "once, not again"
-        assert asked(job, "migrate", 1, "localhost")["state"] == "carried out"
-        kept = asked(job, "checkpoint")
+        assert "not in view 1" in ask("scale-in", 1, "--if-view", 1, code=1)["reason"]
+        assert ask("scale-in", 0)["state"] == "carried out", "rank 0 leaves as any other"
+        assert ask("resize", 3, "--if-view", 1, "--id", "grow")["state"] == "carried out", "once, not again"
+        assert ask("migrate", 1, "localhost")["state"] == "carried out"
+        kept = ask("checkpoint")
         assert (kept["state"], Path(kept["reason"]).is_dir()) == ("carried out", True), kept
-        status = asked(job, "status")
+        status = ask("status")
         assert [(peer["id"], peer["rank"]) for peer in status["peers"] if peer["rank"] is not None] == [(2, 0), (3, 1)]
         assert (status["membership"]["version"], status["figures"]["step"] > 0) == (4, True)
         assert main(["why", str(job.folder)]) == 0
         assert "the job runs: 2 peers train, for " in " ".join(capsys.readouterr().out.split()), "others have left"
-        assert asked(job, "scale-in", 2)["state"] == "carried out"
-        assert asked(job, "migrate", 3, "localhost")["state"] == "carried out", "the only one, and nothing is lost"
-        assert asked(job, "stop")["state"] == "carried out"
+        assert ask("scale-in", 2)["state"] == "carried out"
+        assert ask("migrate", 3, "localhost")["state"] == "carried out", "the only one, and nothing is lost"
+        assert ask("stop")["state"] == "carried out"
         ended = job.end()
     assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")] == [[0, 1], [0, 1, 2], [1, 2], [2, 3], [3], [3, 4], [4]]

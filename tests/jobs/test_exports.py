@@ -22,7 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kungfu.cli.main import main
 from tests.cli.export.shown import scalars_of, texts_of
 from tests.cli.export.test_prometheus import DASHBOARD
-from tests.jobs.harness import Job, awaited, endless, started
+from tests.jobs.harness import Job, asked, awaited, endless, started
 from tests.soak import SOAK
 
 WATCHED = ("-np", 2, "--max", 3, "--tensorboard", "board", "--metrics-port")
@@ -44,13 +44,10 @@ def test_a_job_that_grows_and_loses_rank_0_is_seen_by_prometheus_and_tensorboard
 ) -> None:
     with started(tmp_path, *WATCHED, 0, program="network.py", arguments=endless(tmp_path)) as job:
         job.event("view", version=1)
-        assert main(["resize", "3", "--plan", "--json", "--logdir", str(job.folder)]) == 0
-        plan = json.loads(capsys.readouterr().out)
+        plan = asked(job.folder, capsys, "resize", 3, "--plan")
         assert (plan["before"], plan["after"], plan["batch_after"] in (12, None)) == (2, 3, True)
         assert [(one["id"], one["host"]) for one in plan["joins"]] == [(2, "127.0.0.1")]
-        words = ["profile", "--trace", "--seconds", "0.2", "--peers", "1", "--json", "--logdir", str(job.folder)]
-        assert main(words) == 0
-        [traced] = json.loads(capsys.readouterr().out)["peers"]
+        [traced] = asked(job.folder, capsys, "profile", "--trace", "--seconds", 0.2, "--peers", 1)["peers"]
         assert list(Path(traced["folder"]).rglob("*.xplane.pb")), "a trace of TensorFlow's profiler"
         assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
         job.event("rescale", to=3)
@@ -121,7 +118,7 @@ def _program(folder: Path) -> str:
     return str(folder / "debian" / "usr" / "bin" / "prometheus")
 
 
-def asked(address: str, expression: str) -> list[dict[str, Any]]:
+def values(address: str, expression: str) -> list[dict[str, Any]]:
     """What Prometheus answers to an expression; nothing while it is getting ready."""
     query = urllib.parse.urlencode({"query": expression})
     try:
@@ -150,15 +147,17 @@ def test_a_real_prometheus_sees_a_job_grow_and_answers_every_panel_of_the_dashbo
         with prometheus(tmp_path, found[1]) as address:
 
             def peers() -> list[float]:
-                return [float(one["value"][1]) for one in asked(address, "kungfu_peers")]
+                return [float(one["value"][1]) for one in values(address, "kungfu_peers")]
 
             awaited(lambda: peers() == [2.0], what="two peers in Prometheus", deadline_s=120.0)
             assert main(["resize", "3", "--logdir", str(job.folder)]) == 0
             awaited(lambda: peers() == [3.0], what="three peers in Prometheus", deadline_s=60.0)
             rate = "rate(kungfu_steps_total[30s]) > 0"
-            awaited(lambda: asked(address, rate), what="steps", deadline_s=60.0)
-            awaited(lambda: asked(address, "increase(kungfu_rescales_total[1m]) > 0"), what="a change", deadline_s=60.0)
-            unanswered = [one for one in expressions() if not asked(address, one)]
+            awaited(lambda: values(address, rate), what="steps", deadline_s=60.0)
+            awaited(
+                lambda: values(address, "increase(kungfu_rescales_total[1m]) > 0"), what="a change", deadline_s=60.0
+            )
+            unanswered = [one for one in expressions() if not values(address, one)]
             assert [one for one in unanswered if "signal" not in one and "speed" not in one and "recoveries" not in one
                     and "checkpoint" not in one and "changes(" not in one] == []  # fmt: skip
         assert main(["stop", "--logdir", str(job.folder)]) == 0

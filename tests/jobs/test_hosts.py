@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kungfu.cli.main import main
 from kungfu.runtime.checkpoints import find, read_manifest
 from tests.jobs.convex_runs import NO_QUORUM_CODE, on_one_host, training
-from tests.jobs.harness import Ended
+from tests.jobs.harness import Ended, asked
 
 SOAK = pytest.mark.skipif("KUNGFU_SOAK_HOSTS" not in os.environ, reason="make soak runs it")
 
@@ -29,11 +26,6 @@ def story(ended: Ended) -> list[tuple[str, int]]:
     return [(event["event"], event["host"]) for event in ended.events if event["event"] in kinds]
 
 
-def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: object) -> Any:
-    assert main([*map(str, words), "--logdir", str(folder), "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @SOAK
 def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -41,9 +33,9 @@ def test_a_job_on_two_hosts_is_steered_through_the_folder_of_either(
     with training(tmp_path, slots=(2, 2), size=2, most=3) as run:
         here, there = run.hosts.folders
         run.hosts[1].event("view", version=1)
-        assert asked(capsys, there, "migrate", 1, "127.0.0.2")["state"] == "carried out"
-        assert asked(capsys, here, "resize", 3)["state"] == "carried out"
-        peers = {peer["id"]: peer["host"] for peer in asked(capsys, there, "status")["peers"]}
+        assert asked(there, capsys, "migrate", 1, "127.0.0.2")["state"] == "carried out"
+        assert asked(here, capsys, "resize", 3)["state"] == "carried out"
+        peers = {peer["id"]: peer["host"] for peer in asked(there, capsys, "status")["peers"]}
         assert peers == {0: "127.0.0.1", 2: "127.0.0.2", 3: "127.0.0.2"}, (
             "the slot that was left is avoided for a while"
         )
@@ -111,9 +103,9 @@ def test_a_checkpoint_of_several_hosts_is_one_and_a_job_on_one_host_goes_on_with
     first.mkdir()
     with training(first, "--checkpoints", kept, slots=(1, 1, 2), size=3) as run:
         run.hosts[0].steps(10)
-        before = asked(capsys, run.hosts.folders[1], "checkpoint")
+        before = asked(run.hosts.folders[1], capsys, "checkpoint")
         run.faults("at step 12 kill host 0")
-        after = asked(capsys, run.hosts.folders[2], "checkpoint")
+        after = asked(run.hosts.folders[2], capsys, "checkpoint")
         for host in (1, 2):
             run.hosts[host].signal(signal.SIGKILL)
         *_, ended = run.hosts.ends()

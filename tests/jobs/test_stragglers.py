@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from kungfu.cli.main import main
 from kungfu.runtime.job_api.client import connected
 from kungfu.runtime.job_api.status import PeerStatus
-from tests.jobs.harness import Job, awaited, started
+from tests.jobs.harness import Job, asked, awaited, started
 from tests.soak import SOAK
 
 
@@ -37,14 +36,12 @@ def test_the_slowest_peer_leaves_first_though_it_is_the_oldest(
         job.event("view", version=1)
         peers = with_clear_straggler(job, 0)
         assert (peers[0].rank, peers[0].is_straggler) == (0, True)
-        capsys.readouterr()
-        assert main(["resize", "2", "--logdir", str(job.folder), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["state"] == "carried out"
+        assert asked(job.folder, capsys, "resize", 2)["state"] == "carried out"
         decision = job.event("decision", asked=2)
         job.event("rescale", to=2)
         with connected(job.folder) as client:
             assert [one.id for one in client.status().peers if one.rank is not None] == [1, 2]
-        assert main(["stop", "--logdir", str(job.folder), "--json"]) == 0
+        asked(job.folder, capsys, "stop")
         ended = job.end()
     assert ended.code == 0, ended.output
     assert [event["peers"] for event in ended.all_of("view")] == [[0, 1, 2], [1, 2]]

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from kungfu.cli.main import main
-from tests.jobs.harness import awaited, left_in, started
+from tests.jobs.harness import asked, awaited, left_in, started
 from tests.jobs.programs.keras_fit import SAMPLES
 from tests.soak import SOAK
 
@@ -21,8 +18,7 @@ def test_a_peer_that_reads_to_its_place_is_waited_for_and_killed_there(tmp_path,
     with started(tmp_path, *options, program="taken_over.py", arguments=words) as job:
         # Two peers are left, of which one reads.
         awaited((results / "reads").exists, what="a peer that reads", deadline_s=180.0)
-        assert main(["resize", "3", "--logdir", str(job.folder), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["state"] == "carried out"
+        assert asked(job.folder, capsys, "resize", 3)["state"] == "carried out"
         ended = job.end()
     assert ended.code == 0, ended.output
     assert ended.sizes == [4, 3, 2, 3]

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.program_parts import options
+from tests.jobs.programs.program_parts import descending, options
 
 SAMPLES = 4000
 
@@ -58,14 +58,10 @@ def main() -> None:
     training.register("ballast", tf.Variable(tf.ones([given.ballast_mb << 18])), kind="own")
     training.on_rescale(lambda what: heard.append([what.change, what.size_before, what.size]))
 
-    @training.step
-    def step(x, index):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - x))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return index, optimizer.iterations.value
+    def loss(found, x, index):
+        return tf.reduce_mean(tf.square(found - x))
 
+    step = descending(training, model, optimizer, loss, lambda x, index: (index, optimizer.iterations.value))
     data = (np.linspace(0, 1, SAMPLES, dtype=np.float32).reshape(-1, 1), np.arange(SAMPLES))
     given.results.mkdir(exist_ok=True)
     with (given.results / f"{training.peer}.jsonl").open("w") as told:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.program_parts import options
+from tests.jobs.programs.program_parts import descending, options
 
 
 class Table(keras.layers.Layer):
@@ -61,14 +61,13 @@ def main() -> None:
     training = kf.attach(model, optimizer, policies=[schedule(sizes, keep=given.keep)] if sizes else [])
     seen = tf.Variable(tf.zeros([given.samples], tf.int64))
 
-    @training.step
-    def step(x, y, index):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(x, training=True) - y))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    def loss(found, x, y, index):
+        return tf.reduce_mean(tf.square(found - y))
+
+    def count(x, y, index):
         seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
 
+    step = descending(training, model, optimizer, loss, count)
     walk = {"batch_size": given.batch_size, "epochs": given.epochs, "seed": 1, "max_local_batch_size": given.max_local}
     done = 0
     for x, y, index in training.batches(data, **walk):

@@ -41,16 +41,24 @@ def in_float64(seed: int) -> None:
 
 
 def descending(
-    training: Any, model: Any, optimizer: Any, loss: Callable[[Any, Any], Any] = lambda found, x: tf.reduce_mean(found)
-) -> Callable[[Any], Any]:
-    """The usual step: down the gradient of a loss of what the model makes of a batch, by default its mean."""
+    training: Any,
+    model: Any,
+    optimizer: Any,
+    loss: Callable[..., Any] = lambda found, x: tf.reduce_mean(found),
+    then: Callable[..., Any] = lambda *batch: None,
+) -> Callable[..., Any]:
+    """The usual step: down the gradient of a loss of what the model makes of a batch, by default its mean.
+
+    The loss is also given the batch; ``then`` is what the step does with it at its end, and gives.
+    """
 
     @training.step
-    def step(x: Any) -> None:
+    def step(x: Any, *others: Any) -> Any:
         with tf.GradientTape() as tape:
-            value = loss(model(x, training=True), x)
+            value = loss(model(x, training=True), x, *others)
         gradients = training.average(tape.gradient(value, model.trainable_variables), loss=value)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return then(x, *others)
 
     return step
 

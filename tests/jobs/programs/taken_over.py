@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
 from tests.jobs.programs import keras_fit
-from tests.jobs.programs.program_parts import await_events, await_offer, awaited, options, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, awaited, descending, options, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
 NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]
@@ -82,16 +82,11 @@ def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
     training = kf.attach(model, model.optimizer)
     training.metrics(counts)
 
-    @training.step
-    def step(x: Any, y: Any) -> None:
-        with tf.GradientTape() as tape:
-            found = model(x, training=True)
-            loss = tf.reduce_mean((found["value"] - y["value"]) ** 2)
+    def loss(found: Any, x: Any, y: Any) -> Any:
         counts.update_state(y["number"], found["number"])
-        grads = tape.gradient(loss, model.trainable_variables)
-        grads = training.average(grads, loss=loss)
-        model.optimizer.apply_gradients(zip(grads, model.trainable_variables, strict=True))
+        return tf.reduce_mean((found["value"] - y["value"]) ** 2)
 
+    step = descending(training, model, model.optimizer, loss)
     for x, y in training.batches(data, batch_size=keras_fit.BATCH, epochs=1, seed=SEED):
         step(x, y)
         after_step(given, training, training.step_number)
