@@ -160,30 +160,16 @@ def cleared(jobs: Sequence[Job]) -> Iterator[None]:
 
 
 @contextmanager
-def started(
-    tmp_path: Path,
-    *options: object,
-    program: str | Path,
-    arguments: Sequence[object] = (),
-    environment: Mapping[str, str] | None = None,
-    executed: bool = False,
-) -> Iterator[Job]:
-    """A running job on one host; nothing of it may be left afterwards."""
-    job = launched(tmp_path, *options, program=program, arguments=arguments, environment=environment, executed=executed)
+def started(tmp_path: Path, *options: object, **given: Any) -> Iterator[Job]:
+    """A running job on one host, as ``launched`` makes it; nothing of it may be left afterwards."""
+    job = launched(tmp_path, *options, **given)
     with cleared([job]):
         yield job
 
 
-def ran(
-    tmp_path: Path,
-    *options: object,
-    program: str | Path,
-    arguments: Sequence[object] = (),
-    deadline_s: float = 180.0,
-    executed: bool = False,
-) -> Ended:
+def ran(tmp_path: Path, *options: object, deadline_s: float = 180.0, **given: Any) -> Ended:
     """A job from its start to its end."""
-    with started(tmp_path, *options, program=program, arguments=arguments, executed=executed) as job:
+    with started(tmp_path, *options, **given) as job:
         return job.end(deadline_s=deadline_s)
 
 

@@ -47,25 +47,18 @@ def names(count: int) -> list[str]:
 
 
 @contextmanager
-def started_on_hosts(
-    tmp_path: Path,
-    *options: object,
-    slots: Sequence[int],
-    program: str | Path,
-    arguments: Sequence[object] = (),
-    environment: dict[str, str] | None = None,
-) -> Iterator[Hosts]:
+def started_on_hosts(tmp_path: Path, *options: object, slots: Sequence[int], **given: Any) -> Iterator[Hosts]:
     """A running job on as many hosts as ``slots`` has entries; nothing of it may be left afterwards.
 
-    The record of host N is in ``tmp_path / "host-N"``; ``options`` are those of every kungfu-run.
+    The record of host N is in ``tmp_path / "host-N"``; ``options`` and ``given`` are those of every one.
     """
     here = names(len(slots))
     listed = ",".join(f"{name}:{room}" for name, room in zip(here, slots, strict=True))
-    port, shared = free_port(here), {SECRET_KEY: secrets.token_hex(32), **(environment or {})}
+    port, shared = free_port(here), {SECRET_KEY: secrets.token_hex(32)}
 
     def launch(host: int, name: str) -> Job:
         line: list[Any] = ["-H", listed, "--self", here[host], "--port", port, *options]
-        return launched(tmp_path, *line, program=program, arguments=arguments, name=name, environment=shared)
+        return launched(tmp_path, *line, name=name, environment=shared, **given)
 
     jobs: list[Job] = []
     with cleared(jobs):

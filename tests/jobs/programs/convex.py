@@ -12,8 +12,6 @@ the size that the job is asked for. DIR/raise-N makes peer N raise an error, DIR
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 import zlib
 from pathlib import Path
@@ -24,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.program_parts import options, own_id
+from tests.jobs.programs.program_parts import die, options, own_id
 
 FEATURES, PEERS = 5, 256
 SHIFT, MOMENTUM = 5.0, 0.999  # of what BatchNorm sees: its moving mean after n updates is SHIFT (1 - MOMENTUM^n)
@@ -71,7 +69,7 @@ def as_asked(training: Any, results: Path, batch_size: int) -> Any:
 
     def ask(control: Any) -> None:
         if (results / f"die-{own_id()}").exists():
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         file = results / "size"
         wanted = int(file.read_text() or control.size) if file.exists() else control.size
         if wanted != control.size:

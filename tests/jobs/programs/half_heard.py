@@ -8,8 +8,6 @@ to its end leaves FOLDER/PEER.json.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.peer.peer_service import PeerService
-from tests.jobs.programs.program_parts import descending, own_id
+from tests.jobs.programs.program_parts import descending, die_beside, own_id
 
 HOW, HEARS, FOLDER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 PEER = own_id()
@@ -38,10 +36,7 @@ def die_between_the_answers() -> None:
         verdict = answered(self, request, context)
         ends = verdict.decision.terms.stopped or (HOW == "last" and not request.begins_view)
         if ends and request.rank != HEARS:
-            until = time.monotonic() + WITHIN_S
-            while not (FOLDER / "heard").exists() and time.monotonic() < until:
-                time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGKILL)
+            die_beside(FOLDER / "heard", within_s=WITHIN_S)
         return verdict
 
     def wait_for_the_end(*_: Any, **__: Any) -> None:

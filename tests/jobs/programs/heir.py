@@ -7,8 +7,6 @@ leaves PEER.json at its end.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -19,17 +17,9 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.policies import schedule
-from tests.jobs.programs.program_parts import descending
+from tests.jobs.programs.program_parts import descending, die_beside
 
 RESULTS = Path(sys.argv[1])
-WITHIN_S = 30.0
-
-
-def die_when_the_other_is_in() -> None:
-    until = time.monotonic() + WITHIN_S
-    while not (RESULTS / "in").exists() and time.monotonic() < until:
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main() -> None:
@@ -49,7 +39,7 @@ def main() -> None:
         if training.peer == 0:
             time.sleep(0.02)
             if training.size == 2:
-                die_when_the_other_is_in()
+                die_beside(RESULTS / "in", within_s=30.0)
         else:
             (RESULTS / "in").touch()
             if own_steps == 5:

@@ -7,8 +7,6 @@ middle of its part; after ``fit`` the others go on, until only rank 0 evaluates.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 from collections import UserDict
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 import kungfu as kf
-from tests.jobs.programs.program_parts import in_float64, own_id
+from tests.jobs.programs.program_parts import die, in_float64, own_id
 
 SAMPLES, BATCH = 70, 6
 KILLED = 2
@@ -79,7 +77,7 @@ class Watching(keras.callbacks.Callback):
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         self.found[f"batches {self.epoch}"].append(batch)
         if self._is_killed["is_killed"] and self.epoch == 1 and len(self.found["batches 1"]) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
     def on_test_end(self, logs: Any = None) -> None:
         self.found[f"seen {self.epoch}"] = np.diag(np.asarray(self._seen.total_cm)).tolist()

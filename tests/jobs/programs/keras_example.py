@@ -14,7 +14,6 @@ import json
 import os
 import pickle
 import runpy
-import signal
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -31,7 +30,7 @@ from kungfu.training.loop.step_calls import SKIPPED
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
 from tests.jobs.programs.plain_twin import PlainTwin
-from tests.jobs.programs.program_parts import await_events, await_offer, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, die, own_id
 
 
 class Recorder:
@@ -75,9 +74,9 @@ class Recorder:
         """A peer is killed once the first application of a step is done on it, and before the message of the second."""
         average = JobLoop.average_for
 
-        def die(step: Any, view: Any) -> Any:
+        def die_between(step: Any, view: Any) -> Any:
             if [int(step) + 1, *map(int, view)] == self._given.between:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
             return np.float64(0.0)
 
         def average_for(loop: JobLoop, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
@@ -86,7 +85,7 @@ class Recorder:
                 place = tf.stack([state.view.size.read_value(), state.view.rank.read_value()])
                 # These gradients are taken at what the first application has left.
                 with tf.control_dependencies(list(gradients)):
-                    nothing = tf.py_function(die, [state.progress.step.read_value(), place], tf.float64)
+                    nothing = tf.py_function(die_between, [state.progress.step.read_value(), place], tf.float64)
                 nothing.set_shape(())
                 gradients = [one + tf.cast(nothing, one.dtype) for one in gradients]
             return average(loop, optimizer, gradients, loss=loss)
@@ -99,7 +98,7 @@ class Recorder:
         if not before.version:  # it only joins
             return call(*batch)
         if self._given.die == [number, before.size, before.rank]:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         statistics = run.state.classes.averaged.values()
         kept = [one.numpy() for one in statistics]
         result = call(*batch)

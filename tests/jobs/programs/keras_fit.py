@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
 import random
-import signal
 import sys
 import threading
 import time
@@ -22,7 +20,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from tests.jobs.programs.program_parts import await_events, await_offer, in_float64, options, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, die, in_float64, options, own_id
 
 SAMPLES, FEATURES, BATCH = 90, 4, 12
 GIVEN = 10  # the batch of the generator
@@ -152,7 +150,7 @@ class Told(keras.callbacks.Callback):
         self.found["batches"][-1].append(batch)
         steps = int(self.model.optimizer.iterations)
         if len(self.found["batches"]) == 2 and (own_id(), batch + 1) == self._die:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if kind := self._wait.get(steps):
             count = sum(step <= steps for step in self._wait)  # one more at each of these steps
             await_events(self._record, f'"event":"{kind}"', count)
@@ -190,7 +188,7 @@ class Unlike(keras.callbacks.Callback):
         rate = self.model.optimizer.learning_rate
         rate.assign(rate * (1 + (own_id() - 1) / 10))
         if own_id() == dies:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:
@@ -217,7 +215,7 @@ class Doomed(keras.callbacks.Callback):
             nonlocal begun
             took, begun = time.monotonic() - begun, time.monotonic()
             if epoch == epochs.get(own_id()):  # within about the time of the epoch before, the end of it too
-                dies = threading.Timer(part * took, os.kill, (os.getpid(), signal.SIGKILL))
+                dies = threading.Timer(part * took, die)
                 dies.daemon = True
                 dies.start()
 

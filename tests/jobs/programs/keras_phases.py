@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import keras
 import numpy as np
 
 from tests.jobs.programs.keras_fit import Counting
-from tests.jobs.programs.program_parts import await_events, await_offer, awaited, in_float64, options, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, awaited, die, in_float64, options, own_id
 
 SAMPLES, FEATURES, BATCH, EPOCHS = 60, 4, 12, 2
 RATES, DECAY = (0.05, 0.02), 0.9
@@ -60,21 +58,21 @@ class Waiting(keras.callbacks.Callback):
         training: What ``attach`` gave.
         record: The events of the job.
         wait: Steps of the job, after which so many offers were made.
-        die: The number of the peer, if this is the second fit.
+        doomed: The number of the peer, if this is the second fit.
         keep: The step of the job after which a checkpoint is asked for, and the one that no peer goes on from.
     """
 
     def __init__(
-        self, training: Any, record: Path, wait: dict[int, int], die: int | None, keep: tuple[int, int]
+        self, training: Any, record: Path, wait: dict[int, int], doomed: int | None, keep: tuple[int, int]
     ) -> None:
         super().__init__()
         self._training, self._record = training, record
-        self._given = lambda: (wait, die, keep)  # plain values would come from the checkpoint
+        self._given = lambda: (wait, doomed, keep)  # plain values would come from the checkpoint
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        wait, die, (asks, stands) = self._given()
-        if batch == 2 and die == own_id():
-            os.kill(os.getpid(), signal.SIGKILL)
+        wait, doomed, (asks, stands) = self._given()
+        if batch == 2 and doomed == own_id():
+            die()
         if self._training.step_number == asks:
             self._training.checkpoint()
         if self._training.step_number == stands:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,19 @@ DEADLINE_S = 200.0
 def own_id() -> int:
     """The id of this peer, before and after it is attached; 0 alone."""
     return int(json.loads(os.environ.get("KUNGFU_SETTINGS", '{"peer": 0}'))["peer"])
+
+
+def die() -> None:
+    """Ends this peer where it stands."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_beside(path: Path, *, within_s: float) -> None:
+    """Ends this peer once a file is there, or after so many seconds."""
+    until = time.monotonic() + within_s
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    die()
 
 
 def options(**defaults: Any) -> argparse.Namespace:

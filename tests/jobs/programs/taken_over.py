@@ -8,8 +8,6 @@ the deadline too. That peer comes before the last step. What a peer came to is l
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ import tensorflow as tf
 
 from kungfu.runtime.api import shuffled
 from tests.jobs.programs import keras_fit
-from tests.jobs.programs.program_parts import await_events, await_offer, awaited, descending, options, own_id
+from tests.jobs.programs.program_parts import await_events, await_offer, awaited, descending, die, options, own_id
 
 SEED, DIES_AFTER, JOINS_AFTER = 3, 3, 6
 NAMES = [str(first) for first in range(0, keras_fit.SAMPLES, keras_fit.PARTITION)]
@@ -58,21 +56,17 @@ def linger(given: Any) -> None:
         await_events(given.record, '"state":"accepted"')
     awaited(lambda: time.monotonic() > began + given.deadline + 2.0, what="the deadline")
     if dies:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
 
 def after_step(given: Any, training: Any, done: int) -> None:
     """Ends peer 3 after a step, and waits after another one until a joiner comes in with the next."""
     if done == DIES_AFTER and own_id() == 3:
-        die(given)
+        (given.results / "dead").touch()
+        die()
     if done == JOINS_AFTER:
         await_events(given.record, '"event":"offered"')
         await_offer(training)
-
-
-def die(given: Any) -> None:
-    (given.results / "dead").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def looped(given: Any, data: Any) -> tuple[Any, list[float]]:
