@@ -9,8 +9,10 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,38 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import HostServiceStub
 from kungfu.runtime.job_api.job_file import NAME as JOB_FILE
 from tests.jobs.harness import awaited
-from tests.runtime.agent.consensus.agents import SETTINGS, agents, follow, free_port, state
+from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, free_port, state
 from tests.runtime.agent.test_leader import Quiet, context_of
 
 HASTY = replace(SETTINGS, deadlines=replace(SETTINGS.deadlines, heartbeat_s=0.2))
+
+
+def run_second(hosts: dict[int, Host], folder: Path, *, program: str = sys.executable) -> Ending:
+    """Runs the agent of the second host, as whose folder ``folder`` serves, to its end."""
+    journal = Journal(folder)
+    both = hosts[0], hosts[1]
+    job = JobSpec((program,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=both, own_host=1)
+    ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+    journal.close()
+    return ending
+
+
+@contextmanager
+def led(lead: Callable[[Agent, dict[int, Host]], None], *beside: Callable[[], None]) -> Iterator[dict[int, Host]]:
+    """A leader on the first of two hosts, which leads in a thread of its own; what else goes on beside it."""
+    with agents(1) as (hosts, (leader,)):
+        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
+        leader.consensus.become_leader("job", 1)
+        threads = [threading.Thread(target=work) for work in (partial(lead, leader, hosts), *beside)]
+        for thread in threads:
+            thread.start()
+        yield hosts
+        for thread in threads:
+            thread.join(timeout=180.0)
+
+
+def admission_by(leader: Agent) -> pb.HostAdmissionReply:
+    return admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
 
 
 def test_a_signal_is_a_notice_and_a_second_one_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,28 +92,15 @@ def test_a_host_that_was_taken_in_and_hears_nothing_more_of_the_leader_stops(
         return elect(consensus, hosts, HASTY, **given)
 
     monkeypatch.setattr("kungfu.runtime.agent.agent.elect", elect_at_once)
-    with agents(1) as (hosts, (leader,)):
-        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
-        leader.consensus.become_leader("job", 1)
 
-        def led() -> None:
-            leader.heard.get(timeout=180.0).reply.set_result(
-                admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
-            )
-            awaited(
-                (tmp_path / JOB_FILE).exists, what="the agent to know of the job that it was taken in", deadline_s=180.0
-            )
-            leader.stop()
+    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+        leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
+        what = "the agent to know of the job that it was taken in"
+        awaited((tmp_path / JOB_FILE).exists, what=what, deadline_s=180.0)
+        leader.stop()
 
-        leading = threading.Thread(target=led)
-        leading.start()
-        journal = Journal(tmp_path)
-        job = JobSpec(
-            (sys.executable,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1
-        )
-        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
-        journal.close()
-        leading.join(timeout=180.0)
+    with led(lead) as hosts:
+        ending = run_second(hosts, tmp_path)
     assert ending.code == NO_QUORUM_CODE
     assert ending.failure is not None
     assert "has ended or cannot be reached, before the first view" in ending.failure.text
@@ -95,32 +112,24 @@ def test_commands_to_an_agent_without_its_admission_reply_are_done_after_it(
     """Commands of the leader to an agent that has not heard its admission reply are done after that reply."""
     monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     done: list[Any] = []
-    with agents(1) as (hosts, (leader,)):
-        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
-        leader.consensus.become_leader("job", 1)
 
-        def led() -> None:
-            heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
-            asked = [leader.heard.get(timeout=180.0)]
-            replicator.add_follower(1)
-            replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
-            assert replicator.commit(state(0, 1, hosts=2))
-            asked[0].reply.set_exception(RuntimeError("the answer is lost"))
-            asked.append(leader.heard.get(timeout=180.0))
-            asked[1].reply.set_result(admission_reply(replace(SETTINGS, agent=leader.server.address), term=1))
-            done.append(asked[0].request.host == asked[1].request.host)
-            done.append(leader.heard.get(timeout=180.0))
-            replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
-            replicator.close()
+    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+        heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+        asked = [leader.heard.get(timeout=180.0)]
+        replicator.add_follower(1)
+        replicator.send(1, pb.ReplicateRequest(starts=[pb.Spawn(peer=5)]))
+        assert replicator.commit(state(0, 1, hosts=2))
+        asked[0].reply.set_exception(RuntimeError("the answer is lost"))
+        asked.append(leader.heard.get(timeout=180.0))
+        asked[1].reply.set_result(admission_by(leader))
+        done.append(asked[0].request.host == asked[1].request.host)
+        done.append(leader.heard.get(timeout=180.0))
+        replicator.send(1, pb.ReplicateRequest(end=pb.JobEnd(code=0, peer=-1)))
+        replicator.close()
 
-        leading = threading.Thread(target=led)
-        leading.start()
-        journal = Journal(tmp_path)
-        job = JobSpec(("true",), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1)
-        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
-        leading.join(timeout=180.0)
-        journal.close()
+    with led(lead) as hosts:
+        ending = run_second(hosts, tmp_path, program="true")
     assert ending == Ending(0)
     same, started = done
     assert same, "one agent, so that the leader can tell that it is"
@@ -169,40 +178,26 @@ def test_an_interrupt_ends_this_host_when_the_leader_is_lost_before_it_hears_of_
 ) -> None:
     monkeypatch.chdir(tmp_path)  # a folder of checkpoints is one job's
     over, needed_more = threading.Event(), threading.Event()
-    with agents(1) as (hosts, (leader,)):
-        hosts[1] = Host("127.0.0.2", 4, free_port("127.0.0.2"))
-        leader.consensus.become_leader("job", 1)
 
-        def led() -> None:
-            heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
-            leader.heard.get(timeout=180.0).reply.set_result(
-                admission_reply(replace(SETTINGS, agent=leader.server.address), term=1)
-            )
-            replicator.add_follower(1)
-            replicator.commit(state(0, 1, hosts=2))
-            leader.stop()
+    def lead(leader: Agent, hosts: dict[int, Host]) -> None:
+        heard: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        replicator = Replicator(SETTINGS, hosts, leader=0, term=1, clock=time.monotonic, put=heard.put)
+        leader.heard.get(timeout=180.0).reply.set_result(admission_by(leader))
+        replicator.add_follower(1)
+        replicator.commit(state(0, 1, hosts=2))
+        leader.stop()
+        os.kill(os.getpid(), signal.SIGINT)
+        replicator.close()
+
+    def insist() -> None:
+        limit_s = 120.0
+        while not over.wait(limit_s):
+            needed_more.set()
             os.kill(os.getpid(), signal.SIGINT)
-            replicator.close()
+            limit_s = 0.5
 
-        def insist() -> None:
-            limit_s = 120.0
-            while not over.wait(limit_s):
-                needed_more.set()
-                os.kill(os.getpid(), signal.SIGINT)
-                limit_s = 0.5
-
-        threads = [threading.Thread(target=led), threading.Thread(target=insist)]
-        for thread in threads:
-            thread.start()
-        journal = Journal(tmp_path)
-        job = JobSpec(
-            (sys.executable,), 2, replace(SETTINGS, agent="127.0.0.2"), {}, hosts=(hosts[0], hosts[1]), own_host=1
-        )
-        ending = WholeAgent(job, journal=journal, console=Quiet()).run()
+    with led(lead, insist) as hosts:
+        ending = run_second(hosts, tmp_path)
         over.set()
-        journal.close()
-        for thread in threads:
-            thread.join(timeout=180.0)
     assert ending == Ending(128 + signal.SIGINT)
     assert not needed_more.is_set(), "one interrupt is enough"

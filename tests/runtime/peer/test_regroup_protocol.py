@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kungfu.errors import PeerFailure
+from kungfu.errors import KungfuError, PeerFailure
 from kungfu.runtime.core.barrier import BarrierResult
+from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
@@ -36,6 +37,22 @@ def surviving(running: Job, *knows: Terms) -> list[BarrierResult]:
     return [wait.result(timeout=180.0) for wait in waits]
 
 
+def admit(view: View) -> None:
+    """The job admits the peers of a view of survivors."""
+    for peer in view.peers:
+        tell(peer, "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
+
+
+def recovers_alone(running: Job, lost: KungfuError) -> LossReport:
+    """What peer 1 reports of a loss, once it is admitted to a view of its own."""
+    one, view = running.members[1], running.agent.in_force[0]
+    wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, TERMS))
+    report = running.agent.losses.get(timeout=180.0).report
+    admit(View(3, view.peers[1:2]))
+    assert wait.result(timeout=180.0).rank == 0
+    return report
+
+
 def test_survivors_report_wait_and_go_on_in_the_view_that_they_are_admitted_to() -> None:
     with job(b"state", b"state", b"state") as running:
         results = surviving(running, Terms(96, 32.0), Terms(96, 32.0))
@@ -55,8 +72,7 @@ def test_a_survivor_that_waits_reports_again_if_another_peer_stands_still() -> N
         again = running.agent.losses.get(timeout=180.0).report
         assert again.suspects == (0, 2)
         assert again.error == "in step 8: peer rank=0 died during gradients; rank 2 shows no life"
-        view = View(3, running.agent.in_force[0].peers[1:2])
-        tell(view.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
+        admit(View(3, running.agent.in_force[0].peers[1:2]))
         assert wait.result(timeout=180.0).rank == 0
         assert running.agent.losses.empty(), "once for each"
 
@@ -68,11 +84,7 @@ def test_whom_the_error_of_another_program_speaks_of_is_no_suspect() -> None:
         tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=0, version=1, how=how))
         with pytest.raises(PeerFailure, match="rank 2 has no data") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0).report
-        after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
-        assert wait.result(timeout=180.0).rank == 0
+        report = recovers_alone(running, lost.value)
     assert (list(report.suspects), how in report.error) == ([0], True)
 
 
@@ -82,25 +94,17 @@ def test_a_coordinator_at_whose_barrier_somebody_else_was_missed_is_no_suspect()
         tell(view.peers[1], "AnnounceFailure", pb.FailureAnnouncement(peer=2, version=1, how="killed by SIGKILL"))
         with pytest.raises(PeerFailure, match=r"leading barrier 0 of view 1: rank 2 \(peer 2\) is gone") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0).report
-        after = View(3, view.peers[1:2])
-        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
-        assert wait.result(timeout=180.0).rank == 0
+        report = recovers_alone(running, lost.value)
     assert (list(report.suspects), lost.value.ranks) == ([2], (2,))
 
 
 def test_a_coordinator_that_is_gone_is_the_suspect_of_those_who_follow() -> None:
     with job(b"state", b"state") as running:
-        one, view = running.members[1], running.agent.in_force[0]
+        one = running.members[1]
         running.members[0].membership.close()
         with pytest.raises(PeerFailure, match="leading barrier 0 of view 1") as lost:
             barrier()(one)
-        wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost.value, 7, TERMS))
-        report = running.agent.losses.get(timeout=180.0).report
-        after = View(3, view.peers[1:])
-        tell(after.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(after)), sources=[0]))
-        assert wait.result(timeout=180.0).rank == 0
+        report = recovers_alone(running, lost.value)
     assert list(report.suspects) == [0]
 
 
@@ -136,8 +140,7 @@ def test_who_joined_counts_as_a_holder_when_all_that_belongs_to_the_state_has_co
         wait = running.threads.submit(joiner.membership.recover, joiner.state, loss)
         lost = running.agent.losses.get(timeout=180.0)
         assert (lost.peer, lost.report.step, lost.report.holds) == (1, 7, complete)
-        view = View(4, running.agent.in_force[-1].peers[1:])
-        tell(view.peers[0], "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
+        admit(View(4, running.agent.in_force[-1].peers[1:]))
         wait.result(timeout=180.0)
 
 
@@ -150,7 +153,6 @@ def test_who_is_behind_after_a_loss_holds_the_state_again_when_all_of_it_has_com
             reports = sorted((running.agent.losses.get(timeout=180.0) for _ in waits), key=lambda one: one.peer)
             assert [one.report.holds for one in reports] == holds
             view = View(version, running.agent.in_force[0].peers[1:])
-            for peer in view.peers:
-                tell(peer, "Admit", pb.Admission(decision=pb.Decision(view=from_view(view)), sources=[0]))
+            admit(view)
             for wait in waits:
                 wait.result(timeout=180.0)

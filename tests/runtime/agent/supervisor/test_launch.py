@@ -30,6 +30,7 @@ from kungfu.runtime.agent.supervisor.launch import (
 
 DEADLINE_S = 180.0
 PYTHON = (sys.executable, "-c")
+Watched = tuple[PeerProcess, queue.SimpleQueue[str], queue.SimpleQueue[int]]
 
 
 @contextmanager
@@ -41,6 +42,19 @@ def started(log: Path, *command: str, environment: Mapping[str, str] = os.enviro
     finally:
         process.send_signal(signal.SIGKILL)
         process.child.wait(DEADLINE_S)
+
+
+@contextmanager
+def watched(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Watched]:
+    """A peer as `started`, with the lines that it prints, and its exit code once it has ended."""
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    with started(log, *command, environment=environment) as process:
+        process.watch(lines.put, ends.put)
+        yield process, lines, ends
+
+
+def drained(lines: queue.SimpleQueue[str]) -> list[str]:
+    return [lines.get() for _ in range(lines.qsize())]
 
 
 def ended(pid: int) -> bool:
@@ -92,29 +106,24 @@ def test_what_the_user_set_stays() -> None:
 
 def test_output_goes_to_the_log_the_listener_and_the_tail_and_the_end_comes_after_it(tmp_path: Path) -> None:
     program = "import sys; print('one'); print('two', file=sys.stderr, flush=True); print('\\xff-ü'); sys.exit(7)"
-    lines, ends = list[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "peers" / "peer-0.log", *PYTHON, program) as process:
-        process.watch(lines.append, ends.put)
+    with watched(tmp_path / "peers" / "peer-0.log", *PYTHON, program) as (process, lines, ends):
         assert ends.get(timeout=DEADLINE_S) == 7
-    assert sorted(lines) == ["one", "two", "ÿ-ü"]
-    assert list(process.tail) == lines
-    assert (tmp_path / "peers" / "peer-0.log").read_text().splitlines() == lines
+    said = drained(lines)
+    assert sorted(said) == ["one", "two", "ÿ-ü"]
+    assert list(process.tail) == said
+    assert (tmp_path / "peers" / "peer-0.log").read_text().splitlines() == said
 
 
 def test_bytes_that_are_no_text_do_not_stop_the_listener(tmp_path: Path) -> None:
     program = "import sys; sys.stdout.buffer.write(b'\\xff\\xfe\\nafter\\n')"
-    lines, ends = list[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, program) as process:
-        process.watch(lines.append, ends.put)
+    with watched(tmp_path / "log", *PYTHON, program) as (_, lines, ends):
         assert ends.get(timeout=DEADLINE_S) == 0
-    assert lines == ["\N{REPLACEMENT CHARACTER}" * 2, "after"]
+    assert drained(lines) == ["\N{REPLACEMENT CHARACTER}" * 2, "after"]
     assert (tmp_path / "log").read_bytes() == b"\xff\xfe\nafter\n"
 
 
 def test_the_tail_holds_the_last_lines_and_the_log_all_of_them(tmp_path: Path) -> None:
-    ends = queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, "for number in range(500): print(number)") as process:
-        process.watch(lambda line: None, ends.put)
+    with watched(tmp_path / "log", *PYTHON, "for number in range(500): print(number)") as (process, _, ends):
         assert ends.get(timeout=DEADLINE_S) == 0
     assert list(process.tail) == [str(number) for number in range(500 - TAIL_LINES, 500)]
     assert len((tmp_path / "log").read_text().splitlines()) == 500
@@ -122,11 +131,9 @@ def test_the_tail_holds_the_last_lines_and_the_log_all_of_them(tmp_path: Path) -
 
 def test_the_environment_is_the_one_that_was_given_and_there_is_no_input(tmp_path: Path) -> None:
     program = "import os, sys; print(sorted(set(os.environ) - {'LC_CTYPE'}), repr(sys.stdin.read()))"
-    lines, ends = list[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, program, environment={"KEY": "value"}) as process:
-        process.watch(lines.append, ends.put)
+    with watched(tmp_path / "log", *PYTHON, program, environment={"KEY": "value"}) as (_, lines, ends):
         assert ends.get(timeout=DEADLINE_S) == 0
-    assert lines == ["['KEY'] ''"]
+    assert drained(lines) == ["['KEY'] ''"]
 
 
 def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
@@ -136,9 +143,7 @@ def test_a_peer_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
         print(child.pid, flush=True)
         child.wait()
     """
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, program) as process:
-        process.watch(lines.put, ends.put)
+    with watched(tmp_path / "log", *PYTHON, program) as (process, lines, ends):
         said = {lines.get(timeout=DEADLINE_S), lines.get(timeout=DEADLINE_S)}
         (grandchild,) = said - {"up"}
         process.send_signal(signal.SIGKILL)
@@ -173,9 +178,7 @@ def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tm
         child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         print(child.pid, flush=True)
     """
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, program) as process:
-        process.watch(lines.put, ends.put)
+    with watched(tmp_path / "log", *PYTHON, program) as (_, lines, ends):
         left_behind = int(lines.get(timeout=DEADLINE_S))
         try:
             assert ends.get(timeout=DEADLINE_S) == 0
@@ -186,9 +189,7 @@ def test_the_end_of_a_peer_is_seen_though_a_child_of_it_holds_the_output_open(tm
 
 
 def test_to_end_what_has_ended_already_does_nothing(tmp_path: Path) -> None:
-    ends = queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, "pass") as process:
-        process.watch(lambda line: None, ends.put)
+    with watched(tmp_path / "log", *PYTHON, "pass") as (process, _, ends):
         assert ends.get(timeout=DEADLINE_S) == 0
         for how in (signal.SIGTERM, signal.SIGKILL):
             process.send_signal(how)
@@ -271,9 +272,7 @@ def test_all_that_a_peer_started_ends_with_a_killed_agent(tmp_path: Path) -> Non
 def test_a_process_that_left_the_session_of_a_peer_ends_with_it(tmp_path: Path, how: str) -> None:
     """A process that has left the session of a peer ends with it if the peer is killed, or reaped after its end."""
     last = "    signal.pause()" if how == "killed" else "    sys.exit(3)"
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as process:
-        process.watch(lines.put, ends.put)
+    with watched(tmp_path / "log", *PYTHON, LEAVING_SESSION + last) as (process, lines, ends):
         child = int(lines.get(timeout=DEADLINE_S))
         if how == "killed":
             process.send_signal(signal.SIGKILL)
@@ -285,9 +284,7 @@ def test_a_process_that_left_the_session_of_a_peer_ends_with_it(tmp_path: Path, 
 
 
 def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_path: Path) -> None:
-    ends = queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, "pass") as process:
-        process.watch(lambda line: None, ends.put)
+    with watched(tmp_path / "log", *PYTHON, "pass") as (process, _, ends):
         assert ends.get(timeout=DEADLINE_S) == 0
         assert ended(process.child.pid)
         until = time.monotonic() + DEADLINE_S
@@ -298,9 +295,7 @@ def test_a_peer_that_has_ended_leaves_no_zombie_though_nobody_asks_for_it(tmp_pa
 
 
 def test_a_peer_does_not_outlive_its_parent(tmp_path: Path) -> None:
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, WAITING) as process:
-        process.watch(lines.put, ends.put)
+    with watched(tmp_path / "log", *PYTHON, WAITING) as (process, lines, ends):
         assert lines.get(timeout=DEADLINE_S) == "up"
         process.child.kill()
         assert ends.get(timeout=DEADLINE_S) == -signal.SIGKILL
@@ -318,9 +313,7 @@ def test_sigterm_to_every_process_of_a_host_is_the_peers_own_affair(tmp_path: Pa
         while True:
             signal.pause()
     """
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(tmp_path / "log", *PYTHON, program) as process:
-        process.watch(lines.put, ends.put)
+    with watched(tmp_path / "log", *PYTHON, program) as (process, lines, ends):
         assert lines.get(timeout=DEADLINE_S) == "up"
         process.child.send_signal(signal.SIGTERM)  # as Slurm and systemd do it, with all of a job's processes
         os.kill(process.pid, signal.SIGTERM)
@@ -346,8 +339,6 @@ def test_a_peer_whose_agent_died_before_it_came_up_gives_up(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("command", ["no-such-program", "/no/such/program"])
 def test_a_command_that_cannot_be_run_is_an_end_with_an_error(command: str, tmp_path: Path) -> None:
-    ends = queue.SimpleQueue[int]()
-    with started(tmp_path / "log", command) as process:
-        process.watch(lambda line: None, ends.put)
+    with watched(tmp_path / "log", command) as (process, _, ends):
         assert ends.get(timeout=DEADLINE_S) == 1
     assert process.tail[-1].startswith("FileNotFoundError")
