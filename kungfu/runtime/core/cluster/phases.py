@@ -37,6 +37,7 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.program_exits import PREEMPTED
+from kungfu.runtime.core.cluster.recovery import within_budgets
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 
@@ -158,13 +159,8 @@ def _with_losses(losses: Losses, phases: Phases) -> Losses:
 
 def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
     """The peers that were lost in the last barrier or after it: as many as the budgets allow are replaced."""
-    lost = (*(cluster.regrouping.lost if cluster.regrouping else ()), *cluster.phases.lost)
-    budgets = cluster.rules.budgets
-    failed = tuple(peer for peer in lost if peer not in losses.noticed)
-    taken = tuple(peer for peer in lost if peer in losses.noticed)
-    over_failures = max(0, losses.failures - budgets.failures)
-    over_preemptions = max(0, losses.preemptions - budgets.preemptions)
-    return failed[over_failures:] + taken[over_preemptions:]
+    regrouping = cluster.regrouping
+    return within_budgets(cluster, losses, (*(regrouping.lost if regrouping else ()), *cluster.phases.lost))
 
 
 def on_phase_began(cluster: Cluster, now: float) -> Transition:

@@ -245,13 +245,16 @@ def _still_queued(cluster: Cluster) -> tuple[float, ...]:
 
 def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
     """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
-    regrouping, losses, budgets = cluster.regrouping, cluster.losses, cluster.rules.budgets
-    assert regrouping is not None
-    if _is_trained(cluster):
-        # Nothing is left to train for a replacement.
-        return ()
-    failed = tuple(peer for peer in regrouping.lost if peer not in losses.noticed)
-    taken = tuple(peer for peer in regrouping.lost if peer in losses.noticed)
+    assert cluster.regrouping is not None
+    # Where all is trained, nothing is left to train for a replacement.
+    return () if _is_trained(cluster) else within_budgets(cluster, cluster.losses, cluster.regrouping.lost)
+
+
+def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
+    """The lost peers that are replaced, the failed ones before those taken away: the last ones within each budget."""
+    lost, budgets = list(lost), cluster.rules.budgets
+    failed = tuple(peer for peer in lost if peer not in losses.noticed)
+    taken = tuple(peer for peer in lost if peer in losses.noticed)
     over_failures = max(0, losses.failures - budgets.failures)
     over_preemptions = max(0, losses.preemptions - budgets.preemptions)
     return failed[over_failures:] + taken[over_preemptions:]
