@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kungfu.runtime.core.cluster.events import Command, LossReport
+from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
@@ -37,10 +37,8 @@ class Starting:
         since: When it was spawned.
         attached: When it called ``attach``.
         ready: When it was ready to be admitted.
-        peer: Its id and address, once it has said that it is ready; until ``ready``, it is compared with the job.
+        said: Its word that it is ready, with its program and phase; until ``ready``, it is compared with the job.
         replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
-        identity: What it said of its program and machine.
-        phase: The phase of the job that it is ready for.
         reads: When it last said that it is held up: it reads its data to where the others are, or compiles; 0 if it
             has not.
     """
@@ -48,11 +46,19 @@ class Starting:
     since: float
     attached: float | None = None
     ready: float | None = None
-    peer: Peer | None = None
+    said: PeerProgressed | None = None
     replaces: int | None = None
-    identity: Identity = field(default_factory=Identity)
-    phase: int = 1
     reads: float = 0.0
+
+    @property
+    def peer(self) -> Peer | None:
+        """Its id and address, once it has said that it is ready."""
+        return self.said.peer if self.said else None
+
+    @property
+    def identity(self) -> Identity:
+        """Its program and machine, as it said."""
+        return self.said.identity if self.said else Identity()
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
     if cluster.view is not None and event.phase != cluster.phases.number:
         # It is ready for a phase that is over: it finds out, and gets ready for this one.
         return cluster, []
-    entry = replace(entry, peer=event.peer, identity=event.identity, phase=event.phase)
+    entry = replace(entry, said=event)
     if not runs_same_program(cluster, entry):
         # It is not taken for ready until it is known what differs.
         cluster = replace(cluster, starting={**cluster.starting, event.peer.id: entry})
@@ -280,7 +280,8 @@ def form_first_view(cluster: Cluster) -> Transition:
             # The answer will end the job, and tell what differs.
             return cluster, [ComparePrograms(peers[:1], peer)]
     # A resumed job may begin with a later phase.
-    phases = replace(cluster.phases, number=entries[0].phase)
+    first = entries[0].said
+    phases = replace(cluster.phases, number=first.phase if first else 1)
     cluster = replace(cluster, identity=identity, phases=phases)
     # Machines may differ, though they may round in another way: people are told.
     others = {

@@ -38,7 +38,6 @@ from kungfu.runtime.core.cluster.events import (
 from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
 from kungfu.runtime.core.cluster.program_exits import PREEMPTED
 from kungfu.runtime.core.cluster.recovery import within_budgets
-from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
 
 # How many times --wait a view may take to begin: its peers open their attachments, and take the state.
@@ -59,7 +58,7 @@ def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transi
 
 
 def _unready(entry: Starting, now: float) -> Starting:
-    return replace(entry, since=now, ready=None, peer=None, identity=Identity())
+    return replace(entry, since=now, ready=None, said=None)
 
 
 def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
@@ -68,7 +67,7 @@ def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float)
     if event.phase != phases.number + 1:
         # A joiner that has not found out that the phase is over.
         return cluster, []
-    told = Starting(now, attached=now, ready=now, peer=event.peer, identity=event.identity, phase=event.phase)
+    told = Starting(now, attached=now, ready=now, said=event)
     if peer in cluster.starting:
         before = cluster.starting[peer]
         entry = replace(told, since=before.since, attached=before.attached, replaces=before.replaces)
