@@ -87,7 +87,7 @@ class LossRecovery:
 
 @dataclass(frozen=True)
 class BarrierResult:
-    """What a barrier, or the entry into a view, came to on one peer.
+    """The result of a barrier, or of the entry into a view, on one peer.
 
     Args:
         before: The decision that was in force before; ``None`` for a joiner.

@@ -79,7 +79,7 @@ class JoinerOffer:
 
 @dataclass(frozen=True)
 class Decision:
-    """What a barrier decides. The agent hears of it where it has processes to start or to end.
+    """The decision of a barrier. The agent hears of it where it has processes to start or to end.
 
     Args:
         view: The view after the barrier.

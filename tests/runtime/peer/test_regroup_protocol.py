@@ -44,7 +44,7 @@ def admit(view: View) -> None:
 
 
 def recovers_alone(running: Job, lost: KungfuError) -> LossReport:
-    """What peer 1 reports of a loss, once it is admitted to a view of its own."""
+    """The report of peer 1 about a loss, once it is admitted to a view of its own."""
     one, view = running.members[1], running.agent.in_force[0]
     wait = running.threads.submit(one.membership.recover, one.state, NoticedLoss(lost, 7, TERMS))
     report = running.agent.losses.get(timeout=180.0).report

@@ -21,7 +21,7 @@ def view(version: int, *peers: int) -> View:
 
 
 def came(before: View | None, after: View, **more: Any) -> BarrierResult:
-    """What a barrier came to on peer 1."""
+    """The result of a barrier on peer 1."""
     known = None if before is None else Decision(before, Terms())
     return BarrierResult(known, Decision(after, Terms()), 1, **more)
 

@@ -36,7 +36,7 @@ FIGURES = {"step": 61, "loss": 0.5}
 
 
 def result(before, after, *requests, peer=0, **more):
-    """What the barrier between two decisions came to, on this peer."""
+    """The result of a barrier between two decisions, on this peer."""
     return BarrierResult(before, replace(after, requests=requests), peer, **more)
 
 

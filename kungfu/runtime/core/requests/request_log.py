@@ -78,7 +78,7 @@ class RequestLog:
 
     @property
     def external(self) -> Asked | None:
-        """What the coordinator was told last for the request that is under way."""
+        """The last request to the coordinator for the one that is under way."""
         entry = current(self)
         return entry.external if entry else None
 

@@ -22,7 +22,7 @@ def view_of(*ids: int, version: int = 1) -> View:
 
 
 def wants(size: int, host: int | None = None, leaving: tuple[int, ...] = ()) -> Decision:
-    """What a barrier decides that wants so many processes."""
+    """The decision of a barrier for a number of processes."""
     return Decision(View(0, ()), Terms(leaving=leaving), size, host)
 
 
