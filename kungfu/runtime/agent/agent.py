@@ -67,7 +67,7 @@ class Agent:
     def __init__(
         self, job: JobSpec, *, journal: Journal, console: Console, listeners: Sequence[RecordListener] = ()
     ) -> None:
-        self._job, self._journal, self._console = job, journal, console
+        self._journal, self._console = journal, console
         consensus, several = ConsensusState(job.own_host), len(job.hosts) > 1
         slots = job.hosts[job.own_host].slots if several else job.settings.limits.maximum
         supervisor = ProcessSupervisor(
@@ -83,6 +83,10 @@ class Agent:
         self._role: Leader | Follower | None = None
         self._last_tick = time.monotonic()
         self._deferred: deque[Any] = deque()  # messages of the leader that came before its reply to the admission
+
+    @property
+    def _job(self) -> JobSpec:
+        return self._context.job
 
     def run(self) -> Ending:
         """Runs this host's part of the job and returns how it ended; nothing of it is left when this returns."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from kungfu.runtime.core.cluster import placement
 from kungfu.runtime.core.cluster.cluster import Cluster, Starting, Transition, mark_to_kill
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
@@ -21,14 +22,6 @@ from kungfu.runtime.core.cluster.events import (
     PeerProgressed,
     ReportMachines,
     Spawn,
-)
-from kungfu.runtime.core.cluster.placement import (
-    NO_SLOT,
-    about_to_be_free,
-    avoided_slots,
-    free_slots,
-    peers_on,
-    place_for,
 )
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
 from kungfu.runtime.core.view import View
@@ -56,18 +49,18 @@ def spawn(
         host: The host on which they shall run; without it the first one that has a free slot, see `place_for`.
         leaving: The peers that will leave for them, on other hosts if there is one with a free slot.
     """
-    people, hosts, room = cluster.processes, cluster.hosts, free_slots(cluster)
-    avoided, left = avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
+    people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
+    avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
     room = {one: count for one, count in room.items() if host in (None, one)}
     starting, of, missing = dict(cluster.starting), dict(hosts.of), dict(cluster.missing)
     spawns: list[Spawn] = []
     next_id = people.next_id
     for peer, other in enumerate(replacing, start=people.next_id):
         next_id = peer + 1
-        place = place_for(room, avoided, left=left)
+        place = placement.place_for(room, avoided, left=left)
         if place is None:
             # The coordinator hears of it with the next offer.
-            missing[peer] = NO_SLOT
+            missing[peer] = placement.NO_SLOT
             continue
         room[place] -= 1
         starting[peer], of[peer] = Starting(now, replaces=other), place
@@ -90,7 +83,7 @@ def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
     """The peers whose processes run on a host, and that leave the job or have left it: their processors become free."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
-    return tuple(peer for peer in peers_on(cluster, host) if peer not in staying)
+    return tuple(peer for peer in placement.peers_on(cluster, host) if peer not in staying)
 
 
 def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
@@ -125,8 +118,8 @@ def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> 
         count: The number of new peers.
         leaving: The members that leave only when their replacements have come.
     """
-    lacking = max(0, count - sum(free_slots(cluster).values()))
-    return min(lacking, about_to_be_free(cluster, {*leaving}))
+    lacking = max(0, count - sum(placement.free_slots(cluster).values()))
+    return min(lacking, placement.about_to_be_free(cluster, {*leaving}))
 
 
 def spawn_queued(cluster: Cluster, now: float) -> Transition:
@@ -135,10 +128,10 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
     if not queue or not cluster.members or cluster.regrouping is not None:
         # Nobody waits, or nobody trains; or the view after a recovery will show who has left and who was lost.
         return cluster, []
-    count = min(len(queue), sum(free_slots(cluster).values()))
+    count = min(len(queue), sum(placement.free_slots(cluster).values()))
     limit, left = cluster.rules.deadlines.ready_s, queue[count:]
     # No slot will be free for them any more: a host was lost, say, or a member that was given notice did not leave.
-    given_up = len(left) if not about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
+    given_up = len(left) if not placement.about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
     if not count and not given_up:
         # All slots are still taken.
         return cluster, []
