@@ -77,6 +77,7 @@ class Peer:
         """Tells the callbacks, and those that write where they are on this peer."""
         what, writes = action.what.replace("hear of", "end"), action.what == "write epoch"
         if not writes:
+            assert len(self.told) < 200, f"{action} again and again"
             self.told.append(f"{what} {action.number}")
             self.state = hash((self.state, self.told[-1]))
         if writes or (self.progress.leads and action.what == "end epoch"):

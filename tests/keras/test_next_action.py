@@ -87,6 +87,14 @@ def test_a_joiner_is_told_of_what_goes_on_and_of_nothing_before():
     }
 
 
+def test_the_numbers_that_callbacks_were_told_are_those_of_the_epoch():
+    told = replace(AT, called=0, logs={"loss": 1.0}, tested=2, found={"loss": 2.0}, batch=3)
+    assert told.after(Action("average")).logs == {"loss": 1.0}
+    assert replace(told, called=-1).after(Action("average")).logs == {}
+    settled = told.settled(stops=False)
+    assert (settled.ended, settled.batch, settled.tested, settled.found) == (1, 0, 0, {})
+
+
 # ---- losses ----------------------------------------------------------------------------------------------------------
 
 
