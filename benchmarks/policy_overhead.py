@@ -116,6 +116,7 @@ class Beside:
     first: Any
     attachment: Any
     name: str
+    data_position: None = None
 
     def join(self, state: Any, *, description: Any, machine: str, opening_terms: Any) -> Any:
         from kungfu.runtime.core.barrier import BarrierResult, Decision
@@ -180,6 +181,7 @@ def beside(first: Any, given: Sequence[Any], *, name: str) -> Any:
         trace=StepTrace(EffectGate(lambda: graph_state.view.version.read_value() > 0)),
         attachment=attachment,
         membership=membership,
+        settings=replace(first._run.settings, compare_every=0, exits=None),
         journal=EventLogWriter(membership.record),
         recorder=None,
         timer=StepTimer(),

@@ -147,7 +147,7 @@ def requests_of(
 def rescale_sources(
     sizes: tuple[int, int], terms: tuple[Terms, Terms], *, limits: Limits, step: int, epoch_samples: int
 ) -> dict[str, float]:
-    """What rules on a rescale choose from, but for the learning rate.
+    """The sources that rules on a rescale choose from, but for the learning rate.
 
     Args:
         sizes: The peers before the rescale, and after it.

@@ -80,12 +80,12 @@ class SimulatedJob:
 
     @property
     def start(self) -> Start:
-        """What the job begins with."""
+        """The beginning of the job."""
         return self.model.start
 
     @property
     def rescaling(self) -> Rescaling:
-        """What a change of the size takes."""
+        """The time that a change of the size takes."""
         return self.model.rescaling
 
     @property

@@ -41,7 +41,7 @@ IN_BARRIER, AFTER_STEP = 0, 1
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What the job gives to a run at its start.
+    """The settings that the job gives to a run at its start.
 
     Args:
         limits: The least and the most peers.
@@ -64,7 +64,7 @@ class RunSettings:
 
 @dataclass
 class Declared:
-    """What the program says of its loop between ``attach`` and the first step.
+    """Declarations of the program about its loop, between ``attach`` and the first step.
 
     Args:
         step: The name of the function that is the step.
@@ -89,7 +89,7 @@ class Declared:
 
 @dataclass
 class Standing:
-    """Where this peer stands in its job; the barrier and the recovery write it.
+    """The place of this peer in its job; the barrier and the recovery write it.
 
     Args:
         rank: In its view; ``None`` once a decision let it go.
@@ -112,7 +112,7 @@ class Standing:
 
 @dataclass
 class Pending:
-    """What waits for the next barrier, or for the program to be between two steps.
+    """Work that waits for the next barrier, or for the program to be between two steps.
 
     Args:
         unanswered: The requests of a barrier that has not come to its end, if one has not.

@@ -321,7 +321,7 @@ def _without(hosts: Hosts, host: int) -> Hosts:
 
 
 def _on_host(peers: frozenset[int], cluster: Cluster, host: int) -> set[int]:
-    """Those of some peers that run on a host."""
+    """The peers, out of some, that run on a host."""
     return {peer for peer in peers if cluster.hosts.of.get(peer, 0) == host}
 
 

@@ -86,7 +86,7 @@ class JobMembership:
         return self._agent_client.on_the_way()
 
     def lasting_failure(self) -> PeerFailure | None:
-        """As `Membership.lasting_failure`."""
+        """See `Membership.lasting_failure`."""
         in_force, failed = self._in_force, self._service.failed_peers
         return None if in_force is None else failed.lasting_failure_in(in_force.view)
 
@@ -94,7 +94,7 @@ class JobMembership:
 
     @property
     def past_phases(self) -> PastPhases:
-        """What the phases of the job that are over came to, as far as this peer knows."""
+        """The outcomes of the phases of the job that are over, as far as this peer knows."""
         return self._service.past_phases
 
     @property
@@ -107,7 +107,7 @@ class JobMembership:
         return self._agent_client.phase_progress().over
 
     def fetch_phase(self, number: int) -> bytes:
-        """What a phase came to that was over before this peer came; it is kept for others."""
+        """The outcome of a phase that was over before this peer came; it is kept for others."""
         content = self.past_phases.content(number)
         if content is None:
             content = fetch_phase(number, self._settings, self._agent_client)
@@ -129,7 +129,7 @@ class JobMembership:
         machine: str = "",
         opening_terms: Callable[[View, int], Terms] | None = None,
     ) -> BarrierResult:
-        """As `Membership.join`, which waits for an admission.
+        """See `Membership.join`; it waits for an admission.
 
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
         """
@@ -159,7 +159,7 @@ class JobMembership:
         return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
-        """As `Membership.recover`."""
+        """See `Membership.recover`."""
         before = replace(self._member(), terms=loss.terms)
 
         def make_terms(view: View, admission: pb.Admission) -> MakeTerms:
@@ -178,7 +178,7 @@ class JobMembership:
         speeds: Mapping[int, float] = NO_SPEEDS,
         compared: Compared = "part",
     ) -> BarrierResult:
-        """As `Membership.hold_barrier`."""
+        """See `Membership.hold_barrier`."""
         before = self._member()
         before = replace(before, terms=terms)
         started, parts = time.monotonic(), dict[str, float]()
@@ -213,7 +213,7 @@ class JobMembership:
         )
 
     def mark_state_complete(self) -> None:
-        """As `Membership.mark_state_complete`."""
+        """See `Membership.mark_state_complete`."""
         self._holds = True
 
     def take_external_request(self) -> Asked | None:

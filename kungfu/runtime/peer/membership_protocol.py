@@ -1,4 +1,4 @@
-"""What training asks of the job, whether ``kungfu-run`` has launched it or it is a program that runs alone."""
+"""The interface of a job to training, whether ``kungfu-run`` has launched it or a program runs alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Membership(Protocol):
 
     @property
     def past_phases(self) -> PastPhases:
-        """What the phases of the job that are over came to, as far as this peer knows."""
+        """The outcomes of the phases of the job that are over, as far as this peer knows."""
 
     @property
     def has_joined(self) -> bool:
@@ -45,7 +45,7 @@ class Membership(Protocol):
         """The number of phases of the job that are over."""
 
     def fetch_phase(self, number: int) -> bytes:
-        """What a phase came to that was over before this peer came; it is kept for others."""
+        """The outcome of a phase that was over before this peer came; it is kept for others."""
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
         """This peer gets ready for a phase; ``on_offer`` posts in its graph from now on."""

@@ -47,7 +47,7 @@ class PublishedValues:
     held: Mapping[str, tf.Variable] = field(default_factory=dict)
 
     def all(self) -> list[tf.Variable]:
-        """Those that a step writes."""
+        """All variables that a step writes."""
         return [*self.variables.values(), *self.held.values()]
 
     def clear(self) -> None:

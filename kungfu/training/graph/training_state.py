@@ -133,11 +133,11 @@ class TrainingState:
         return int(read_variable(self._registered_before))
 
     def shared(self) -> list[tf.Variable]:
-        """Those that are equal on all peers between two steps."""
+        """The variables that are equal on all peers between two steps."""
         return list(self.classes.shared.values())
 
     def agreed(self) -> list[tf.Variable]:
-        """Those, and what layers keep of the data, which is the same on all peers where it has been averaged."""
+        """The shared variables and layers' statistics: the same on all peers where these have been averaged."""
         classes = self.classes
         return [*classes.shared.values(), *classes.averaged.values(), *classes.of_rank_0.values()]
 

@@ -1,4 +1,4 @@
-"""What a program gives the policies of a run: the averages of its step, and numbers of its own."""
+"""The averages of a step, and the numbers that a program gives the policies of its run."""
 
 from __future__ import annotations
 

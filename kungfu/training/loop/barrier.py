@@ -358,7 +358,7 @@ def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
 
 
 def _settings_on_rescale(run: Run, previous_size: int, size: int, decision: Decision) -> list[Asked]:
-    """What the rules on a rescale choose from the new size."""
+    """The settings that rules on a rescale choose from the new size."""
     step, rate, sizes, terms = run.steps(), run.rate, (previous_size, size), (run.terms, decision.terms)
     epoch_samples = int(read_variable(run.graph_state.progress.samples))
     sources = rescale_sources(sizes, terms, limits=run.settings.limits, step=step, epoch_samples=epoch_samples)

@@ -62,7 +62,7 @@ def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
 def loop_batches(
     calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], None] = lambda: None
 ) -> Iterator[Any]:
-    """What one call of the step after the other needs, until the epochs are done or training is ``over``.
+    """The batches that one call of the step after the other needs, until the epochs are done or training is ``over``.
 
     Args:
         calls: Those of the step.

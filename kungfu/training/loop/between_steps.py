@@ -39,7 +39,7 @@ def random_streams(run: Run) -> RandomStreams:
 
 
 def described(run: Run) -> Description:
-    """What this peer runs, once everything is registered."""
+    """The description of this peer's program, once everything is registered."""
     trained, declared = run.trained, run.declared
     more = {"told": declared.told, "remembered": run.memory.described}
     return describe(run.plan, trained.model, trained.optimizers, run.registry, declared.data, **more)

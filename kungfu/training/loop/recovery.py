@@ -1,4 +1,4 @@
-"""What happens in this peer when another one dies.
+"""Recovery of this peer when another one dies.
 
 The loss is noticed in one of four places:
 
@@ -154,7 +154,7 @@ def _registered_before(run: Run, result: BarrierResult) -> int | None:
 
 
 def _digest(run: Run) -> int:
-    """Of the replicated state, where an exchange has begun: those that hold the same may all give it to others."""
+    """The digest of the state, once an exchange has begun: peers that hold the same may all give it to others."""
     if run.standing.stage <= AFTER_STEP:
         return 0
     return zlib.crc32(np.array(list(run.state.digest().values()), np.uint64).tobytes())

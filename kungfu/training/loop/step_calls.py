@@ -65,7 +65,7 @@ class StepCalls:
         return self.is_finished or self.run.left
 
     def position(self) -> StepPosition:
-        """Where the run is; costs nothing after a step that came to its end."""
+        """The position of the run; costs nothing after a step that came to its end."""
         # Before the first step, after one that failed, and where a loop in the graph does steps unseen.
         if self._position is None or self._looped:
             return read_position(self.run.graph_state)
@@ -82,7 +82,7 @@ class StepCalls:
         declared.step, self.run.trace.declared_averages = name, averages
 
     def traces(self) -> int:
-        """How often the step was traced."""
+        """The number of times that the step was traced."""
         return 0 if self._compiled is None else self._compiled.traces()
 
     # ---- a call ------------------------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class StepCalls:
 
 
 class _HostNotes:
-    """What the host tells the graph before a step, written where it is another than before.
+    """The notes of the host to the graph before a step, written only where they have changed.
 
     Args:
         run: Of the step.

@@ -1,1 +1,1 @@
-"""What goes along with training: registered values, checkpoints, and the description of the program."""
+"""State that goes along with training: registered values, checkpoints, the description of the program."""
