@@ -43,6 +43,8 @@ class JobLoop:
         self.keep_in_checkpoints, self.resumed_file = run.checkpoints.keep, run.checkpoints.resumed_file
         self.share_memory, self.count_epochs = partial(run.memory.share, run.trace), partial(count_epochs, run)
         self.complete_state = partial(complete_state, run)
+        self.average_statistics = partial(barrier.average_statistics, run)
+        self.shared_variables, self.agreed_variables = run.state.shared, run.state.agreed
         self._conclude: Callable[[], Any] | None = None  # of the step that is being traced
 
     # ---- the phase -------------------------------------------------------------------------------------------------
@@ -144,10 +146,6 @@ class JobLoop:
         declare_batches(self._calls, plan, described=described)
         return loop_batches(self._calls, plan, over=over, attend=attend)
 
-    def average_statistics(self) -> None:
-        """Between two steps, on all peers; see `barrier.average_statistics`."""
-        barrier.average_statistics(self._run)
-
     def meet_after_training(self, together: Callable[[PeerGroup], None], *, what: str) -> str:
         """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
 
@@ -174,14 +172,6 @@ class JobLoop:
         """Whether this peer has trained to the end, in a view that no other one has followed."""
         run = self._run
         return self._calls.is_over and not run.left and self.has_view and run.settings.is_newest()
-
-    def shared_variables(self) -> list[tf.Variable]:
-        """Those of model, optimizers and policies that are equal on all peers between two steps."""
-        return self._run.state.shared()
-
-    def agreed_variables(self) -> list[tf.Variable]:
-        """Those, and what layers keep of the data: where that has been averaged it is the same on all peers too."""
-        return self._run.state.agreed()
 
 
 def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
