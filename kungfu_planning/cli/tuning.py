@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
 from kungfu_planning.pictures import write_picture
-from kungfu_planning.tune.comparison import Comparison, as_document, as_tables, compare, draw_comparison
+from kungfu_planning.tune.comparison import (
+    Comparison,
+    TuningReport,
+    as_tables,
+    compare_all,
+    draw_comparison,
+    tuning_report,
+)
 from kungfu_planning.tune.spec.tuning_spec import TuningSpec, read_spec, tuning_schema
 from kungfu_planning.tune.spec.units import duration_s
 
@@ -21,13 +30,25 @@ SUMMARY = "plan a hyperparameter search under a deadline"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` the arguments of this command."""
     parser.description = "Plan a hyperparameter search: the cheapest GPUs for each stage that meet a deadline."
-    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling and the cloud")
-    parser.add_argument("--deadline", metavar="TIME", help='time limit of the search, such as "20m" or "1h30m"')
+    parser.add_argument("spec", nargs="?", type=Path, metavar="SPEC.yaml", help="the search, its scaling, the cloud")
+    parser.add_argument("--deadline", metavar="TIME", help='when the search has to be done, as "20m" or "1h30m"')
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        metavar="SHARE",
+        help="share of runs that have to meet the deadline, as 0.95; without it the mean completion time has to",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
         "--plot", nargs="?", const=Path("tuning.png"), type=Path, metavar="FILE", help="draw it (default: %(const)s)"
     )
-    parser.add_argument("--schema", action="store_true", help="print the JSON schema of SPEC.yaml and exit")
+    parser.add_argument(
+        "--schema",
+        nargs="?",
+        const="spec",
+        choices=("spec", "output"),
+        help="print the JSON schema of SPEC.yaml, or of what --json prints, and end",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,16 +58,19 @@ def run(arguments: argparse.Namespace) -> int:
         UsageError: for input that cannot be planned.
     """
     if arguments.schema:
-        print(json.dumps(tuning_schema(), indent=2))
+        schema = tuning_schema() if arguments.schema == "spec" else msgspec.json.schema(TuningReport)
+        print(json.dumps(schema, indent=2))
         return 0
-    found = _plan(_spec(arguments), deadline_s=_deadline_s(arguments))
+    spec = _spec(arguments)
+    found = _plan(spec, deadline_s=_deadline_s(arguments), confidence=arguments.confidence)
+    report = tuning_report(found, spec=spec, confidence=arguments.confidence)
     if arguments.plot is not None:
         _draw(found, path=arguments.plot)
     if arguments.json:
-        print(json.dumps(as_document(found), indent=2, allow_nan=False))
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
         return 0
     console = Console()
-    for table in as_tables(found):
+    for table in as_tables(found, report=report):
         console.print(table)
     if arguments.plot is not None:
         console.print(f"plot: {arguments.plot}")
@@ -68,10 +92,12 @@ def _deadline_s(arguments: argparse.Namespace) -> float:
     return deadline_s
 
 
-def _plan(spec: TuningSpec, *, deadline_s: float) -> list[Comparison]:
+def _plan(spec: TuningSpec, *, deadline_s: float, confidence: float | None) -> list[Comparison]:
     console = Console(stderr=True)
-    each = track(spec.simulators(), "planning", console=console, transient=True, disable=not console.is_terminal)
-    return [compare(simulator, deadline_s=deadline_s, search=spec.search) for simulator in each]
+    simulators = spec.simulators()
+    each = track(simulators, "planning", console=console, transient=True, disable=not console.is_terminal)
+    search = replace(spec.search, confidence=confidence)
+    return compare_all(each, deadline_s=deadline_s, search=search, brackets=len(simulators))
 
 
 def _draw(found: list[Comparison], *, path: Path) -> None:

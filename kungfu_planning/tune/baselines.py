@@ -5,19 +5,25 @@ The module also has the parts shared by all searches: the settings, the limit of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from kungfu.errors import UsageError
-from kungfu_planning.tune.estimation import Estimate, estimate
+from kungfu_planning.tune.estimation import Estimate, completion_s, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_training
 
 Steps = Literal["instance", "literal"]
 """The size of a greedy step: also until an instance less is needed, or only to the next fair share as printed."""
 
-_SLACK = 1e-9
+SLACK = 1e-9
 """Relative: a plan of exactly the deadline meets it, whatever the rounding of its sum."""
+
+_JUDGED_BY = (400, 2500)
+"""Runs by which a confidence is judged, the larger number only of plans that the smaller does not settle."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,8 @@ class Search:
         multiples: multiples of the best static size that a greedy descent starts from, each at least 1.
         steps: how far one greedy step goes.
         least_saving: dollars that a step has to save, above 0.
+        confidence: the share of runs that have to meet the deadline, above 0 and below 1; None asks only that the mean
+            completion time does.
 
     Raises:
         UsageError: for a value out of range.
@@ -39,6 +47,7 @@ class Search:
     multiples: tuple[int, ...] = (1, 2, 3)
     steps: Steps = "instance"
     least_saving: float = 1e-9
+    confidence: float | None = None
 
     def __post_init__(self) -> None:
         if self.max_gpus is not None and self.max_gpus < 1:
@@ -47,6 +56,8 @@ class Search:
             raise UsageError(f"warm starts at {self.multiples} times the static size; give multiples of at least 1")
         if not self.least_saving > 0:
             raise UsageError(f"a step has to save more than {self.least_saving} $; give an amount above 0")
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise UsageError(f"a confidence of {self.confidence:g} cannot be planned for; give a share such as 0.95")
 
 
 def most_gpus(simulator: Simulator, *, search: Search) -> int:
@@ -56,9 +67,32 @@ def most_gpus(simulator: Simulator, *, search: Search) -> int:
     return max(stage.trials for stage in simulator.experiment.stages) * simulator.scaling.widest
 
 
-def meets(found: Estimate, *, deadline_s: float) -> bool:
-    """True if the predicted mean completion time is within the deadline."""
-    return found.seconds <= deadline_s * (1 + _SLACK)
+def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: Search) -> bool:
+    """True if a plan meets the deadline: its mean completion time, or the share of its runs that the search asks for.
+
+    A share is judged by 400 runs where they settle it, and near the limit by 2,500: it holds where the share of late
+    runs is below ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that just hold in the drawn
+    runs would be late more often in others.
+    """
+    limit_s = deadline_s * (1 + SLACK)
+    if search.confidence is None or simulator.runs == 1:
+        return found.seconds <= limit_s
+    allowed = 1 - search.confidence
+    for runs in _JUDGED_BY:
+        late = float((completion_s(simulator, plan=found.gpus, runs=runs) > limit_s).mean())
+        error = math.sqrt(allowed * (1 - allowed) / runs)
+        if late <= allowed - 2 * error:
+            return True
+        if late > allowed + 3 * error:
+            return False
+    return False
+
+
+def judged_s(simulator: Simulator, *, found: Estimate, search: Search) -> float:
+    """The completion time by which a plan is judged, in seconds: the mean, or the quantile of the confidence."""
+    if search.confidence is None or simulator.runs == 1:
+        return found.seconds
+    return float(np.quantile(completion_s(simulator, plan=found.gpus, runs=_JUDGED_BY[0]), search.confidence))
 
 
 def cheaper(found: Estimate) -> tuple[float, float]:
@@ -75,7 +109,11 @@ def best_static(simulator: Simulator, *, deadline_s: float, search: Search) -> E
     Returns:
         The plan with its estimate; None when no size up to the limit meets the deadline.
     """
-    met = [found for found in _statics(simulator, search=search) if meets(found, deadline_s=deadline_s)]
+    met = [
+        found
+        for found in _statics(simulator, search=search)
+        if meets(simulator, found=found, deadline_s=deadline_s, search=search)
+    ]
     return min(met, key=cheaper, default=None)
 
 
@@ -87,7 +125,8 @@ def fastest(simulator: Simulator, *, search: Search) -> Estimate:
     sizes = static_sizes(simulator, search=search)
     stages = range(len(simulator.experiment.stages))
     eager = tuple(_fastest_size(simulator, stage=stage, sizes=sizes) for stage in stages)
-    return min([estimate(simulator, plan=eager), *_statics(simulator, search=search)], key=lambda found: found.seconds)
+    plans = [estimate(simulator, plan=eager), *_statics(simulator, search=search)]
+    return min(plans, key=lambda found: judged_s(simulator, found=found, search=search))
 
 
 def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
@@ -139,4 +178,5 @@ def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Es
     limit = min(most_gpus(simulator, search=search) // max(trials), simulator.scaling.widest)
     plans = (tuple(each * count for count in trials) for each in range(1, limit + 1))
     found = (estimate(simulator, plan=plan) for plan in plans)
-    return min((each for each in found if meets(each, deadline_s=deadline_s)), key=cheaper, default=None)
+    met = (each for each in found if meets(simulator, found=each, deadline_s=deadline_s, search=search))
+    return min(met, key=cheaper, default=None)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
+import msgspec
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from rich.table import Table
 
-from kungfu_planning.tune.baselines import Search, best_naive, best_static
-from kungfu_planning.tune.estimation import Estimate
+from kungfu_planning.tune.baselines import SLACK, Search, best_naive, best_static
+from kungfu_planning.tune.estimation import FRESH_SEEDS, Estimate, Outlook, outlook
+from kungfu_planning.tune.latency import Seconds
 from kungfu_planning.tune.planner import plan_elastic
 from kungfu_planning.tune.simulator import Simulator
+from kungfu_planning.tune.spec.tuning_spec import TuningSpec
 from kungfu_planning.tune.spec.units import as_clock
-from kungfu_planning.tune.timeline import Box, boxes, first_run_stage_usage, mean_stage_usage
+from kungfu_planning.tune.timeline import Box, StageUsage, boxes, first_run_stage_usage, mean_stage_usage
+
+
+@dataclass(frozen=True)
+class Judged(Estimate):
+    """A plan as the planner saw it, and ``fresh`` runs of it that the planner has not seen."""
+
+    fresh: Outlook
 
 
 @dataclass(frozen=True)
@@ -23,33 +34,164 @@ class Comparison:
     """The plan and the baselines of one experiment; a baseline is None if none of its kind meets the deadline."""
 
     simulator: Simulator
+    search: Search
     deadline_s: float
-    planned: Estimate
-    static: Estimate | None
-    naive: Estimate | None
+    planned: Judged
+    static: Judged | None
+    naive: Judged | None
 
 
-def compare(simulator: Simulator, *, deadline_s: float, search: Search) -> Comparison:
-    """Plan one experiment, and find its static and naive baselines.
+def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket: int = 0) -> Comparison:
+    """Plan one experiment, find its static and naive baselines, and draw fresh runs of each.
+
+    Args:
+        simulator: the job and the cloud.
+        deadline_s: when the search has to be done, in seconds from its start.
+        search: settings of the planner.
+        bracket: the number of the experiment among those that run side by side; each has luck of its own.
 
     Raises:
         UsageError: when no plan meets the deadline.
     """
+    first_seed = simulator.seed + 1 + bracket * FRESH_SEEDS
+
+    def judged(found: Estimate) -> Judged:
+        return Judged(
+            found.gpus, found.seconds, found.dollars, outlook(simulator, plan=found.gpus, first_seed=first_seed)
+        )
+
+    static = best_static(simulator, deadline_s=deadline_s, search=search)
+    naive = best_naive(simulator, deadline_s=deadline_s, search=search)
+    planned = judged(plan_elastic(simulator, deadline_s=deadline_s, search=search))
     return Comparison(
-        simulator,
-        deadline_s,
-        plan_elastic(simulator, deadline_s=deadline_s, search=search),
-        best_static(simulator, deadline_s=deadline_s, search=search),
-        best_naive(simulator, deadline_s=deadline_s, search=search),
+        simulator, search, deadline_s, planned, static and judged(static), naive and judged(naive)
+    )  # fmt: skip
+
+
+def compare_all(
+    simulators: Iterable[Simulator], *, deadline_s: float, search: Search, brackets: int
+) -> list[Comparison]:
+    """The comparison of each of ``brackets`` experiments that run side by side.
+
+    All of them have to meet the deadline, so a confidence is asked of each to the power of ``1 / brackets``.
+    """
+    if search.confidence is not None:
+        search = replace(search, confidence=search.confidence ** (1 / brackets))
+    return [
+        compare(simulator, deadline_s=deadline_s, search=search, bracket=number)
+        for number, simulator in enumerate(simulators)
+    ]
+
+
+class Figures(msgspec.Struct, kw_only=True):
+    """Time and cost of a plan, or of the plans of all brackets side by side.
+
+    ``seconds`` and ``dollars`` are means over the runs that the planner drew; the rest is of fresh runs.
+    """
+
+    seconds: float
+    seconds_p50: float
+    seconds_p95: float
+    dollars: float
+    dollars_p50: float
+    dollars_p95: float
+    late_share: float
+    """Share of the fresh runs that end after the deadline, 0 to 1."""
+    seconds_by_seed: tuple[float, float]
+    """The smallest and the largest mean of the fresh runs of one seed."""
+    dollars_by_seed: tuple[float, float]
+
+
+class PlanReport(Figures, kw_only=True):
+    """The plan of one experiment with the resources of its stages, times as means."""
+
+    stages: tuple[StageUsage, ...]
+
+
+class ExperimentReport(msgspec.Struct):
+    """An experiment's plan and baselines; null where none of its kind meets the deadline."""
+
+    planned: PlanReport
+    static: PlanReport | None
+    naive: PlanReport | None
+
+
+class TuningReport(msgspec.Struct, kw_only=True):
+    """The JSON output of ``kungfu plan tuning``.
+
+    Experiments run side by side: dollars add up, the seconds are those of the last to end.
+    """
+
+    version: Literal[1] = 1
+    deadline_s: float
+    confidence: float | None
+    """The share of runs that has to meet the deadline; null: the mean completion time has to."""
+    fresh_runs: int
+    settings: dict[str, Any]
+    """The specification as read: experiments, scaling, cloud, search, samples, seed."""
+    planned: Figures
+    static: Figures | None
+    naive: Figures | None
+    experiments: list[ExperimentReport]
+
+
+def tuning_report(found: Sequence[Comparison], *, spec: TuningSpec, confidence: float | None) -> TuningReport:
+    """The report of comparisons, one per experiment of a specification."""
+    return TuningReport(
+        deadline_s=found[0].deadline_s,
+        confidence=confidence,
+        fresh_runs=found[0].planned.fresh.seconds.size,
+        settings=asdict(spec),
+        planned=_figures([each.planned for each in found], deadline_s=found[0].deadline_s),
+        static=_figures_or_none([each.static for each in found], deadline_s=found[0].deadline_s),
+        naive=_figures_or_none([each.naive for each in found], deadline_s=found[0].deadline_s),
+        experiments=[_experiment(each) for each in found],
     )
 
 
-def as_tables(found: Sequence[Comparison]) -> Iterator[Table]:
+def _figures(side_by_side: Sequence[Judged], *, deadline_s: float) -> Figures:
+    seconds = np.max([each.fresh.seconds for each in side_by_side], axis=0)
+    dollars = np.sum([each.fresh.dollars for each in side_by_side], axis=0)
+    (s50, s95), (d50, d95) = (np.quantile(drawn, (0.5, 0.95)).tolist() for drawn in (seconds, dollars))
+    by_seed = [drawn.mean(axis=1) for drawn in (seconds, dollars)]
+    return Figures(
+        seconds=max(each.seconds for each in side_by_side),
+        seconds_p50=s50,
+        seconds_p95=s95,
+        dollars=sum(each.dollars for each in side_by_side),
+        dollars_p50=d50,
+        dollars_p95=d95,
+        late_share=_late_share(seconds, deadline_s=deadline_s),
+        seconds_by_seed=(float(by_seed[0].min()), float(by_seed[0].max())),
+        dollars_by_seed=(float(by_seed[1].min()), float(by_seed[1].max())),
+    )
+
+
+def _late_share(seconds: Seconds, *, deadline_s: float) -> float:
+    return float((seconds > deadline_s * (1 + SLACK)).mean())
+
+
+def _figures_or_none(side_by_side: Sequence[Judged | None], *, deadline_s: float) -> Figures | None:
+    present = [each for each in side_by_side if each is not None]
+    return _figures(present, deadline_s=deadline_s) if len(present) == len(side_by_side) else None
+
+
+def _experiment(found: Comparison) -> ExperimentReport:
+    def plan(judged: Judged) -> PlanReport:
+        figures = msgspec.structs.asdict(_figures([judged], deadline_s=found.deadline_s))
+        return PlanReport(**figures, stages=mean_stage_usage(found.simulator, plan=judged.gpus))
+
+    return ExperimentReport(
+        plan(found.planned), found.static and plan(found.static), found.naive and plan(found.naive)
+    )  # fmt: skip
+
+
+def as_tables(found: Sequence[Comparison], *, report: TuningReport) -> Iterator[Table]:
     """The stages of each planned experiment, then cost and time beside the baselines."""
     for index, each in enumerate(found):
         title = "Plan" if len(found) == 1 else f"Plan of bracket {index + 1} of {len(found)}"
         yield _stages(each, title=title)
-    yield _beside(found)
+    yield _beside(report, seed=found[0].simulator.seed)
 
 
 def _stages(found: Comparison, *, title: str) -> Table:
@@ -62,66 +204,39 @@ def _stages(found: Comparison, *, title: str) -> Table:
     return table
 
 
-def _beside(found: Sequence[Comparison]) -> Table:
-    table = Table(title=f"Within {as_clock(found[0].deadline_s)}")
-    for column in ("", "time", "cost", "of static"):
+def _beside(report: TuningReport, *, seed: int) -> Table:
+    within = f"Within {as_clock(report.deadline_s)}"
+    columns = {"time": "{seconds}", "cost": "{dollars}", "of static": "{share}"}
+    if report.fresh_runs == 1:
+        table = Table(title=within, caption="nothing in the specification is random: every run is like this")
+    else:
+        asked = "in the mean" if report.confidence is None else f"in {report.confidence:.4g} of the runs"
+        spread = " to ".join(f"${dollars:.2f}" for dollars in report.planned.dollars_by_seed)
+        caption = (
+            f"time, cost: means, seed {seed}; the rest: {report.fresh_runs:,} fresh runs, mean cost by seed {spread}"
+        )
+        table = Table(title=f"{within} {asked}", caption=caption)
+        columns = {"mean time": "{seconds}", "p95": "{s95}", "late": "{late}", "mean cost": "{dollars}"}
+        columns |= {"p50": "{d50}", "p95 ": "{d95}", "of static": "{share}"}
+    for column in ("", *columns):
         table.add_column(column, justify="right")
-    static = _total([each.static for each in found])
-    rows = {
-        "planned": _total([each.planned for each in found]),
-        "static": static,
-        "naive elastic": _total([each.naive for each in found]),
-    }
-    for name, total in rows.items():
-        table.add_row(name, *_cells(total, static=static))
+    for name, figures in (("planned", report.planned), ("static", report.static), ("naive elastic", report.naive)):
+        shown = figures and _shown(figures, static=report.static)
+        cells = [cell.format(**shown) for cell in columns.values()] if shown else ["none meets it"]
+        table.add_row(name, *cells, *("-" for _ in range(len(columns) - len(cells))))
     return table
 
 
-def _cells(total: dict[str, float] | None, *, static: dict[str, float] | None) -> tuple[str, str, str]:
-    if total is None:
-        return "none meets it", "-", "-"
-    share = f"{total['dollars'] / static['dollars']:.0%}" if static and static["dollars"] else "-"
-    return as_clock(total["seconds"]), f"${total['dollars']:.2f}", share
-
-
-def as_document(found: Sequence[Comparison]) -> dict[str, Any]:
-    """The JSON output: totals, then each experiment with the stages of its plan and its baselines.
-
-    Experiments run side by side: dollars add up, the seconds are those of the last to end.
-
-    Args:
-        found: The comparisons, one per experiment.
-
-    Returns:
-        A JSON object; a baseline that some experiment lacks is null.
-    """
+def _shown(figures: Figures, *, static: Figures | None) -> dict[str, str]:
     return {
-        "deadline_s": found[0].deadline_s,
-        "planned": _total([each.planned for each in found]),
-        "static": _total([each.static for each in found]),
-        "naive": _total([each.naive for each in found]),
-        "experiments": [_experiment(each) for each in found],
+        "seconds": as_clock(figures.seconds),
+        "s95": as_clock(figures.seconds_p95),
+        "late": f"{figures.late_share:.1%}",
+        "dollars": f"${figures.dollars:.2f}",
+        "d50": f"${figures.dollars_p50:.2f}",
+        "d95": f"${figures.dollars_p95:.2f}",
+        "share": f"{figures.dollars / static.dollars:.0%}" if static and static.dollars else "-",
     }
-
-
-def _total(estimates: Sequence[Estimate | None]) -> dict[str, float] | None:
-    present = [each for each in estimates if each is not None]
-    if len(present) < len(estimates):
-        return None
-    return {"seconds": max(each.seconds for each in present), "dollars": sum(each.dollars for each in present)}
-
-
-def _experiment(found: Comparison) -> dict[str, Any]:
-    return {
-        "planned": _plan(found.simulator, estimate=found.planned),
-        "static": found.static and _plan(found.simulator, estimate=found.static),
-        "naive": found.naive and _plan(found.simulator, estimate=found.naive),
-    }
-
-
-def _plan(simulator: Simulator, *, estimate: Estimate) -> dict[str, Any]:
-    stages = [asdict(held) for held in mean_stage_usage(simulator, plan=estimate.gpus)]
-    return {"seconds": estimate.seconds, "dollars": estimate.dollars, "stages": stages}
 
 
 _SURVIVOR, _OTHER, _IDLE = "#3a9d5d", "#7da7d9", "#eeeeee"
@@ -139,26 +254,29 @@ def draw_comparison(found: Sequence[Comparison]) -> Figure:
     figure = Figure(figsize=(10, 3.6 * len(found)), layout="constrained")
     panels = figure.subplots(len(found), 2, squeeze=False, sharex="row", sharey="row")
     for row, each in zip(panels, found, strict=True):
-        _panel(row[0], simulator=each.simulator, estimate=each.static, name="static", deadline_s=each.deadline_s)
-        _panel(row[1], simulator=each.simulator, estimate=each.planned, name="planned", deadline_s=each.deadline_s)
+        _panel(row[0], found=each, judged=each.static, name="static")
+        _panel(row[1], found=each, judged=each.planned, name="planned")
         row[0].set_ylabel("GPUs")
     return figure
 
 
-def _panel(axes: Any, *, simulator: Simulator, estimate: Estimate | None, name: str, deadline_s: float) -> None:
+def _panel(axes: Any, *, found: Comparison, judged: Judged | None, name: str) -> None:
+    simulator, deadline_s = found.simulator, found.deadline_s
     axes.set_xlabel("minutes" if simulator.runs == 1 else f"minutes, in one of {simulator.runs} drawn runs")
     axes.axvline(deadline_s / 60, color="black", linestyle=":", linewidth=1)
-    if estimate is None:
+    if judged is None:
         axes.set_title(f"{name}: none meets the deadline")
         return
-    axes.set_title(f"{name}: ${estimate.dollars:.2f} in {estimate.seconds / 60:.1f} min")
+    late = _late_share(judged.fresh.seconds, deadline_s=deadline_s)
+    drawn = "" if simulator.runs == 1 else f" in the mean, {late:.0%} of runs late"
+    axes.set_title(f"{name}: ${judged.dollars:.2f} in {judged.seconds / 60:.1f} min{drawn}", fontsize="medium")
     node = simulator.cloud.instance.gpus
     before = 0
-    for held in first_run_stage_usage(simulator, plan=estimate.gpus):
+    for held in first_run_stage_usage(simulator, plan=judged.gpus):
         axes.add_patch(_idle(held.start_s, end_s=held.ready_s, gpus=min(before, held.instances) * node))
         axes.add_patch(_idle(held.ready_s, end_s=held.end_s, gpus=held.instances * node))
         before = held.instances
-    for box in boxes(simulator, plan=estimate.gpus):
+    for box in boxes(simulator, plan=judged.gpus):
         axes.add_patch(_patch(box))
     axes.autoscale_view()
 

@@ -17,6 +17,7 @@ from kungfu_planning.tune.latency import Seconds
 from kungfu_planning.tune.simulator import (
     Simulator,
     provider_wait,
+    redrawn,
     remember,
     slowest_setup,
     stage_instances,
@@ -88,6 +89,35 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
         return Estimate(plan, float(sampled.ends[-1].mean()), float(sampled.dollars.mean()))
 
     return remember(simulator, key=("estimate", plan), compute=compute)
+
+
+def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
+    """The completion times of ``runs`` drawn runs of a plan, in seconds: shape (runs,)."""
+    return sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1]
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """A plan in runs that no planner has seen.
+
+    Attributes:
+        seconds: (seeds, runs) completion time of each run, drawn from one seed after another.
+        dollars: (seeds, runs) cost of each run.
+    """
+
+    seconds: Seconds
+    dollars: Seconds
+
+
+FRESH_SEEDS, FRESH_RUNS = 5, 400
+"""Seeds and runs of each by which an `Outlook` is drawn."""
+
+
+def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
+    """The outlook of a plan, from the seeds from ``first_seed`` on; one run where nothing is random."""
+    seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.runs > 1 else 1))
+    drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
+    return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))
 
 
 def sample(simulator: Simulator, *, plan: AllocationPlan) -> Sampled:

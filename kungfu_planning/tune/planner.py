@@ -7,7 +7,17 @@ import math
 from collections.abc import Iterable, Iterator
 
 from kungfu.errors import UsageError
-from kungfu_planning.tune.baselines import Search, Steps, best_naive, best_static, cheaper, fastest, meets, most_gpus
+from kungfu_planning.tune.baselines import (
+    Search,
+    Steps,
+    best_naive,
+    best_static,
+    cheaper,
+    fastest,
+    judged_s,
+    meets,
+    most_gpus,
+)
 from kungfu_planning.tune.estimation import AllocationPlan, Estimate, estimate
 from kungfu_planning.tune.simulator import Simulator, stage_instances
 
@@ -20,9 +30,9 @@ def plan_elastic(
     """A cheap plan that meets the deadline, with its own number of GPUs for each stage.
 
     From each warm start (the best static size and its multiples, the best naive plan, and ``known`` plans) descend
-    greedily; the cheapest end wins. It meets the deadline and is never more expensive than the best static or naive
-    plan under the same simulator. It need not be optimal, and a looser deadline may give a more expensive plan: see
-    `plan_deadlines`.
+    greedily; the cheapest end wins. It meets the deadline, in the mean or with ``search.confidence``, and is never
+    dearer than the best static or naive plan under the same simulator. It need not be the optimum, and a looser
+    deadline may give a dearer plan: see `plan_deadlines`.
 
     Args:
         simulator: the job and the cloud.
@@ -77,7 +87,7 @@ def warm_starts(
     naive = best_naive(simulator, deadline_s=deadline_s, search=search)
     plans = [*_multiples(simulator, static=static, search=search), *known, *([naive.gpus] if naive else [])]
     starts = [estimate(simulator, plan=plan) for plan in dict.fromkeys(plans)]
-    met = [start for start in starts if meets(start, deadline_s=deadline_s)]
+    met = [start for start in starts if meets(simulator, found=start, deadline_s=deadline_s, search=search)]
     return met if met else [_fastest_or_refuse(simulator, deadline_s=deadline_s, search=search)]
 
 
@@ -100,8 +110,8 @@ def descend(simulator: Simulator, *, start: Estimate, deadline_s: float, search:
     best = start
     while True:
         found = [estimate(simulator, plan=plan) for plan in neighbours(simulator, plan=best.gpus, steps=search.steps)]
-        allowed = [each for each in found if meets(each, deadline_s=deadline_s)]
-        saving = [each for each in allowed if each.dollars < best.dollars - search.least_saving]
+        cheap = [each for each in found if each.dollars < best.dollars - search.least_saving]
+        saving = [each for each in cheap if meets(simulator, found=each, deadline_s=deadline_s, search=search)]
         # A local optimum.
         if not saving:
             return best
@@ -124,10 +134,12 @@ def _multiples(simulator: Simulator, *, static: Estimate | None, search: Search)
 
 def _fastest_or_refuse(simulator: Simulator, *, deadline_s: float, search: Search) -> Estimate:
     found = fastest(simulator, search=search)
-    if meets(found, deadline_s=deadline_s):
+    if meets(simulator, found=found, deadline_s=deadline_s, search=search):
         return found
+    share = "" if search.confidence is None else f" in {search.confidence:.4g} of its runs"
     raise UsageError(
-        f"no plan meets a deadline of {deadline_s:.1f} s: the fastest takes {found.seconds:.1f} s, with at most"
+        f"no plan meets a deadline of {deadline_s:.1f} s{share}: the fastest takes"
+        f" {judged_s(simulator, found=found, search=search):.1f} s{share and ' in that share'}, with at most"
         f" {most_gpus(simulator, search=search)} GPUs; give a deadline of at least that, more GPUs, or a smaller search"
     )
 

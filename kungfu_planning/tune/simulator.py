@@ -7,8 +7,9 @@ are compared with the same draws.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -74,6 +75,12 @@ def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -
     if known is None:
         known = simulator._memory[key] = compute()
     return known
+
+
+def redrawn(simulator: Simulator, *, samples: int, seed: int) -> Simulator:
+    """The same job and cloud with other drawn runs; made once."""
+    made = functools.partial(replace, simulator, samples=samples, seed=seed)
+    return remember(simulator, key=("redrawn", samples, seed), compute=made)
 
 
 _SCALE: Final = 0

@@ -6,11 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kungfu.cli.main import main
 from kungfu.errors import UsageError
 from kungfu_planning.cli.tuning import add_arguments, run
+from kungfu_planning.tune.comparison import TuningReport
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "tuning.yaml"
 
@@ -36,10 +38,51 @@ def test_json_holds_the_same_and_nothing_else_is_printed(capsys: pytest.CaptureF
     assert _run(str(EXAMPLE), "--deadline", "20m", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["deadline_s"] == 1200
-    assert found["planned"] == {"seconds": 1185, "dollars": pytest.approx(16.2964, abs=1e-4)}
+    assert (found["version"], found["confidence"], found["fresh_runs"]) == (1, None, 1)
+    planned = found["planned"]
+    assert (planned["seconds"], planned["seconds_p95"], planned["late_share"]) == (1185, 1185, 0)
+    assert planned["dollars"] == planned["dollars_p50"] == pytest.approx(16.2964, abs=1e-4)
+    assert found["settings"]["cloud"]["instance"]["gpus"] == 4
     stages = found["experiments"][0]["planned"]["stages"]
     assert [stage["gpus"] for stage in stages] == [64, 40, 24, 8]
     assert stages[-1]["end_s"] == found["planned"]["seconds"]
+
+
+RANDOM = EXAMPLE.read_text().replace("\ncloud:", "  sigma: 20 s\n\ncloud:")
+
+
+def test_without_a_confidence_the_mean_meets_the_deadline_and_the_late_runs_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(RANDOM)
+    words = (str(tmp_path / "spec.yaml"), "--deadline", "30m")
+    assert _run(*words, "--json") == 0
+    mean = json.loads(capsys.readouterr().out)
+    assert _run(*words, "--confidence", "0.95", "--json") == 0
+    sure = json.loads(capsys.readouterr().out)
+    assert mean["planned"]["seconds"] <= 1800 < mean["planned"]["seconds_p95"]
+    assert mean["planned"]["late_share"] > 0.2
+    assert sure["planned"]["late_share"] <= 0.05 + 0.01
+    assert sure["planned"]["dollars"] > mean["planned"]["dollars"]
+    assert mean["fresh_runs"] == 2000
+    low, high = mean["planned"]["dollars_by_seed"]
+    assert low < high
+    assert _run(*words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Within 30:00 in the mean" in shown
+    assert f"{mean['planned']['late_share']:.1%}" in shown
+    assert f"mean cost by seed ${low:.2f} to ${high:.2f}" in shown.replace("\n", " ")
+    assert _run(*words, "--confidence", "0.95") == 0
+    assert "Within 30:00 in 0.95 of the runs" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_schema_of_the_output_fits_the_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run("--schema", "output") == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert _run(str(EXAMPLE), "--deadline", "20m", "--json") == 0
+    found = capsys.readouterr().out
+    assert set(schema["$defs"]["TuningReport"]["properties"]) == set(json.loads(found))
+    assert msgspec.json.decode(found, type=TuningReport).planned.seconds == 1185
 
 
 def test_a_baseline_that_cannot_meet_the_deadline_is_said_to(
@@ -89,6 +132,7 @@ def test_a_picture_that_cannot_be_written_leaves_nothing_half_written(tmp_path: 
         ([], "no specification is given"),
         ([str(EXAMPLE)], "no deadline is given"),
         ([str(EXAMPLE), "--deadline", "20"], "'20' is not a duration"),
+        ([str(EXAMPLE), "--deadline", "20m", "--confidence", "95"], "a confidence of 95 cannot be planned for"),
         ([str(EXAMPLE), "--deadline", "0 s"], "the deadline is '0 s'"),
         ([str(EXAMPLE), "--deadline", "9" * 400 + "d"], "is larger than any number that is computed with"),
         (["nowhere.yaml", "--deadline", "20m"], "cannot read the specification nowhere.yaml"),
