@@ -86,7 +86,7 @@ def _table(title: str, *, headings: tuple[str, ...]) -> Table:
 
 
 def _reductions(before: Summary, *, after: Summary) -> list[str]:
-    pairs = [(before.overall, after.overall), *((before.by_size[name], after.by_size[name]) for name in CLASSES)]
+    pairs = [(before.overall, after.overall), *((before.groups[name], after.groups[name]) for name in CLASSES)]
     return ["-" if math.isnan(old.jct_s) else f"{reduction(old.jct_s, after=new.jct_s):.1%}" for old, new in pairs]
 
 

@@ -41,7 +41,7 @@ from kungfu_planning.tune.cloud import Billing
 from kungfu_planning.tune.comparison import Comparison, compare
 from kungfu_planning.tune.estimation import completion_s
 from kungfu_planning.tune.experiment import Experiment
-from kungfu_planning.tune.spec.units import as_clock
+from kungfu_planning.units import as_clock
 
 FOLDER = Path("runs/benchmarks")
 P3_8XLARGE = Instance(gpus=4, dollars_per_s=12.24 / 3600)

@@ -67,11 +67,12 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
 
 
 class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
-    """The job starts its first peers."""
+    """The job starts its first peers, which reduce by ``attachment``."""
 
     job: str
     size: int
     command: tuple[str, ...]
+    attachment: str = ""
 
     def one_line(self) -> str:
         verb = "starts" if self.size == 1 else "start"

@@ -1,17 +1,22 @@
-"""``kungfu plan simulate``: run a trace through one policy, or two side by side."""
+"""``kungfu plan simulate``: run a trace through one policy, or two side by side, on one cluster or several."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
 from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from kungfu.errors import UsageError
 from kungfu_planning.schedule import (
+    SHAPES,
     ClusterJob,
     Pauses,
     SimulationResult,
@@ -27,35 +32,91 @@ from kungfu_planning.schedule.cluster_policies.catalogue import (
     Tuning,
     with_shares,
 )
-from kungfu_planning.schedule.outcome import Summary, reduction, summary, summary_as_dict
-from kungfu_planning.schedule.report import save_plot, summary_table
+from kungfu_planning.schedule.job import with_load
+from kungfu_planning.schedule.measured_curves import ANY_MODEL
+from kungfu_planning.schedule.outcome import summary, write_jobs
+from kungfu_planning.schedule.report import (
+    Run,
+    SimulationReport,
+    answers,
+    reductions,
+    save_plot,
+    summary_table,
+    sweep_table,
+)
 from kungfu_planning.schedule.traces.read import FORMATS, own_columns
+from kungfu_planning.units import duration_s
 
 SUMMARY = "run a scheduler over a trace of jobs"
 
 _EVENTS_A_TICK = 500
+_SHOWN_ROWS = 20
 _TUNING = tuple(one.name for one in fields(Tuning))
 # Of these each policy uses some, or none; see `CatalogueEntry.options`.
-_USED_BY_SOME = (*_TUNING, "pause", "pause_in", "overhead", "min_share", "max_share")
+_USED_BY_SOME = (*_TUNING, "pause", "pause_in", "resume", "overhead", "min_share", "max_share")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``kungfu plan simulate``."""
+    parser.epilog, parser.formatter_class = _epilog(), argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("trace", metavar="TRACE", help="a CSV file (.gz too), or generated:SHAPE:JOBS[:SEED[:LOAD]]")
-    add("--gpus", type=int, required=True, help="GPUs of the cluster")
-    add("--policy", choices=CATALOGUE, required=True)
+    add("trace", nargs="?", metavar="TRACE", help="a CSV file (.gz too), or generated:SHAPE:JOBS[:SEED[:LOAD]]")
+    add("--gpus", type=_numbers_of(int), metavar="N,..", help="GPUs of the cluster; several are simulated in turn")
+    add("--policy", choices=CATALOGUE)
     add("--against", choices=CATALOGUE, help="a second policy to compare with")
+    add(
+        "--load", type=_numbers_of(float), metavar="X,..",
+        help="GPU seconds asked for over GPUs (the smallest of --gpus) times the time of all arrivals, which are"
+        " moved to have it; several are simulated in turn (as in the trace)",
+    )  # fmt: skip
+    add("--p95", metavar="TIME", help='say how many of the --gpus a 95th percentile of completion times needs, as "2h"')
+    add("--by", choices=("size", "user", "model"), default="size", help="the groups of jobs in the table (size)")
     add("--json", action="store_true", help="print JSON instead of a table")
+    add("--schema", action="store_true", help="print the JSON schema of what --json prints, and end")
+    add("--jobs-csv", type=Path, metavar="FILE", help="write each job's start, end and GPUs over time")
     add("--plot", nargs="?", const="simulate.png", metavar="FILE", help="draw utilisation and queue over time")
     _add_trace_arguments(parser.add_argument_group("trace"))
     _add_policy_arguments(parser.add_argument_group("policy"))
 
 
+def _epilog() -> str:
+    """The shapes of generated traces, and what each policy runs with where no option says otherwise."""
+    lines = ["shapes of generated traces (run times are log-normal, sizes powers of two):"]
+    for name, shape in SHAPES.items():
+        sizes = ", ".join(f"{2**power}: {share / sum(shape.sizes):.1%}" for power, share in enumerate(shape.sizes))
+        longest = f"{shape.longest_s / 3600:g} h"
+        lines.append(f"  {name:<8} median {shape.median_s:g} s, at most {longest}; GPUs {sizes}")
+    lines.append("defaults of the policies (pauses in seconds, shares of the GPUs that a job asks for):")
+    for name, entry in CATALOGUE.items():
+        told = [f"{option.replace('_', '-')} {value}" for option, value in _defaults(entry).items()]
+        lines.append(f"  {name:<17} {', '.join(told) or 'no option'}")
+    return "\n".join(lines)
+
+
+def _defaults(entry: CatalogueEntry) -> dict[str, Any]:
+    """The value of each option that a policy looks at where none is given."""
+    pauses, tuning = entry.pauses or Pauses(), asdict(Tuning())
+    low, high = (f"{share:g}" for share in entry.shares) if entry.shares else ("1 GPU", "the cluster")
+    known = {
+        "pause": f"{pauses.out_s:g}", "pause_in": f"{pauses.in_s:g}", "resume": f"{pauses.resume_s:g}",
+        "overhead": f"{pauses.overhead:g}", "min_share": low, "max_share": high,
+        "quanta": ",".join(f"{one:g}" for one in Tuning().quanta),
+        "starvation": "off" if tuning["starvation"] is None else f"{tuning['starvation']:g}",
+        "pending_over": tuning["pending_over"], "exact_up_to": tuning["exact_up_to"],
+    }  # fmt: skip
+    return {option: value for option, value in known.items() if option in entry.options}
+
+
 def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--curves", metavar="DIR", help="throughput tables, one MODEL.csv each; without them jobs scale perfectly")
-    add("--scaling", choices=("strong", "hybrid"), default="strong", help="keep the batch, or scale it with the size")
+    add(
+        "--curves", metavar="DIR|FILE",
+        help="throughput of each model: a table MODEL.csv, or MODEL.json of kungfu profile; or one such profile for all"
+        " jobs; without it jobs scale perfectly",
+    )  # fmt: skip
+    add("--measured-only", action="store_true", help="refuse sizes and batches that were not measured")
+    add("--skip-bad-rows", action="store_true", help="leave out rows that cannot be read; they are counted and listed")
+    add("--scaling", choices=("strong", "hybrid"), default="strong", help="keep the batch, or let it follow the size")
     formats = ", ".join(FORMATS)
     add("--columns", metavar="K=NAME,..", help=f"names of columns, submit=,gpus=,duration=,...; known: {formats}")
     add("--min-share", type=float, help="fewest GPUs of a job, as a share of its request")
@@ -64,7 +125,10 @@ def _add_trace_arguments(group: argparse._ArgumentGroup) -> None:
 
 def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (efifo, ebf: or loses some)")
+    add(
+        "--pause", type=float, metavar="S", help="pause of a running job that gets GPUs (and, for efifo and ebf, loses)"
+    )
+    add("--resume", type=float, metavar="S", help="pause of a preempted job when it gets GPUs again (30; 0: free)")
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
     add("--overhead", type=float, help="permanent loss of throughput by elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
@@ -80,33 +144,83 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UsageError: if the request cannot work; nothing is printed or written before.
     """
-    results = _simulated(arguments)
+    if arguments.schema:
+        print(json.dumps(msgspec.json.schema(SimulationReport), indent=2))
+        return 0
+    target_s = _check_asked(arguments)
+    skipped: list[str] = []
+    results, runs = _simulated(arguments, skip=lambda error: skipped.append(str(error)))
+    report = SimulationReport(
+        settings=_settings(arguments),
+        jobs=len(results[0].jobs),
+        skipped_rows=skipped,
+        runs=runs,
+        reductions=reductions(runs) if len(_policies(arguments)) == 2 else [],
+        answers=[] if target_s is None else answers(runs, target_s=target_s),
+    )
+    if arguments.jobs_csv:
+        write_jobs(results[0], path=arguments.jobs_csv)
     if arguments.plot:
         save_plot(results, path=arguments.plot)
-    summaries = [summary(result) for result in results]
+    _tell_skipped(skipped)
     if arguments.json:
-        print(json.dumps(_report(arguments, summaries=summaries), indent=2, allow_nan=False))
+        print(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
     else:
-        _show(arguments, summaries=summaries)
+        _show(arguments, report=report)
     return 0
 
 
-def _simulated(arguments: argparse.Namespace) -> list[SimulationResult]:
+def _check_asked(arguments: argparse.Namespace) -> float | None:
+    """The target of the 95th percentile in seconds, if any; raises ``UsageError`` for options that cannot be."""
+    for name, value in (("TRACE", arguments.trace), ("--gpus", arguments.gpus), ("--policy", arguments.policy)):
+        if not value:
+            raise UsageError(f"{name} is missing; write: kungfu plan simulate TRACE --gpus 128 --policy tiresias")
     _check_used(arguments)
-    jobs = _jobs(arguments)
-    names = list(dict.fromkeys(name for name in (arguments.policy, arguments.against) if name))
-    console = Console(stderr=True)
+    several = len(arguments.gpus) * len(arguments.load or (1,)) > 1
+    if several and (arguments.plot or arguments.jobs_csv):
+        raise UsageError("--plot and --jobs-csv are for one cluster: give one number to --gpus, and one to --load")
+    if arguments.jobs_csv and arguments.against:
+        raise UsageError("--jobs-csv is for one policy: leave --against out")
+    if arguments.measured_only and (not arguments.curves or arguments.scaling == "hybrid"):
+        raise UsageError("--measured-only needs --curves and scaling strong, since hybrid sizes lie between measured")
+    if arguments.p95 is None:
+        return None
+    target_s = duration_s(arguments.p95)
+    if target_s <= 0:
+        raise UsageError(f"--p95 {arguments.p95}: give a time above 0, as --p95 2h")
+    return target_s
+
+
+def _policies(arguments: argparse.Namespace) -> list[str]:
+    return list(dict.fromkeys(name for name in (arguments.policy, arguments.against) if name))
+
+
+def _simulated(
+    arguments: argparse.Namespace, *, skip: Callable[[UsageError], None]
+) -> tuple[list[SimulationResult], list[Run]]:
+    """The results on the last cluster and load, and the figures of all of them."""
+    jobs = _jobs(arguments, skip=skip if arguments.skip_bad_rows else None)
+    if arguments.by != "size" and not any(getattr(job, arguments.by) for job in jobs):
+        raise UsageError(f"--by {arguments.by}: no job of {arguments.trace} names its {arguments.by}; name the column")
+    names, by = _policies(arguments), arguments.by
+    cases = [(load, gpus) for load in arguments.load or (None,) for gpus in arguments.gpus]
+    console, runs, results = Console(stderr=True), list[Run](), list[SimulationResult]()
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
-        tasks = [bars.add_task(name, total=len(jobs)) for name in names]
-        return [
-            _one(arguments, name=name, jobs=jobs, tick=_ticker(bars, task))
-            for name, task in zip(names, tasks, strict=True)
-        ]
+        for load, gpus in cases:
+            moved = jobs if load is None else with_load(jobs, gpus=min(arguments.gpus), load=load)
+            title = "" if len(cases) == 1 else f" {gpus} GPUs" + ("" if load is None else f" load {load:g}")
+            tasks = [bars.add_task(f"{name}{title}", total=len(jobs)) for name in names]
+            results = [
+                _one(arguments, name=name, jobs=moved, gpus=gpus, tick=_ticker(bars, task))
+                for name, task in zip(names, tasks, strict=True)
+            ]
+            runs += [Run(load=load, summary=summary(result, by=by)) for result in results]
+    return results, runs
 
 
 def _check_used(arguments: argparse.Namespace) -> None:
     """Refuses an option that no policy of the command uses: its figures would be taken for the effect of the option."""
-    names = [name for name in (arguments.policy, arguments.against) if name]
+    names = _policies(arguments)
     for option in _USED_BY_SOME:
         users = [name for name, entry in CATALOGUE.items() if option in entry.options]
         if getattr(arguments, option) is not None and not {*users} & {*names}:
@@ -118,18 +232,26 @@ def _check_used(arguments: argparse.Namespace) -> None:
 
 
 def _one(
-    arguments: argparse.Namespace, *, name: str, jobs: Sequence[ClusterJob], tick: Callable[[State], None]
+    arguments: argparse.Namespace,
+    *,
+    name: str,
+    jobs: Sequence[ClusterJob],
+    gpus: int,
+    tick: Callable[[State], None],
 ) -> SimulationResult:
     entry = CATALOGUE[name]
-    given = {one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None}
-    tuning = Tuning(**given)
     return simulate(
-        with_shares(jobs, shares=_shares(arguments, entry=entry)),
-        gpus=arguments.gpus,
-        policy=entry.make(tuning),
+        with_shares(jobs, shares=_shares(arguments, entry=entry, gpus=gpus)),
+        gpus=gpus,
+        policy=entry.make(_tuning(arguments)),
         pauses=_pauses(arguments, entry=entry),
+        keep_allocations=arguments.jobs_csv is not None,
         watch=tick,
     )
+
+
+def _tuning(arguments: argparse.Namespace) -> Tuning:
+    return Tuning(**{one: getattr(arguments, one) for one in _TUNING if getattr(arguments, one) is not None})
 
 
 def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
@@ -145,17 +267,33 @@ def _ticker(bars: Progress, task: TaskID) -> Callable[[State], None]:
     return tick
 
 
-def _jobs(arguments: argparse.Namespace) -> tuple[ClusterJob, ...]:
-    # A generated trace has curves of its own; one that is read may have tables.
-    if arguments.trace.startswith("generated:"):
-        if arguments.curves or arguments.columns or arguments.scaling == "hybrid":
-            raise UsageError(
-                f"{arguments.trace} brings its own curves and columns: leave --curves, --columns and --scaling out"
-            )
-        return _generated(arguments.trace, gpus=arguments.gpus)
-    measured = read_throughputs(arguments.curves) if arguments.curves else None
-    columns = own_columns(arguments.columns) if arguments.columns else None
-    return read_job_trace(arguments.trace, columns=columns, measured=measured, scaling=arguments.scaling)
+def _jobs(arguments: argparse.Namespace, *, skip: Callable[[UsageError], None] | None) -> tuple[ClusterJob, ...]:
+    is_generated = arguments.trace.startswith("generated:")
+    # A generated trace has curves of its own, which only those of one profile can replace.
+    if is_generated and (
+        arguments.columns or arguments.scaling == "hybrid" or arguments.skip_bad_rows
+        or (arguments.curves and not Path(arguments.curves).suffix == ".json")
+    ):  # fmt: skip
+        raise UsageError(
+            f"{arguments.trace} brings its own curves and columns: leave --columns, --scaling, --skip-bad-rows and "
+            f"a folder of --curves out"
+        )
+    measured = read_throughputs(arguments.curves, measured_only=arguments.measured_only) if arguments.curves else None
+    if not is_generated:
+        columns = own_columns(arguments.columns) if arguments.columns else None
+        return read_job_trace(
+            arguments.trace, columns=columns, measured=measured, scaling=arguments.scaling, skip=skip
+        )  # fmt: skip
+    jobs = _generated(arguments.trace, gpus=min(arguments.gpus))
+    if measured is None:
+        return jobs
+    [(batch, profiled)] = measured.family(ANY_MODEL).items()
+    if arguments.measured_only and (other := {job.gpus for job in jobs} - {*profiled.gpus}):
+        raise UsageError(
+            f"{arguments.curves}: {min(other)} GPUs were not measured, and jobs of {arguments.trace} ask for them; "
+            f"measure that size, or leave --measured-only out"
+        )
+    return tuple(replace(job, curve=measured.curve(ANY_MODEL, batch=batch)) for job in jobs)
 
 
 def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
@@ -174,10 +312,10 @@ def _completed(words: list[str]) -> list[str]:
     return [*words, *("", "0", "0.8")[len(words) :]]
 
 
-def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> tuple[float, float] | None:
+def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry, gpus: int) -> tuple[float, float] | None:
     if arguments.min_share is None and arguments.max_share is None:
         return entry.shares
-    low, high = entry.shares or (0.0, float(arguments.gpus))
+    low, high = entry.shares or (0.0, float(gpus))
     return (
         low if arguments.min_share is None else arguments.min_share,
         high if arguments.max_share is None else arguments.max_share,
@@ -186,9 +324,13 @@ def _shares(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> tuple[fl
 
 def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
     """The pauses of the command line, else those that the policy's paper measured; rigid policies have none."""
-    if entry.pauses is None:
-        return Pauses()
     pauses = entry.pauses
+    if pauses is None:
+        return Pauses()
+    if arguments.resume is not None and entry.preempts:
+        pauses = replace(pauses, resume_s=arguments.resume)
+    if not entry.adjusts:
+        return pauses
     if arguments.overhead is not None:
         pauses = replace(pauses, overhead=arguments.overhead)
     if arguments.pause is not None:
@@ -196,36 +338,77 @@ def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
     return pauses if arguments.pause_in is None else replace(pauses, in_s=arguments.pause_in)
 
 
-def _report(arguments: argparse.Namespace, *, summaries: Sequence[Summary]) -> dict[str, object]:
-    report: dict[str, object] = {
-        "trace": arguments.trace,
-        "gpus": arguments.gpus,
-        "policies": {each.policy: summary_as_dict(each) for each in summaries},
+def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    options = {name: value for name, value in vars(arguments).items() if name in _reported(arguments)}
+    used = {
+        name: {
+            "pauses": asdict(_pauses(arguments, entry=CATALOGUE[name])),
+            "tuning": {one: getattr(_tuning(arguments), one) for one in sorted(CATALOGUE[name].tuning)},
+            "shares": CATALOGUE[name].adjusts and _shares(arguments, entry=CATALOGUE[name], gpus=max(arguments.gpus)),
+        }
+        for name in _policies(arguments)
     }
-    if len(summaries) == 2:
-        report["reduction"] = _reductions(summaries[0], against=summaries[1])
-    return report
+    return {**options, "jobs_csv": arguments.jobs_csv and str(arguments.jobs_csv), "policies": used}
 
 
-def _reductions(ours: Summary, *, against: Summary) -> dict[str, float]:
-    """The fraction by which the first policy has less than the second; negative if it has more."""
-    pairs = {
-        "jct": (against.overall.jct_s, ours.overall.jct_s),
-        "pending": (against.overall.pending_s, ours.overall.pending_s),
-        "makespan": (against.makespan_s, ours.makespan_s),
-    }
-    return {name: reduction(before, after=after) for name, (before, after) in pairs.items() if before > 0}
+def _reported(arguments: argparse.Namespace) -> set[str]:
+    """The options, without what the program keeps beside them."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return {action.dest for action in parser._actions} & vars(arguments).keys()
 
 
-def _show(arguments: argparse.Namespace, *, summaries: Sequence[Summary]) -> None:
+def _tell_skipped(skipped: Sequence[str]) -> None:
+    if not skipped:
+        return
+    print(f"{len(skipped)} rows are left out:", file=sys.stderr)
+    for one in skipped[:_SHOWN_ROWS]:
+        print(f"  {one}", file=sys.stderr)
+    if len(skipped) > _SHOWN_ROWS:
+        print(f"  and {len(skipped) - _SHOWN_ROWS} more; --json lists all", file=sys.stderr)
+
+
+def _show(arguments: argparse.Namespace, *, report: SimulationReport) -> None:
     console = Console()
-    console.print(summary_table(summaries, title=f"{arguments.trace} on {arguments.gpus} GPUs"))
-    if len(summaries) == 2:
-        shares = _reductions(summaries[0], against=summaries[1])
-        less = ", ".join(f"{name} {-share:+.1%}" for name, share in shares.items())
-        console.print(f"{summaries[0].policy} against {summaries[1].policy}: {less}")
+    if len(report.runs) > len(_policies(arguments)):
+        console.print(sweep_table(report.runs, title=f"{arguments.trace}: {report.jobs:,} jobs"))
+    else:
+        summaries = [run.summary for run in report.runs]
+        console.print(summary_table(summaries, title=f"{arguments.trace} on {arguments.gpus[0]} GPUs"))
+    for one in report.reductions:
+        shares = {"jct": one.jct, "pending": one.pending, "makespan": one.makespan}
+        less = ", ".join(f"{name} {-share:+.1%}" for name, share in shares.items() if share is not None)
+        where = "" if len(report.reductions) == 1 else f" on {one.gpus} GPUs{_at_load(one.load)}"
+        console.print(f"{arguments.policy} against {arguments.against}{where}: {less}")
+    for answer in report.answers:
+        found = f"{answer.gpus} GPUs have" if answer.gpus else "none of these clusters has; the best one has"
+        said = f"95 % of jobs within {arguments.p95} under {answer.policy}{_at_load(answer.load)}"
+        console.print(f"{said}: {found} {(answer.jct_p95_s or 0.0) / 3600:.2f} h")
     if arguments.plot:
         console.print(f"plot: {arguments.plot}")
+    if arguments.jobs_csv:
+        console.print(f"jobs: {arguments.jobs_csv}")
+
+
+def _at_load(load: float | None) -> str:
+    return "" if load is None else f" at load {load:g}"
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+def _numbers_of(kind: type[_Number]) -> Callable[[str], tuple[_Number, ...]]:
+    """Numbers that are separated by commas, each once."""
+
+    def read(text: str) -> tuple[_Number, ...]:
+        try:
+            return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+        except (ValueError, OverflowError) as error:
+            raise argparse.ArgumentTypeError(
+                f"{text[:80]!r} is no list of numbers; write them as 64,128,256"
+            ) from error
+
+    return read
 
 
 def _numbers(text: str) -> tuple[float, ...]:

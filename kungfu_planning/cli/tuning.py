@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from rich.console import Console
 from rich.progress import track
 
 from kungfu.errors import UsageError
+from kungfu_planning.measure import measure
 from kungfu_planning.pictures import write_picture
 from kungfu_planning.tune.comparison import (
     Comparison,
@@ -21,8 +24,8 @@ from kungfu_planning.tune.comparison import (
     draw_comparison,
     tuning_report,
 )
-from kungfu_planning.tune.spec.tuning_spec import TuningSpec, read_spec, tuning_schema
-from kungfu_planning.tune.spec.units import duration_s
+from kungfu_planning.tune.spec.tuning_spec import TuningSpec, instance_gpus, read_spec, tuning_schema
+from kungfu_planning.units import duration_s
 
 SUMMARY = "plan a hyperparameter search under a deadline"
 
@@ -37,6 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="SHARE",
         help="share of runs that have to meet the deadline, as 0.95; without it the mean completion time has to",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="'COMMAND'|FILE",
+        help="measure how the program scales in a job of its own before planning, as --profile 'python train.py';"
+        " or take a profile.json of kungfu profile",
+    )
+    parser.add_argument(
+        "--profile-sizes",
+        metavar="MIN:MAX",
+        help="peers to measure (1 to the GPUs of an instance); only with a COMMAND",
+    )
+    parser.add_argument(
+        "--measured-only", action="store_true", help="let no trial use a number of GPUs that was not measured"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
@@ -61,8 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
         schema = tuning_schema() if arguments.schema == "spec" else msgspec.json.schema(TuningReport)
         print(json.dumps(schema, indent=2))
         return 0
-    spec = _spec(arguments)
-    found = _plan(spec, deadline_s=_deadline_s(arguments), confidence=arguments.confidence)
+    if arguments.spec is None:
+        raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
+    deadline_s = _deadline_s(arguments)  # before a profile is measured
+    spec = read_spec(arguments.spec, profile=_profile(arguments), measured_only=arguments.measured_only)
+    found = _plan(spec, deadline_s=deadline_s, confidence=arguments.confidence)
     report = tuning_report(found, spec=spec, confidence=arguments.confidence)
     if arguments.plot is not None:
         _draw(found, path=arguments.plot)
@@ -77,10 +97,22 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _spec(arguments: argparse.Namespace) -> TuningSpec:
-    if arguments.spec is None:
-        raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
-    return read_spec(arguments.spec)
+def _profile(arguments: argparse.Namespace) -> Path | None:
+    """The profile of the command line; measured now where a command is given."""
+    given, sizes = arguments.profile, arguments.profile_sizes
+    if given is None or given.endswith(".json"):
+        if sizes is not None:
+            raise UsageError("--profile-sizes needs a command that is measured, as --profile 'python train.py'")
+        return None if given is None else Path(given)
+    low, high = _sizes(sizes) if sizes is not None else (1, instance_gpus(arguments.spec))
+    return measure(given, low=low, high=high, say=lambda line: print(line, file=sys.stderr))
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-9][0-9]{0,3}):([1-9][0-9]{0,3})", text)
+    if not found or int(found[1]) > int(found[2]):
+        raise UsageError(f"--profile-sizes {text}: give the fewest and the most peers, as 1:4")
+    return int(found[1]), int(found[2])
 
 
 def _deadline_s(arguments: argparse.Namespace) -> float:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kungfu.errors import InternalError, UsageError
 from kungfu_planning.schedule.job import ClusterJob, arranged
@@ -49,14 +50,16 @@ def simulate(
     policy: ClusterPolicy[Any],
     pauses: Pauses | None = None,
     watch: Watch | None = None,
+    keep_allocations: bool = False,
 ) -> SimulationResult:
     """Run a trace through a policy on an imagined cluster of ``gpus`` equal GPUs.
 
     Args:
         jobs: sorted by arrival, names unique, none larger than the cluster.
         gpus: GPUs of the cluster, at least 1; placement is by counting, no topology.
-        policy: the function that decides at every event.
-        pauses: the cost of adjusting a running job; none by default.
+        policy: what decides at every event.
+        pauses: what adjusting a running job costs; nothing by default.
+        keep_allocations: whether the result holds the GPUs of each job over time.
         watch: called after each event with the state as committed (its vectors are live views: copy what you keep).
 
     Returns:
@@ -76,7 +79,9 @@ def simulate(
     """
     jobs = arranged(jobs, gpus=gpus)
     workload = tabulated(jobs, gpus=gpus)
-    simulation = Simulation(initial_progress(workload), empty_record(len(jobs)), pauses or Pauses())
+    simulation = Simulation(
+        initial_progress(workload), empty_record(len(jobs), keep_allocations=keep_allocations), pauses or Pauses()
+    )
     state = State(0.0, gpus, workload, read_only(simulation.progress), _NOBODY, _NOBODY, _NOBODY)
     memory, wake_s, submitted, repeats = policy.begin(workload, gpus), math.inf, 0, 0
     # Until nobody arrives, ends or asks to be woken any more.
@@ -84,6 +89,7 @@ def simulate(
         repeats = _count_repeats(repeats, state=state, moment=moment)
         state = _end_and_arrive(state, simulation=simulation, now_s=moment, submitted=submitted)
         submitted += len(state.arrived)
+        state = _with_running(state, simulation=simulation)
         plan, memory = policy.decide(state, memory)
         wake_s = plan.wake_s
         state = _after_plan(state, simulation=simulation, changed=apply_plan(plan, state=state, simulation=simulation))
@@ -127,6 +133,15 @@ def _end_and_arrive(state: State, *, simulation: Simulation, now_s: float, submi
     return replace(state, now_s=now_s, running=running, pending=pending, arrived=arrived)
 
 
+def _with_running(state: State, *, simulation: Simulation) -> State:
+    """The state in which those of the arrived jobs that run already hold their GPUs, before any decision."""
+    running = state.arrived[state.workload.runs[state.arrived]]
+    if not len(running):
+        return state
+    plan = SchedulePlan(running, state.workload.gpus[running])
+    return _after_plan(state, simulation=simulation, changed=apply_plan(plan, state=state, simulation=simulation))
+
+
 def _after_plan(state: State, *, simulation: Simulation, changed: Ints) -> State:
     """The state after the plan was applied to the jobs ``changed``."""
     held = state.progress.gpus
@@ -150,13 +165,14 @@ _LONGEST_S = 1e9
 class Pauses:
     """The cost of an adjustment for a running job: seconds without progress, and a slower run for being elastic at all.
 
-    Starting, preempting and resuming cost nothing, as in the published simulators. A job that is adjusted during a
-    pause waits until the later of the two ends.
+    A job that is adjusted during a pause waits until the later of the two ends. Its first start costs nothing.
 
     Args:
         out_s: pause when GPUs are added, 0 to 1e9.
         in_s: pause when GPUs are taken, 0 to 1e9.
         overhead: the fraction of throughput that elasticity costs all the time, 0 to 0.99.
+        resume_s: pause of a preempted job when it gets GPUs again, 0 to 1e9: its checkpoint is written and read. The
+            published simulators have 0.
 
     Raises:
         UsageError: for a value outside its range.
@@ -165,9 +181,11 @@ class Pauses:
     out_s: float = 0.0
     in_s: float = 0.0
     overhead: float = 0.0
+    resume_s: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 <= self.out_s <= _LONGEST_S and 0 <= self.in_s <= _LONGEST_S and 0 <= self.overhead <= 0.99):
+        pauses = (self.out_s, self.in_s, self.resume_s)
+        if not (all(0 <= pause <= _LONGEST_S for pause in pauses) and 0 <= self.overhead <= 0.99):
             raise UsageError(f"{self}: pauses must be 0 to {_LONGEST_S:g} s, the overhead 0 to 0.99")
 
 
@@ -222,22 +240,28 @@ def apply_plan(plan: SchedulePlan, *, state: State, simulation: Simulation) -> I
             f"the policy gave {after.tolist()} GPUs to jobs {jobs.tolist()}: give 0 or more, to living jobs"
         )
     before = progress.gpus[jobs]
+    resumes = (before == 0) & ~np.isnan(simulation.record.start_s[jobs])
     record_change(simulation.record, jobs=jobs, before=before, after=after, now_s=state.now_s)
     # The work done at the old speed is settled first; from here on the new speed counts.
     progress.remaining_s[jobs] = remaining_s(state, jobs=jobs)
-    progress.since_s[jobs] = _resume_s(before, after=after, state=state, jobs=jobs, pauses=simulation.pauses)
+    progress.since_s[jobs] = _progress_from_s(
+        before, after=after, state=state, jobs=jobs, resumes=resumes, pauses=simulation.pauses
+    )
     progress.gpus[jobs] = after
     progress.speed[jobs] = _speed(state.workload, jobs=jobs, gpus=after) * (1.0 - simulation.pauses.overhead)
     _set_ends(progress, jobs=jobs)
     return jobs
 
 
-def _resume_s(before: Ints, *, after: Ints, state: State, jobs: Ints, pauses: Pauses) -> Floats:
-    """The time at which each job makes progress: at once if it starts or stops, after its pause if it is adjusted."""
-    pause_s = np.where(after > before, pauses.out_s, pauses.in_s)
-    resume_s = np.maximum(state.now_s + pause_s, state.progress.since_s[jobs])
-    resumes: Floats = np.where((before > 0) & (after > 0), resume_s, state.now_s)
-    return resumes
+def _progress_from_s(
+    before: Ints, *, after: Ints, state: State, jobs: Ints, resumes: npt.NDArray[np.bool_], pauses: Pauses
+) -> Floats:
+    """When each job makes progress again: at once where it starts or stops, else after its pause."""
+    adjusted_s = state.now_s + np.where(after > before, pauses.out_s, pauses.in_s)
+    adjusted_s = np.maximum(adjusted_s, state.progress.since_s[jobs])
+    waiting_s = state.now_s + np.where(resumes, pauses.resume_s, 0.0)
+    from_s: Floats = np.where((before > 0) & (after > 0), adjusted_s, np.where(after > 0, waiting_s, state.now_s))
+    return from_s
 
 
 def _speed(workload: Workload, *, jobs: Ints, gpus: Ints) -> Floats:

@@ -30,6 +30,9 @@ class ClusterJob:
         curve: throughput by number of GPUs; perfect scaling by default.
         min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
         max_gpus: the most that it can use, at least ``gpus``; ``None`` for as many as the cluster has.
+        runs: whether it runs on its ``gpus`` GPUs already when the trace begins; ``duration_s`` is then what is left.
+        user: who submitted it, to tell jobs apart in tables.
+        model: the model that it trains, likewise.
 
     Raises:
         UsageError: for a value outside its range.
@@ -42,6 +45,9 @@ class ClusterJob:
     curve: Curve = LINEAR
     min_gpus: int = 1
     max_gpus: int | None = None
+    runs: bool = False
+    user: str = ""
+    model: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.submit_s <= _LATEST_S:
@@ -91,10 +97,13 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
 def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]:
     """The jobs in the order of the simulation: by arrival, those of one instant by name.
 
+    Jobs that run already come before all others.
+
     Names that are whole numbers are compared as numbers. So the order of simultaneous rows in a file changes nothing.
 
     Raises:
-        UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster.
+        UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster, or
+            jobs that run already and arrive after others, or need more GPUs than the cluster has.
     """
     if not 1 <= gpus <= MOST_GPUS:
         raise UsageError(f"a cluster of {gpus} GPUs cannot be simulated: give 1 to {MOST_GPUS:,}")
@@ -108,7 +117,8 @@ def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]
                 f"job {job.name} asks for {job.gpus} GPUs and the cluster has {gpus}: it would wait for ever; "
                 f"leave it out or give a larger cluster"
             )
-    return tuple(sorted(jobs, key=lambda job: (job.submit_s, _name_key(job.name))))
+    _check_running(jobs, gpus=gpus)
+    return tuple(sorted(jobs, key=lambda job: (job.submit_s, not job.runs, _name_key(job.name))))
 
 
 def _check_sorted(jobs: Sequence[ClusterJob]) -> None:
@@ -117,6 +127,22 @@ def _check_sorted(jobs: Sequence[ClusterJob]) -> None:
             raise UsageError(
                 f"arrivals must not go back in time: job {job.name} at {job.submit_s:g} s stands after "
                 f"job {before.name} at {before.submit_s:g} s; sort the trace by submission"
+            )
+
+
+def _check_running(jobs: Sequence[ClusterJob], *, gpus: int) -> None:
+    running = [job for job in jobs if job.runs]
+    held, first_s = sum(job.gpus for job in running), min((job.submit_s for job in jobs if not job.runs), default=0.0)
+    if held > gpus:
+        raise UsageError(
+            f"the {len(running)} jobs that run when the trace begins hold {held} GPUs and the cluster has {gpus}: "
+            f"leave some out or give a larger cluster"
+        )
+    for job in running:
+        if job.submit_s > first_s and len(running) < len(jobs):
+            raise UsageError(
+                f"job {job.name} is said to run already when it arrives at {job.submit_s:g} s, after another has "
+                f"arrived at {first_s:g} s: only jobs of the trace's beginning can"
             )
 
 
@@ -133,3 +159,24 @@ def _name_key(name: str) -> tuple[int, int, str, str]:
         return (1, 0, "", name)
     digits = "".join(str(decimal(sign)) for sign in name).lstrip("0")  # int() refuses some thousands of them
     return (0, len(digits), digits, name)
+
+
+def with_load(jobs: Sequence[ClusterJob], *, gpus: int, load: float) -> tuple[ClusterJob, ...]:
+    """The same jobs, arriving faster or slower.
+
+    Afterwards the GPU seconds asked for over ``gpus`` times the time of all arrivals are ``load``.
+
+    Raises:
+        UsageError: for a load outside 0.001 to 1000, or jobs that all arrive at one instant.
+
+    >>> jobs = [ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 100, 2, 10.0)]
+    >>> [job.submit_s for job in with_load(jobs, gpus=4, load=0.5)]
+    [0.0, 20.0]
+    """
+    if not 0.001 <= load <= 1000:
+        raise UsageError(f"a load of {load:g} cannot be simulated: give 0.001 to 1000")
+    first_s, last_s = jobs[0].submit_s, jobs[-1].submit_s
+    if first_s == last_s:
+        raise UsageError(f"all jobs arrive at {first_s:g} s: no load can be given to them; leave --load out")
+    factor = sum(job.gpus * job.duration_s for job in jobs) / (gpus * load) / (last_s - first_s)
+    return tuple(replace(job, submit_s=first_s + (job.submit_s - first_s) * factor) for job in jobs)

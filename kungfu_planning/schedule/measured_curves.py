@@ -11,10 +11,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from kungfu.errors import UsageError
+from kungfu_planning.profile import read_profile
 from kungfu_planning.schedule.curve import Curve, best_gpus, rate_at
 
 
@@ -22,11 +24,16 @@ from kungfu_planning.schedule.curve import Curve, best_gpus, rate_at
 class MeasuredCurves:
     """Curves of several models: ``families[model][batch]`` is a ``Curve`` in iterations a second.
 
+    Args:
+        families: the curves by model and total batch size, in samples.
+        measured_only: whether batches and sizes that were not measured are refused instead of interpolated.
+
     Raises:
-        UsageError: from ``curve``, for a model or a batch that was not measured.
+        UsageError: from ``curve``, for a model that was not measured, or likewise a batch.
     """
 
     families: Mapping[str, Mapping[int, Curve]]
+    measured_only: bool = False
 
     def family(self, model: str) -> Mapping[int, Curve]:
         """All curves of one model, by total batch size."""
@@ -35,29 +42,93 @@ class MeasuredCurves:
         return self.families[model]
 
     def curve(self, model: str, *, batch: int) -> Curve:
-        """The strong-scaling curve of ``model`` at a total batch of ``batch`` samples."""
+        """The strong-scaling curve of ``model`` at a total batch of ``batch`` samples.
+
+        Between two measured batches the time of an iteration is linear in the batch. Below the smallest it stays that
+        of the smallest; beyond the largest the samples a second stay: nothing is extrapolated upwards.
+        """
         family = self.family(model)
-        if batch not in family:
+        if batch in family:
+            return staircase(family[batch]) if self.measured_only else family[batch]
+        if self.measured_only:
             raise UsageError(f"no throughput of {model!r} at batch {batch} is known; there are {sorted(family)}")
-        return family[batch]
+        return _at_batch(family, batch=batch)
 
 
-def read_throughputs(folder: str | Path) -> MeasuredCurves:
-    """Every ``MODEL.csv`` in ``folder``, header ``global_batch_size,1,2,4,...``, cells in iterations a second.
+def _at_batch(family: Mapping[int, Curve], *, batch: int) -> Curve:
+    smaller, larger = (
+        max((one for one in family if one < batch), default=0),
+        min((one for one in family if one > batch), default=0),
+    )
+    if not smaller:
+        return family[larger]
+    if not larger:
+        curve = family[smaller]
+        return Curve(curve.gpus, tuple(rate * smaller / batch for rate in curve.rates))
+    share = (batch - smaller) / (larger - smaller)
+    low, high = family[smaller], family[larger]
+    counts = tuple(sorted({*low.gpus, *high.gpus}))
+    times = [(1 - share) / rate_at(low, gpus=n) + share / rate_at(high, gpus=n) for n in counts]
+    return Curve(counts, tuple(1 / time for time in times))
 
+
+def staircase(curve: Curve) -> Curve:
+    """The curve without interpolation: on a number of GPUs that was not measured the next smaller measured one counts.
+
+    >>> staircase(Curve((1, 4), (10.0, 30.0)))
+    Curve(gpus=(1, 3, 4), rates=(10.0, 10.0, 30.0))
+    """
+    points = dict(zip(curve.gpus, curve.rates, strict=True))
+    for (_, rate), (following, _) in pairwise(tuple(points.items())):
+        points[following - 1] = points.get(following - 1, rate)
+    return Curve(tuple(sorted(points)), tuple(points[gpus] for gpus in sorted(points)))
+
+
+def read_throughputs(path: str | Path, *, measured_only: bool = False) -> MeasuredCurves:
+    """The curves of a folder of tables, or of one profile.
+
+    A table is a file ``MODEL.csv`` with the header ``global_batch_size,1,2,4,...`` and cells in iterations a second.
     An empty cell at either end of a row was not measured; one between two numbers is a hole, and an error.
+    ``MODEL.json`` is a profile of `kungfu profile`. A single profile in place of the folder is that of all jobs.
+
+    Args:
+        path: the folder, or a file ``profile.json``.
+        measured_only: whether batches and sizes that were not measured are refused.
 
     Raises:
         UsageError: for a folder without tables, a hole, a zero, or a cell that is no number: file, line and column.
     """
-    folder = Path(folder)
+    path = Path(path)
     try:
-        tables = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+        if path.suffix == ".json" and path.is_file():
+            return MeasuredCurves({ANY_MODEL: _profiled(path)}, measured_only)
+        tables = sorted(one for ending in ("csv", "json") for one in path.glob(f"*.{ending}")) if path.is_dir() else []
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror}; give a folder with files like resnet50.csv") from error
+        raise UsageError(f"{path}: {error.strerror}; give a folder with files like resnet50.csv") from error
     if not tables:
-        raise UsageError(f"{folder} holds no throughput tables: give a folder with files like resnet50.csv")
-    return MeasuredCurves({table.stem: _read_table(table) for table in tables})
+        raise UsageError(
+            f"{path} holds no throughput tables: give a folder with files like resnet50.csv, or a profile.json"
+        )
+    families: dict[str, dict[int, Curve]] = {}
+    for table in tables:
+        found = _read_table(table) if table.suffix == ".csv" else _profiled(table)
+        if twice := families.get(table.stem, {}).keys() & found.keys():
+            raise UsageError(f"{table}: {table.stem} at batch {min(twice)} is in its table too: leave one of the two")
+        families[table.stem] = families.get(table.stem, {}) | found
+    return MeasuredCurves(families, measured_only)
+
+
+ANY_MODEL = ""
+"""The model of a single profile: that of every job of a trace that names none."""
+
+
+def _profiled(path: Path) -> dict[int, Curve]:
+    profile = read_profile(path)
+    if profile.batch is None:
+        batches = " and ".join(f"{one.batch:g} on {one.size}" for one in profile.sizes)
+        raise UsageError(f"{path}: the batch differed between sizes ({batches}): measure with one batch for all")
+    rates = tuple(each.samples_per_s / profile.batch for each in profile.sizes)
+    return {profile.batch: Curve(tuple(profile.points), rates)}
 
 
 def _read_table(path: Path) -> dict[int, Curve]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from kungfu.errors import UsageError
 from kungfu_planning.schedule.job import ClusterJob
 from kungfu_planning.schedule.state import Floats, Ints
 
@@ -31,6 +36,15 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Allocations:
+    """Changes of the GPUs of jobs, in order of time: job ``job[i]`` holds ``gpus[i]`` from ``time_s[i]`` on."""
+
+    time_s: Floats
+    job: Ints
+    gpus: Ints
+
+
+@dataclass(frozen=True)
 class SimulationResult:
     """The outcome of one simulation; every vector has one entry per job, in the order of ``jobs``."""
 
@@ -41,6 +55,7 @@ class SimulationResult:
     finish_s: Floats
     usage: Usage
     timeline: Timeline
+    allocations: Allocations | None = None
 
 
 @dataclass(frozen=True)
@@ -52,12 +67,14 @@ class SimulationRecord:
     usage: Usage
     touched_s: Floats
     moments: list[tuple[float, int, int]] = field(default_factory=list)
+    changes: list[tuple[float, Ints, Ints]] | None = None
 
 
-def empty_record(count: int) -> SimulationRecord:
+def empty_record(count: int, *, keep_allocations: bool = False) -> SimulationRecord:
     """The record of ``count`` jobs of which none has started."""
+    changes = list[tuple[float, Ints, Ints]]() if keep_allocations else None
     usage = Usage(np.zeros(count), np.zeros(count), np.zeros(count, dtype=np.int64))
-    return SimulationRecord(np.full(count, np.nan), np.full(count, np.nan), usage, np.zeros(count))
+    return SimulationRecord(np.full(count, np.nan), np.full(count, np.nan), usage, np.zeros(count), changes=changes)
 
 
 def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: Ints, now_s: float) -> None:
@@ -71,6 +88,8 @@ def record_change(record: SimulationRecord, *, jobs: Ints, before: Ints, after: 
     # A job that was preempted has started once already.
     first = jobs[(after > 0) & np.isnan(record.start_s[jobs])]
     record.start_s[first] = now_s
+    if record.changes is not None:
+        record.changes.append((now_s, jobs, after))
 
 
 def record_event(record: SimulationRecord, *, now_s: float, busy: int, pending: int) -> None:
@@ -86,7 +105,12 @@ def finished_result(
     """The finished result."""
     moments = np.array(record.moments, dtype=np.float64)
     timeline = Timeline(moments[:, 0], moments[:, 1].astype(np.int64), moments[:, 2].astype(np.int64))
-    return SimulationResult(jobs, gpus, policy, record.start_s, record.finish_s, record.usage, timeline)
+    allocations = None
+    if record.changes is not None:
+        times_s = [np.full(len(changed), now_s) for now_s, changed, _ in record.changes]
+        parts = (times_s, [changed for _, changed, _ in record.changes], [after for *_, after in record.changes])
+        allocations = Allocations(*(np.concatenate(part) for part in parts))
+    return SimulationResult(jobs, gpus, policy, record.start_s, record.finish_s, record.usage, timeline, allocations)
 
 
 SIZE_CLASSES: dict[str, tuple[float, float]] = {
@@ -97,48 +121,55 @@ SIZE_CLASSES: dict[str, tuple[float, float]] = {
 """Size classes of Wu et al., table 2, in GPU seconds requested: from the first number to below the second."""
 
 
-@dataclass(frozen=True)
-class GroupMetrics:
-    """Means over a group of jobs; NaN for a group without jobs.
+class GroupMetrics(msgspec.Struct, kw_only=True):
+    """Figures of a group of jobs, means where nothing else is said; None for a group without jobs.
 
     Attributes:
         jobs: Jobs in the group.
         jct_s: Seconds from arrival to end, the job completion time.
+        jct_p50_s: The median of it.
+        jct_p95_s: Its 95th percentile.
+        jct_p99_s: Its 99th percentile.
         wait_s: Seconds from arrival to the first start.
         pending_s: Seconds without any GPUs.
         adjustments: Changes of the number of GPUs while the job ran.
     """
 
     jobs: int
-    jct_s: float
-    wait_s: float
-    pending_s: float
-    adjustments: float
+    jct_s: float | None = None
+    jct_p50_s: float | None = None
+    jct_p95_s: float | None = None
+    jct_p99_s: float | None = None
+    wait_s: float | None = None
+    pending_s: float | None = None
+    adjustments: float | None = None
 
 
-@dataclass(frozen=True)
-class Summary:
+By = Literal["size", "user", "model"]
+
+
+class Summary(msgspec.Struct, kw_only=True):
     """The metrics of one simulation.
 
     Attributes:
         policy: The name of the policy.
         gpus: GPUs of the cluster.
         makespan_s: Seconds from the first arrival to the last end.
-        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; NaN for a makespan that is too short beside the
+        utilisation: Busy GPU seconds over GPUs times makespan, 0 to 1; None for a makespan that is too short beside the
             time of day to be told from 0.
-        overall: The means over all jobs.
-        by_size: The means over each class of `SIZE_CLASSES`.
+        overall: The figures of all jobs.
+        groups: Those of each class of `SIZE_CLASSES`, or of each user or model, by the most GPU seconds first.
     """
 
     policy: str
     gpus: int
     makespan_s: float
-    utilisation: float
+    utilisation: float | None
     overall: GroupMetrics
-    by_size: dict[str, GroupMetrics]
+    groups: dict[str, GroupMetrics]
 
 
-def summary(result: SimulationResult) -> Summary:
+def summary(result: SimulationResult, *, by: By = "size") -> Summary:
     """The metrics of a finished simulation.
 
     Args:
@@ -149,41 +180,51 @@ def summary(result: SimulationResult) -> Summary:
 
     >>> from kungfu_planning.schedule import ClusterJob, fifo, simulate
     >>> figures = summary(simulate([ClusterJob("a", 0, 2, 10.0), ClusterJob("b", 1, 1, 5.0)], gpus=2, policy=fifo()))
-    >>> figures.makespan_s, figures.overall.jct_s, figures.overall.wait_s
-    (15.0, 12.0, 4.5)
+    >>> figures.makespan_s, figures.overall.jct_s, figures.overall.jct_p95_s, figures.overall.wait_s
+    (15.0, 12.0, 13.8, 4.5)
     """
-    size = np.array([job.gpus * job.duration_s for job in result.jobs])
-    everyone = np.ones(len(size), dtype=np.bool_)
     makespan_s = float(result.finish_s.max()) - min(job.submit_s for job in result.jobs)
-    classes = {name: (size >= low) & (size < high) for name, (low, high) in SIZE_CLASSES.items()}
+    busy_s = float(result.usage.gpu_seconds.sum())
     return Summary(
         policy=result.policy,
         gpus=result.gpus,
         makespan_s=makespan_s,
-        utilisation=float(result.usage.gpu_seconds.sum()) / (result.gpus * makespan_s) if makespan_s else math.nan,
-        overall=_figures(result, chosen=everyone),
-        by_size={name: _figures(result, chosen=chosen) for name, chosen in classes.items()},
+        utilisation=busy_s / (result.gpus * makespan_s) if makespan_s else None,
+        overall=_figures(result, chosen=np.ones(len(result.jobs), dtype=np.bool_)),
+        groups={name: _figures(result, chosen=chosen) for name, chosen in _groups(result, by=by).items()},
     )
+
+
+def _groups(result: SimulationResult, *, by: By) -> dict[str, npt.NDArray[np.bool_]]:
+    """The members of each group."""
+    size = np.array([job.gpus * job.duration_s for job in result.jobs])
+    if by == "size":
+        return {name: (size >= low) & (size < high) for name, (low, high) in SIZE_CLASSES.items()}
+    names = np.array([job.user if by == "user" else job.model for job in result.jobs])
+    members = {str(name): names == name for name in np.unique(names)}
+    return dict(sorted(members.items(), key=lambda member: -float(size[member[1]].sum())))
 
 
 def _figures(result: SimulationResult, *, chosen: npt.NDArray[np.bool_]) -> GroupMetrics:
+    if not chosen.any():
+        return GroupMetrics(jobs=0)
     submit_s = np.array([job.submit_s for job in result.jobs])
     jct_s = result.finish_s - submit_s
+    p50_s, p95_s, p99_s = np.percentile(jct_s[chosen], (50, 95, 99)).tolist()
     return GroupMetrics(
         jobs=int(chosen.sum()),
-        jct_s=_mean(jct_s[chosen]),
-        wait_s=_mean((result.start_s - submit_s)[chosen]),
-        pending_s=_mean((jct_s - result.usage.held_s)[chosen]),
-        adjustments=_mean(result.usage.adjustments[chosen].astype(np.float64)),
+        jct_s=float(jct_s[chosen].mean()),
+        jct_p50_s=p50_s,
+        jct_p95_s=p95_s,
+        jct_p99_s=p99_s,
+        wait_s=float((result.start_s - submit_s)[chosen].mean()),
+        pending_s=float((jct_s - result.usage.held_s)[chosen].mean()),
+        adjustments=float(result.usage.adjustments[chosen].mean()),
     )
 
 
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if len(values) else float("nan")
-
-
-def reduction(before: float, *, after: float) -> float:
-    """The fraction by which ``after`` is less than ``before``; negative if it is more.
+def reduction(before: float | None, *, after: float | None) -> float | None:
+    """The fraction by which ``after`` is less than ``before``; negative if it is more, None where there is none.
 
     Args:
         before: The reference, not 0.
@@ -192,15 +233,43 @@ def reduction(before: float, *, after: float) -> float:
     >>> reduction(30.0, after=27.0)
     0.1
     """
-    return (before - after) / before
+    return (before - after) / before if before and after is not None else None
 
 
-def summary_as_dict(figures: Summary) -> dict[str, object]:
-    """The same as plain values for JSON; a mean over no jobs becomes ``None``."""
-    return {key: _plain(item) for key, item in asdict(figures).items()}
+def write_jobs(result: SimulationResult, *, path: Path) -> None:
+    """Writes a CSV file with a row for each job, whole or not at all.
+
+    The column ``allocation`` holds the GPUs over time as ``seconds:GPUs`` separated by spaces; empty where the
+    simulation did not keep them.
+
+    Raises:
+        UsageError: if the file cannot be written.
+    """
+    held: list[list[str]] = [[] for _ in result.jobs]
+    if (changes := result.allocations) is not None:
+        rows = zip(changes.time_s.tolist(), changes.job.tolist(), changes.gpus.tolist(), strict=True)
+        for time_s, job, gpus in rows:
+            held[job].append(f"{time_s:.12g}:{gpus}")
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, lineterminator="\n")
+    writer.writerow(_COLUMNS)
+    usage, columns = result.usage, (result.start_s, result.finish_s, result.usage.gpu_seconds, result.usage.adjustments)
+    for job, start_s, end_s, gpu_s, moves, pending_s, spans in zip(
+        result.jobs, *(column.tolist() for column in columns),
+        (result.finish_s - usage.held_s).tolist(), held, strict=True,
+    ):  # fmt: skip
+        figures = (start_s, end_s, end_s - job.submit_s, pending_s - job.submit_s, gpu_s)
+        words = (job.name, job.user, job.model, f"{job.submit_s:.12g}", job.gpus)
+        writer.writerow((*words, *(f"{each:.12g}" for each in figures), moves, " ".join(spans)))
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(lines.getvalue(), encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give a file in a folder that can be written to") from error
 
 
-def _plain(item: object) -> object:
-    if isinstance(item, dict):
-        return {key: _plain(inner) for key, inner in item.items()}
-    return None if item != item else item
+_COLUMNS = (
+    "name", "user", "model", "submit_s", "gpus", "start_s", "end_s", "jct_s", "pending_s", "gpu_seconds", "adjustments",
+    "allocation",
+)  # fmt: skip

@@ -1,46 +1,139 @@
-"""The outcome of simulations for people: a table for a terminal, and a plot over time."""
+"""The outcome of simulations: tables for a terminal, JSON for programs, and a plot over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from kungfu.errors import UsageError
 from kungfu_planning.pictures import write_picture
-from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Summary
+from kungfu_planning.schedule.outcome import GroupMetrics, SimulationResult, Summary, reduction
 
 
 def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
-    """One block of rows a policy: all jobs, then each size class; times in seconds."""
-    caption = "seconds; wait: to the first start; pending: all time without GPUs; moves: adjustments a job"
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    table.add_column("policy", no_wrap=True)
-    for heading in ("jobs", "JCT", "wait", "pending", "moves", "makespan", "busy"):
+    """One block of rows a policy: all jobs, then each group; times in seconds."""
+    told = [f"{one.policy}: makespan {one.makespan_s:,.0f}, busy {_share(one.utilisation)}" for one in summaries]
+    units = "seconds; wait: to the first start; pending: all time without GPUs; moves: adjustments a job"
+    table = Table(
+        title=title, caption="\n".join((*told, units)), box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
+    )  # fmt: skip
+    table.add_column("policy", no_wrap=True, max_width=17)
+    for heading in ("jobs", "JCT", "p50", "p95", "p99", "wait", "pending", "moves"):
         table.add_column(heading, justify="right", no_wrap=True)
     for summary in summaries:
-        ends = (f"{summary.makespan_s:,.0f}", f"{summary.utilisation:.1%}")
-        table.add_row(f"[bold]{summary.policy}[/bold]", *_cells(summary.overall), *ends)
-        for name, figures in summary.by_size.items():
-            table.add_row(f"  {name}", *_cells(figures), "", "")
+        table.add_row(f"[bold]{summary.policy}[/bold]", *_cells(summary.overall))
+        for name, figures in summary.groups.items():
+            table.add_row(f"  {escape(name) or '(none)'}", *_cells(figures))
+    return table
+
+
+def sweep_table(runs: Sequence[Run], *, title: str) -> Table:
+    """A row for each cluster, load and policy; times in seconds."""
+    table = Table(title=title, caption="seconds", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
+    for heading in ("GPUs", "load", "policy", "JCT", "p50", "p95", "p99", "wait", "makespan", "busy"):
+        table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
+    for run in runs:
+        figures, load = run.summary.overall, "-" if run.load is None else f"{run.load:g}"
+        times = (figures.jct_s, figures.jct_p50_s, figures.jct_p95_s, figures.jct_p99_s, figures.wait_s)
+        ends = (_brief(run.summary.makespan_s), _share(run.summary.utilisation))
+        table.add_row(str(run.summary.gpus), load, run.summary.policy, *map(_brief, times), *ends)
     return table
 
 
 def _cells(figures: GroupMetrics) -> tuple[str, ...]:
-    times = (figures.jct_s, figures.wait_s, figures.pending_s)
-    shown = ["-" if time != time else _brief(time) for time in times]
-    return (
-        str(figures.jobs),
-        *shown,
-        "-" if figures.adjustments != figures.adjustments else f"{figures.adjustments:.1f}",
-    )
+    times = (figures.jct_s, figures.jct_p50_s, figures.jct_p95_s, figures.jct_p99_s, figures.wait_s, figures.pending_s)
+    return str(figures.jobs), *map(_brief, times), "-" if figures.adjustments is None else f"{figures.adjustments:.1f}"
 
 
-def _brief(seconds: float) -> str:
-    return f"{seconds:,.0f}" if seconds >= 1000 else f"{seconds:.1f}"
+def _brief(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds:.0f}" if seconds >= 1000 else f"{seconds:.1f}"
+
+
+def _share(utilisation: float | None) -> str:
+    return "-" if utilisation is None else f"{utilisation:.1%}"
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulation of a sweep; ``load`` is None where the trace keeps its own arrivals."""
+
+    load: float | None
+    summary: Summary
+
+
+class Reduction(msgspec.Struct, kw_only=True):
+    """The fractions by which the first policy has less than the second on one cluster; negative where it has more."""
+
+    gpus: int
+    load: float | None
+    jct: float | None
+    pending: float | None
+    makespan: float | None
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """The fewest GPUs of the sweep with which the 95th percentile of completion times is within the target.
+
+    ``gpus`` is None where none of the sweep has it; ``jct_p95_s`` is then the smallest one.
+    """
+
+    policy: str
+    load: float | None
+    target_s: float
+    gpus: int | None
+    jct_p95_s: float | None
+
+
+class SimulationReport(msgspec.Struct, kw_only=True):
+    """The JSON output of ``kungfu plan simulate``; times in seconds."""
+
+    version: Literal[1] = 1
+    settings: dict[str, Any]
+    """Every option of the command line, and for each policy the pauses, shares and parameters that it ran with."""
+    jobs: int
+    skipped_rows: list[str]
+    """The rows that were left out, with what is wrong with each."""
+    runs: list[Run]
+    reductions: list[Reduction]
+    answers: list[Answer]
+
+
+def reductions(runs: Sequence[Run]) -> list[Reduction]:
+    """The reductions of each pair of simulations that share cluster and load: the first policy against the second."""
+    found = []
+    for ours, theirs in zip(runs[::2], runs[1::2], strict=True):
+        before, after = theirs.summary, ours.summary
+        found.append(
+            Reduction(
+                gpus=after.gpus,
+                load=ours.load,
+                jct=reduction(before.overall.jct_s, after=after.overall.jct_s),
+                pending=reduction(before.overall.pending_s, after=after.overall.pending_s),
+                makespan=reduction(before.makespan_s, after=after.makespan_s),
+            )
+        )
+    return found
+
+
+def answers(runs: Sequence[Run], *, target_s: float) -> list[Answer]:
+    """How many GPUs of those simulated a target for the 95th percentile needs, by policy and load."""
+    found = []
+    for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
+        mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]
+        by_gpus = {one.gpus: one.overall.jct_p95_s or 0.0 for one in mine}
+        enough = [gpus for gpus, p95_s in by_gpus.items() if p95_s <= target_s]
+        least = min(enough, default=None)
+        p95_s = min(by_gpus.values()) if least is None else by_gpus[least]
+        found.append(Answer(policy=policy, load=load, target_s=target_s, gpus=least, jct_p95_s=p95_s))
+    return found
 
 
 _UNITS = {"seconds": 1.0, "minutes": 60.0, "hours": 3_600.0, "days": 86_400.0}

@@ -33,6 +33,7 @@ class Workload:
         submit_s: Arrival, seconds.
         duration_s: Seconds on the GPUs that the user requested.
         kind: The row of `rates` that holds the job's curve.
+        runs: Whether the job runs already when it arrives.
         rates: ``rates[kind[j], p]`` is the throughput of job j on p GPUs, in the units of its curve.
     """
 
@@ -42,6 +43,7 @@ class Workload:
     submit_s: Floats
     duration_s: Floats
     kind: Ints
+    runs: npt.NDArray[np.bool_]
     rates: Floats
 
 
@@ -127,6 +129,7 @@ def tabulated(jobs: tuple[ClusterJob, ...], *, gpus: int) -> Workload:
         max_gpus=np.array([min(gpus, job.max_gpus or gpus) for job in jobs], dtype=np.int64),
         submit_s=np.array([job.submit_s for job in jobs], dtype=np.float64),
         duration_s=np.array([job.duration_s for job in jobs], dtype=np.float64),
+        runs=np.array([job.runs for job in jobs], dtype=np.bool_),
         kind=np.array([kinds[job.curve] for job in jobs], dtype=np.int64),
         rates=np.stack([rates_up_to(curve, gpus=gpus) for curve in kinds]),
     )

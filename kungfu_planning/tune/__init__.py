@@ -12,7 +12,7 @@ from kungfu_planning.tune.placement import Nodes, Shrunk, Slot, TrialPlacement, 
 from kungfu_planning.tune.planner import plan_deadlines, plan_elastic
 from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.tuning_spec import TuningSpec, parse_spec, read_spec, tuning_schema
-from kungfu_planning.tune.spec.units import duration_s
+from kungfu_planning.units import duration_s
 
 __all__ = [
     "Cloud",

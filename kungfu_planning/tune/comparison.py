@@ -18,8 +18,8 @@ from kungfu_planning.tune.latency import Seconds
 from kungfu_planning.tune.planner import plan_elastic
 from kungfu_planning.tune.simulator import Simulator
 from kungfu_planning.tune.spec.tuning_spec import TuningSpec
-from kungfu_planning.tune.spec.units import as_clock
 from kungfu_planning.tune.timeline import Box, StageUsage, boxes, first_run_stage_usage, mean_stage_usage
+from kungfu_planning.units import as_clock
 
 
 @dataclass(frozen=True)

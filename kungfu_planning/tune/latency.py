@@ -134,11 +134,13 @@ class ScalingCurve:
         gpus: The measured numbers of GPUs, rising.
         seconds: Seconds per iteration on each of them.
         sigma_s: The standard deviation of one iteration (before truncation at 0), the same on any number of GPUs.
+        measured_only: True if a trial uses the next smaller measured number of GPUs, in place of interpolation.
     """
 
     gpus: tuple[int, ...]
     seconds: tuple[float, ...]
     sigma_s: float = 0.0
+    measured_only: bool = False
 
     @property
     def widest(self) -> int:
@@ -147,6 +149,13 @@ class ScalingCurve:
 
     def iteration(self, gpus: int) -> Latency:
         """The law of one iteration on ``gpus`` >= 1 GPUs."""
+        if self.measured_only:
+            if gpus < self.gpus[0]:
+                raise UsageError(
+                    f"a trial on {gpus} GPUs was not measured, the fewest are {self.gpus[0]}; measure that, or allow"
+                    " interpolation"
+                )
+            gpus = max(measured for measured in self.gpus if measured <= gpus)
         # Below the first measured point, time is inverse to GPUs.
         if gpus < self.gpus[0]:
             return Latency(self.seconds[0] * self.gpus[0] / gpus, self.sigma_s)

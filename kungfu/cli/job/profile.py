@@ -14,8 +14,10 @@ from rich.table import Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
+from kungfu.cli.report import read_events
+from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
-from kungfu.event_log.values import figure
+from kungfu.event_log.job_events import StartedEvent
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.job_api.status import RequestProgress
@@ -23,12 +25,16 @@ from kungfu.runtime.job_api.status import RequestProgress
 
 @dataclass(frozen=True)
 class Measure:
-    """The measurement at one size; ``efficiency`` is 1 at the size with the most samples per second and peer."""
+    """The measurement at one size; ``efficiency`` is 1 at the size with the most samples per second and peer.
+
+    ``batch`` is the mean of the samples of a step, of all peers together.
+    """
 
     size: int
     samples_per_s: float
     efficiency: float
     steps: int
+    batch: float
 
 
 def run_profile(
@@ -41,7 +47,18 @@ def run_profile(
     """
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
-    document = {"request": progress.words, "state": progress.state, "reason": progress.reason, "sizes": measures}
+    # The first line of a record is that of its version, and the start follows.
+    events = read_events(folder).events if measures else ()
+    started = next((one for one in events if isinstance(one, StartedEvent)), None)
+    document = {
+        "version": 1,
+        "program": started.command if started else (),
+        "attachment": started.attachment if started else "",
+        "request": progress.words,
+        "state": progress.state,
+        "reason": progress.reason,
+        "sizes": measures,
+    }
     stem = target or folder / "profile"
     text = json.dumps(document, indent=2, default=asdict)
     if form == "json":
@@ -69,7 +86,13 @@ def efficiencies(points: Sequence[Point]) -> list[Measure]:
     """
     best = max((one.samples_per_s / one.size for one in points), default=0.0)
     return [
-        Measure(one.size, one.samples_per_s, one.samples_per_s / one.size / best if best else 0.0, one.steps)
+        Measure(
+            one.size,
+            one.samples_per_s,
+            one.samples_per_s / one.size / best if best else 0.0,
+            one.steps,
+            one.samples / one.steps if one.steps else 0.0,
+        )
         for one in sorted(points, key=lambda one: one.size)
     ]
 

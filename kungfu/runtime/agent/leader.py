@@ -195,11 +195,16 @@ class Leader:
         # Others are still to come.
         if len(hosts.slots) < len(self._job.hosts):
             return None
-        job = self._context.settings.job
+        settings, command = self._context.settings, tuple(self._job.command)
         self._controller.record(
-            StartedEvent(job=job, size=self._job.size, command=tuple(self._job.command)), shown=True
+            StartedEvent(
+                job=settings.job, size=self._job.size, command=command, attachment=settings.attachment
+            ),
+            shown=True,
+        )  # fmt: skip
+        return self._controller.apply(
+            decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
         )
-        return self._controller.apply(start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts))
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.deadlines.ready_s

@@ -31,26 +31,32 @@ class CatalogueEntry:
 
     Attributes:
         make: Makes the policy.
-        pauses: The pauses that the paper measured; None for a policy that never adjusts a running job.
-        shares: The fewest and the most GPUs of a job, as shares of what it requests; None for one GPU to the whole
+        pauses: The pauses that the paper measured; None for a policy that never adjusts or preempts a job.
+        shares: The fewest and the most GPUs of a job, as shares of what it asks for; None for one GPU to the whole
             cluster.
         tuning: The fields of `Tuning` that the policy looks at.
+        adjusts: Whether it changes the GPUs of running jobs.
+        preempts: Whether it stops running jobs.
     """
 
     make: Callable[[Tuning], ClusterPolicy[Any]]
     pauses: Pauses | None = None
     shares: tuple[float, float] | None = None
     tuning: frozenset[str] = frozenset()
+    adjusts: bool = False
+    preempts: bool = False
 
     @property
     def options(self) -> frozenset[str]:
         """The options on which a simulation of this policy depends, besides the trace and the cluster."""
-        return self.tuning | (_OF_ADJUSTING if self.pauses is not None else frozenset())
+        return self.tuning | (_OF_ADJUSTING if self.adjusts else frozenset()) | ({"resume"} if self.preempts else set())
 
 
 # Only policies that adjust running jobs pause them and look at their limits.
 _OF_ADJUSTING = frozenset({"pause", "pause_in", "overhead", "min_share", "max_share"})
 _OF_QUEUES = frozenset({"quanta", "starvation"})
+# Stopping a job and starting it from its checkpoint takes 30 to 60 s (Wu et al., 2019, section 6.2).
+_STOP_AND_RESUME_S = 30.0
 
 
 CATALOGUE: dict[str, CatalogueEntry] = {
@@ -59,26 +65,33 @@ CATALOGUE: dict[str, CatalogueEntry] = {
     "easy": CatalogueEntry(lambda tuning: easy_backfill()),
     "conservative": CatalogueEntry(lambda tuning: conservative_backfill()),
     "tiresias": CatalogueEntry(
-        lambda tuning: tiresias(quanta=tuning.quanta, starvation=tuning.starvation), tuning=_OF_QUEUES
+        lambda tuning: tiresias(quanta=tuning.quanta, starvation=tuning.starvation),
+        pauses=Pauses(resume_s=_STOP_AND_RESUME_S),
+        tuning=_OF_QUEUES,
+        preempts=True,
     ),
     "elastic-tiresias": CatalogueEntry(
         lambda tuning: elastic_tiresias(
             pending_over=tuning.pending_over, quanta=tuning.quanta, starvation=tuning.starvation
         ),
-        pauses=Pauses(1.1, 0.0),
+        pauses=Pauses(1.1, 0.0, resume_s=_STOP_AND_RESUME_S),
         tuning=_OF_QUEUES | {"pending_over"},
+        adjusts=True,
+        preempts=True,
     ),
     "efifo": CatalogueEntry(
         lambda tuning: elastic_fifo(exact_up_to=tuning.exact_up_to),
         pauses=Pauses(1.0, 1.0),
         shares=(0.25, 4.0),
         tuning=frozenset({"exact_up_to"}),
+        adjusts=True,
     ),
     "ebf": CatalogueEntry(
         lambda tuning: elastic_backfill(exact_up_to=tuning.exact_up_to),
         pauses=Pauses(1.0, 1.0),
         shares=(0.25, 4.0),
         tuning=frozenset({"exact_up_to"}),
+        adjusts=True,
     ),
 }
 """All policies: the rigid ones, Tiresias rigid and elastic, and Elan's two."""

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import math
+import re
 import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -30,10 +31,15 @@ class TraceRow:
 def read_rows(path: Path) -> tuple[list[str], list[TraceRow]]:
     """The header and all rows of a CSV file, plain or gzipped; blank lines are passed over.
 
+    A header with ``|`` in it has them between its cells, as `sacct -P` prints.
+
     Raises:
         UsageError: for a file that cannot be read, has no rows, a column twice, or a row with too many or few cells.
     """
-    lines = csv.reader(io.StringIO(_text(path)), strict=True)
+    text = _text(path)
+    # What `sacct -P` prints, whose cells hold commas.
+    piped = "|" in text.partition("\n")[0]
+    lines = csv.reader(io.StringIO(text), strict=True, delimiter="|" if piped else ",")
     try:
         numbered = [(lines.line_num, cells) for cells in lines if cells]
     except csv.Error as error:
@@ -83,11 +89,49 @@ def instant_s(cell: str, *, where: str) -> float:
     return value
 
 
+_CLOCK = re.compile(r"(?:(\d{1,6})-)?(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6}(?:\.\d{1,9})?)")
+
+
 def positive_s(cell: str, *, where: str) -> float:
-    """A duration in seconds, above 0."""
+    """A duration above 0 in seconds: a number, or days, hours, minutes and seconds as Slurm writes them.
+
+    >>> positive_s("90", where=""), positive_s("02:30", where=""), positive_s("1-02:03:04", where="")
+    (90.0, 150.0, 93784.0)
+    """
     value = _number(cell)
+    if value is None and (parts := _CLOCK.fullmatch(cell.strip())):
+        days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+        value = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if value is None or value <= 0:
-        raise UsageError(f"{where}: expected seconds above 0, got {cell!r}")
+        raise UsageError(f"{where}: expected seconds above 0 or a time like 1-02:03:04, got {cell!r}")
+    return value
+
+
+_TRES = re.compile(r"(?:^|,)gres/gpu=(\d{1,9})(?:,|$)")
+
+
+def gpu_count(cell: str, *, where: str) -> int:
+    """GPUs of a job: a whole number of at least 1, or Slurm's trackable resources.
+
+    >>> gpu_count("4", where=""), gpu_count("billing=8,cpu=16,gres/gpu=2,mem=64G,node=1", where="")
+    (4, 2)
+    """
+    if "=" not in cell:
+        return whole_number(cell, where=where)
+    found = _TRES.search(cell.strip())
+    if found is None or not int(found[1]):
+        raise UsageError(f"{where}: expected resources with gres/gpu=N of at least 1, got {cell!r}")
+    return int(found[1])
+
+
+_TRUTH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
+def truth(cell: str, *, where: str) -> bool:
+    """Yes or no: 1, true, yes; 0, false, no, or nothing."""
+    value = _TRUTH.get(cell.strip().lower())
+    if value is None:
+        raise UsageError(f"{where}: expected 1 or 0, got {cell!r}")
     return value
 
 

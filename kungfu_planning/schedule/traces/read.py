@@ -16,8 +16,17 @@ from typing import Literal
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.curve import LINEAR, Curve
 from kungfu_planning.schedule.job import ClusterJob
-from kungfu_planning.schedule.measured_curves import MeasuredCurves, hybrid_curve
-from kungfu_planning.schedule.traces.cells import TraceRow, instant_s, positive_s, read_rows, whole_number, word
+from kungfu_planning.schedule.measured_curves import ANY_MODEL, MeasuredCurves, hybrid_curve
+from kungfu_planning.schedule.traces.cells import (
+    TraceRow,
+    gpu_count,
+    instant_s,
+    positive_s,
+    read_rows,
+    truth,
+    whole_number,
+    word,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Columns:
         name: the job's name; ``None`` names it after its line.
         model: the model, to look up a throughput curve; ``None`` if the trace has none.
         batch: its total batch size in samples; ``None`` if the trace has none.
+        user: who submitted it; ``None`` if the trace has none.
+        running: 1 for a job that runs already when the trace begins, 0 for others; ``None``: none does.
         order: ``"sorted"`` if rows must come by arrival, ``"any"`` to have the reader sort them.
     """
 
@@ -40,11 +51,14 @@ class Columns:
     name: str | None = None
     model: str | None = None
     batch: str | None = None
+    user: str | None = None
+    running: str | None = None
     order: Literal["sorted", "any"] = "sorted"
 
     def needed(self) -> tuple[str, ...]:
         """The columns that a file must have."""
-        return tuple(c for c in (self.name, self.submit, self.gpus, self.duration, self.model, self.batch) if c)
+        optional = (self.model, self.batch, self.user, self.running)
+        return tuple(column for column in (self.name, self.submit, self.gpus, self.duration, *optional) if column)
 
 
 FORMATS: dict[str, Columns] = {
@@ -52,8 +66,10 @@ FORMATS: dict[str, Columns] = {
     "itp": Columns("submission_time", "num_gpu", "duration", "job_id", "model_name", "batch_size"),
     "philly-jobs": Columns("submit_time", "num_gpu", "real_duration", "job_id", "model_name", "batch_size"),
     "philly": Columns("timestamp", "num_gpus", "duration", order="any"),
+    "sacct": Columns("Submit", "AllocTRES", "Elapsed", "JobID", user="User", order="any"),
 }
-"""Formats by name: the Tiresias simulator's, Microsoft's ITP, one Philly virtual cluster, and all of Philly."""
+"""Formats by name: the Tiresias simulator's, Microsoft's ITP, one Philly virtual cluster, all of Philly, and Slurm's
+``sacct -X -P -o JobID,User,Submit,Elapsed,AllocTRES``."""
 
 
 def detected(header: Sequence[str], *, where: str) -> Columns:
@@ -90,7 +106,8 @@ def own_columns(text: str) -> Columns:
     missing = [word for word in ("submit", "gpus", "duration") if word not in given]
     if wrong or missing or given.get("order", "any") not in ("any", "sorted"):
         raise UsageError(
-            f"columns {text!r}: expected submit=..,gpus=..,duration=.. and optionally name, model, batch, "
+            f"columns {text!r}: expected submit=..,gpus=..,duration=.. and optionally name, model, batch, user, "
+            f"running, "
             f"order=sorted|any; wrong: {wrong or 'none'}, missing: {missing or 'none'}"
         )
     order: Literal["sorted", "any"] = "any" if given.pop("order", "sorted") == "any" else "sorted"
@@ -107,6 +124,7 @@ def read_job_trace(
     columns: Columns | None = None,
     measured: MeasuredCurves | None = None,
     scaling: BatchScaling = "strong",
+    skip: Callable[[UsageError], None] | None = None,
 ) -> tuple[ClusterJob, ...]:
     """The jobs of a CSV file, plain or gzipped, by arrival.
 
@@ -115,6 +133,7 @@ def read_job_trace(
         columns: which column holds what; by default the known format that fits the header.
         measured: throughput tables, looked up by the columns model and batch; without them jobs scale perfectly.
         scaling: ``"strong"`` keeps each job's batch, ``"hybrid"`` lets it follow the number of GPUs.
+        skip: takes the error of each row that is left out for it; ``None`` leaves none out.
 
     Raises:
         UsageError: for a file that is missing, empty, or malformed: file, line, column, what was expected.
@@ -125,7 +144,10 @@ def read_job_trace(
         raise UsageError(f"{path}:1: expected columns {', '.join(missing)}; the header has {', '.join(header)}")
     _check_lookup(columns, measured=measured, scaling=scaling, path=path)
     curve_of = _curves(measured, scaling=scaling)
-    jobs = [_job(row, columns=columns, curve_of=curve_of) for row in rows]
+    read = [_read_or_skipped(row, columns=columns, curve_of=curve_of, skip=skip) for row in rows if not _is_step(row)]
+    rows, jobs = [row for row, job in read if job], [job for _, job in read if job]
+    if not jobs:
+        raise UsageError(f"{path}: the trace is empty: none of its rows is a job that can be taken")
     _check_unique(jobs, rows=rows, columns=columns)
     # The format promises no order: jobs are sorted by arrival.
     if columns.order == "any":
@@ -135,27 +157,47 @@ def read_job_trace(
     return tuple(jobs)
 
 
+def _is_step(row: TraceRow) -> bool:
+    """True for a row of `sacct` about a part of a job: its number is followed by a dot."""
+    return "AllocTRES" in row.cells and "." in row.cells.get("JobID", "")
+
+
+def _read_or_skipped(
+    row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None, skip: Callable[[UsageError], None] | None
+) -> tuple[TraceRow, ClusterJob | None]:
+    try:
+        return row, _job(row, columns=columns, curve_of=curve_of)
+    except UsageError as error:
+        if skip is None:
+            raise
+        skip(error)
+        return row, None
+
+
 def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> ClusterJob:
-    gpus = whole_number(row.cells[columns.gpus], where=row.at(columns.gpus))
+    gpus = gpu_count(row.cells[columns.gpus], where=row.at(columns.gpus))
     name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
     submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
     duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
     curve = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
+    user, model = (row.cells[column].strip() if column else "" for column in (columns.user, columns.model))
+    runs = columns.running is not None and truth(row.cells[columns.running], where=row.at(columns.running))
     try:
-        return ClusterJob(name, submit_s, gpus, duration_s, curve)
+        return ClusterJob(name, submit_s, gpus, duration_s, curve, runs=runs, user=user, model=model)
     except UsageError as error:
         raise UsageError(f"{row.where}: {error}") from error
 
 
 def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
     """The throughput curve of a job: perfect scaling where no table is given."""
-    if curve_of is None or columns.model is None or columns.batch is None:
+    if curve_of is None:
         return LINEAR
-    batch = whole_number(row.cells[columns.batch], where=row.at(columns.batch))
+    batch = 0 if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))
+    model = ANY_MODEL if columns.model is None else row.cells[columns.model].strip()
     try:
-        return curve_of(row.cells[columns.model].strip(), batch, gpus)
+        return curve_of(model, batch, gpus)
     except UsageError as error:
-        raise UsageError(f"{row.at(columns.model)}: {error}") from error
+        raise UsageError(f"{row.at(columns.model or columns.gpus)}: {error}") from error
 
 
 def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _CurveOf | None:
@@ -164,9 +206,13 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
 
     @cache
     def curve_of(model: str, batch: int, gpus: int) -> Curve:
+        batch = batch or min(measured.family(model))  # a trace without batches, with the profile of one
+        curve = measured.curve(model, batch=batch)
+        if measured.measured_only and gpus not in (counts := measured.family(model)[batch].gpus):
+            raise UsageError(f"{gpus} GPUs were not measured; there are {', '.join(map(str, counts))}")
         if scaling == "hybrid":
             return hybrid_curve(measured.family(model), batch=batch, workers=gpus)
-        return measured.curve(model, batch=batch)
+        return curve
 
     return curve_of
 
@@ -175,13 +221,23 @@ def _check_lookup(
     columns: Columns, *, measured: MeasuredCurves | None, scaling: BatchScaling, path: str | Path
 ) -> None:
     """Refuses tables that no column looks up: perfect scaling would be taken for the curves that were given."""
-    if measured is not None and (columns.model is None or columns.batch is None):
+    if measured is None:
+        if scaling == "hybrid":
+            raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")
+        return
+    if ANY_MODEL in measured.families:
+        if columns.model is not None:
+            raise UsageError(
+                f"{path}: its jobs train the models of column {columns.model}, and a profile of one program is given: "
+                f"give a folder with a table or a profile of each, as MODEL.json"
+            )
+        if scaling == "hybrid":
+            raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch, and a profile is of one")
+    elif columns.model is None or columns.batch is None:
         raise UsageError(
             f"{path}: throughput tables are given, but no column of model and of batch to look them up by: "
             f"name them (model=..,batch=..), or leave the tables out"
         )
-    if measured is None and scaling == "hybrid":
-        raise UsageError(f"{path}: hybrid scaling needs throughput tables by batch: give them, or scaling strong")
 
 
 def _check_sorted(jobs: list[ClusterJob], *, rows: list[TraceRow], columns: Columns) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,10 +26,11 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from kungfu.errors import UsageError
+from kungfu_planning import units
+from kungfu_planning.profile import check_profile, read_profile
 from kungfu_planning.tune.cloud import Cloud, Dataset, Delays, Instance
 from kungfu_planning.tune.experiment import Experiment, hyperband, successive_halving
 from kungfu_planning.tune.latency import Latency, ScalingCurve, scaling
-from kungfu_planning.tune.spec import units
 
 LAW = "law"
 """The tag that pydantic puts into the location of a latency that is given as a law."""
@@ -106,6 +108,7 @@ _Gigabytes = Annotated[float, _unit(units.size_gb), _written(units.SIZE, example
 _DollarsPerGigabyte = Annotated[float, _unit(units.per_gb), _written(units.PER_GB, example="$0.01/GB")]
 _Gpus = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,8}$")]
 _Index = Annotated[int, Field(ge=0), _whole(0)]
+_Word = Annotated[str, BeforeValidator(lambda value: _text(value))]
 _Count = Annotated[int, Field(ge=1), _whole(1)]
 _Factor = Annotated[int, Field(ge=2), _whole(2)]
 
@@ -161,13 +164,72 @@ class ExperimentSection(Section):
 class ScalingSection(Section):
     """The time of a trial's iteration by GPUs."""
 
+    # What is left out is empty: a None beside each type would hide in errors which key is wrong.
     seconds_per_iteration: dict[_Gpus, _IterationSeconds] = Field(
-        min_length=1, description="measured time of an iteration by GPUs of the trial, as {1: 90 s, 4: 31 s}"
+        {},
+        min_length=1,
+        json_schema_extra=_left_out,
+        description="measured time of an iteration by GPUs of the trial, as {1: 90 s, 4: 31 s}",
+    )
+    profile: _Word = Field(
+        "",
+        json_schema_extra=_left_out,
+        description="instead of it a profile.json of `kungfu profile`, beside this file or by its whole path",
+    )
+    samples_per_iteration: _Count = Field(
+        0,
+        json_schema_extra=_left_out,
+        description="samples of an iteration, as those of an epoch; left out: a step, the batch of the profile",
+    )
+    program: _Word = Field(
+        "", json_schema_extra=_left_out, description="words that the command of the profile has to contain"
+    )
+    batch: _Count = Field(
+        0, json_schema_extra=_left_out, description="the batch that the profile has to have, of all peers together"
+    )
+    attachment: Literal["local", "horovod"] | Literal[""] = Field(
+        "", json_schema_extra=_left_out, description="the all-reduce that the profile has to have"
     )
     sigma: _Seconds = Field("0 s", validate_default=True, description="standard deviation of one iteration")
 
-    def scaling(self) -> ScalingCurve:
-        """The scaling profile through the measured points."""
+    def scaling(self, *, folder: Path, profile: Path | None = None) -> ScalingCurve:
+        """The scaling curve through the measured points.
+
+        Args:
+            folder: that of the document, in which the file of ``profile`` is looked for.
+            profile: one to take in its place.
+        """
+        named = profile or (folder / self.profile if self.profile else None)
+        if named is None:
+            return self._by_seconds()
+        if self.seconds_per_iteration:
+            raise UsageError(f"seconds_per_iteration and the profile {named} say it twice; leave one of them out")
+        found = read_profile(named)
+        check_profile(
+            found,
+            where=str(named),
+            program=self.program or None,
+            batch=self.batch or None,
+            attachment=self.attachment or None,
+        )
+        samples = self.samples_per_iteration or found.batch
+        if samples is None:
+            raise UsageError(
+                f"{named} has another batch for each size; give samples_per_iteration, as those of an epoch"
+            )
+        return scaling({size: samples / speed for size, speed in found.points.items()}, sigma_s=self.sigma)
+
+    def _by_seconds(self) -> ScalingCurve:
+        of_profile = {
+            "samples_per_iteration": self.samples_per_iteration,
+            "program": self.program,
+            "batch": self.batch,
+            "attachment": self.attachment,
+        }
+        if not self.seconds_per_iteration:
+            raise UsageError("there is neither seconds_per_iteration, as {1: 90 s, 4: 31 s}, nor a profile; give one")
+        if unused := [name for name, value in of_profile.items() if value]:
+            raise UsageError(f"{', '.join(unused)} speaks of a profile, and there is none; leave it out")
         return scaling({int(gpus): s for gpus, s in self.seconds_per_iteration.items()}, sigma_s=self.sigma)
 
 

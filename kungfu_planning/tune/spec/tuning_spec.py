@@ -7,7 +7,7 @@ here that is put into words, and the document adds file and line.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -42,17 +42,27 @@ class TuningSpec:
         return tuple(Simulator(each, self.scaling, self.cloud, self.samples, self.seed) for each in self.experiments)
 
 
-def read_spec(path: Path) -> TuningSpec:
-    """The specification in a file. Raises: UsageError that names the file and line of what is wrong."""
-    return _checked(load_yaml(path))
+def read_spec(path: Path, *, profile: Path | None = None, measured_only: bool = False) -> TuningSpec:
+    """The specification in a file.
+
+    Args:
+        path: the file.
+        profile: a profile.json of `kungfu profile` that gives its scaling, in place of what the file says.
+        measured_only: whether a trial uses measured numbers of GPUs only, in place of interpolation.
+
+    Raises:
+        UsageError: that names the file and line of what is wrong.
+    """
+    return _checked(load_yaml(path), folder=path.parent, profile=profile, measured_only=measured_only)
 
 
-def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
+def parse_spec(content: str, *, file: str = "SPEC.yaml", folder: Path = Path()) -> TuningSpec:
     """The specification in a text.
 
     Args:
         content: YAML; ``kungfu plan tuning --schema`` prints what it may hold.
         file: its name in messages.
+        folder: that in which the file of a profile is looked for.
 
     Raises:
         UsageError: for anything that cannot be planned: file, line, key, value, and what to write.
@@ -65,7 +75,7 @@ def parse_spec(content: str, *, file: str = "SPEC.yaml") -> TuningSpec:
     >>> spec.cloud.instance.gpus, round(spec.cloud.instance.dollars_per_s, 6), spec.cloud.billing
     (4, 0.0034, 'instance')
     """
-    return _checked(parse_yaml(content, file=file))
+    return _checked(parse_yaml(content, file=file), folder=folder)
 
 
 def tuning_schema() -> dict[str, Any]:
@@ -80,20 +90,27 @@ def tuning_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
 
 
-def _checked(document: YamlDocument) -> TuningSpec:
-    try:
-        given = Document.model_validate(document.data)
-    except ValidationError as error:
-        raise _first_refusal(error, document=document) from error
+def _checked(
+    document: YamlDocument, *, folder: Path, profile: Path | None = None, measured_only: bool = False
+) -> TuningSpec:
+    given = _validated(document)
     search = given.search
+    scaling = _located(document, "scaling", build=lambda: given.scaling.scaling(folder=folder, profile=profile))
     return TuningSpec(
         _located(document, "experiment", build=given.experiment.experiments),
-        _located(document, "scaling", build=given.scaling.scaling),
+        replace(scaling, measured_only=measured_only),
         _located(document, "cloud", build=lambda: given.cloud.cloud(given.data)),
         Search(max_gpus=search.max_gpus, multiples=search.warm_starts, steps=search.steps),
         search.samples,
         search.seed,
     )
+
+
+def _validated(document: YamlDocument) -> Document:
+    try:
+        return Document.model_validate(document.data)
+    except ValidationError as error:
+        raise _first_refusal(error, document=document) from error
 
 
 _Built = TypeVar("_Built")
@@ -169,3 +186,12 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
         elif field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             model = field.annotation
     return model
+
+
+def instance_gpus(path: Path) -> int:
+    """The GPUs of an instance in the specification of a file whose scaling is not known yet.
+
+    Raises:
+        UsageError: as from `read_spec`.
+    """
+    return _validated(load_yaml(path)).cloud.gpus_per_instance

@@ -21,8 +21,9 @@ from kungfu.runtime.core.cluster.events import TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
 from kungfu.runtime.job_api.client import JobOver
 from kungfu.runtime.job_api.job_file import end_job_file
+from kungfu_planning.profile import read_profile
 from tests.cli.recorded import written
-from tests.event_log.made import made
+from tests.event_log.made import made, write_record
 from tests.runtime.job_api.served_job import ServedJob, serve_job, view
 
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
@@ -218,12 +219,19 @@ def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.C
     def lines(size: int, speed: float) -> NewRecords:
         return NewRecords(rows=({**ROW, "size": size, "samples_per_s": speed},) * 20)
 
+    write_record(tmp_path, {"event": "started", "size": 2, "command": ["python", "train.py"], "attachment": "local"})
     with serve_job(tmp_path) as place:
         leader = served(place, lines(2, 30.0), ViewStarted(view(4, 0)), lines(1, 20.0), ViewStarted(view(5, 0, 2)))
         assert main(["profile", "1", "2", str(tmp_path), "--steps", "5"]) == 0
         leader.join(5.0)
     document = json.loads((tmp_path / "profile.json").read_text())
-    assert document["state"] == "carried out"
+    assert (document["state"], document["program"], document["attachment"]) == (
+        "carried out",
+        ["python", "train.py"],
+        "local",
+    )
+    assert read_profile(tmp_path / "profile.json").points == {1: 20.0, 2: 30.0}
+    assert read_profile(tmp_path / "profile.json").batch == ROW["batch"]
     assert [(one["size"], one["samples_per_s"], one["efficiency"]) for one in document["sizes"]] == [
         (1, 20.0, 1.0),
         (2, 30.0, 0.75),

@@ -19,8 +19,10 @@ def _run(*words: str) -> int:
 def test_every_policy_runs_by_name_and_reports_in_json(policy: str, capsys) -> None:
     assert _run("generated:elan:40", "--gpus", "32", "--policy", policy, "--json") == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["policies"][policy]["overall"]["jobs"] == 40
-    assert 0 < report["policies"][policy]["utilisation"] <= 1
+    [run] = report["runs"]
+    assert (run["summary"]["policy"], run["summary"]["overall"]["jobs"], report["version"]) == (policy, 40, 1)
+    assert 0 < run["summary"]["utilisation"] <= 1
+    assert report["settings"]["gpus"] == [32]
 
 
 def test_two_policies_are_compared(capsys) -> None:
@@ -36,8 +38,8 @@ def test_two_policies_are_compared(capsys) -> None:
     )
     assert _run(*words) == 0
     report = json.loads(capsys.readouterr().out)
-    ours, theirs = (report["policies"][name]["overall"]["jct_s"] for name in ("elastic-tiresias", "tiresias"))
-    assert report["reduction"]["jct"] == pytest.approx(1 - ours / theirs)
+    ours, theirs = (run["summary"]["overall"]["jct_s"] for run in report["runs"])
+    assert report["reductions"][0]["jct"] == pytest.approx(1 - ours / theirs)
 
 
 def test_the_table_names_every_class(capsys) -> None:
@@ -103,13 +105,13 @@ def test_an_option_that_no_policy_looks_at_is_refused_with_those_that_do(policy,
 def test_an_option_that_a_policy_is_said_to_look_at_can_change_its_figures(capsys) -> None:
     values = {
         "quanta": "50,100", "starvation": "0.01", "pending_over": "3", "exact_up_to": "1", "pause": "900",
-        "pause_in": "900", "overhead": "0.3", "min_share": "1", "max_share": "1",
+        "pause_in": "900", "resume": "900", "overhead": "0.3", "min_share": "1", "max_share": "1",
     }  # fmt: skip
 
     def figures(policy: str, *words: str) -> str:
         trace = ("generated:itp:120:1:1.5", "--gpus", "32", "--policy", policy, "--json")
         assert _run(*trace, *words) == 0
-        return capsys.readouterr().out
+        return json.dumps(json.loads(capsys.readouterr().out)["runs"])
 
     for policy, entry in CATALOGUE.items():
         usual = figures(policy)
@@ -123,7 +125,7 @@ def test_a_job_whose_name_is_a_number_of_thousands_of_digits_is_scheduled(tmp_pa
     (tmp_path / "trace.csv").write_text("name,submit,gpus,duration\n" + rows)
     columns = "name=name,submit=submit,gpus=gpus,duration=duration"
     assert _run(str(tmp_path / "trace.csv"), "--columns", columns, "--gpus", "2", "--policy", "fifo", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["policies"]["fifo"]["overall"]["jobs"] == 5
+    assert json.loads(capsys.readouterr().out)["jobs"] == 5
 
 
 @pytest.mark.parametrize(
@@ -150,3 +152,124 @@ def test_quanta_that_are_no_numbers_are_a_wrong_argument(capsys) -> None:
         _run("generated:elan:5", "--gpus", "4", "--policy", "tiresias", "--quanta", "1,two")
     assert ended.value.code == 2
     assert "'1,two' is no list of numbers; write them as 10000,200000" in capsys.readouterr().err
+
+
+def report(capsys, *words: str) -> dict:
+    assert _run(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_sweep_over_clusters_and_loads_answers_how_many_gpus_a_percentile_needs(capsys) -> None:
+    words = ("generated:elan:200", "--gpus", "16,32,64", "--load", "0.6,1.2", "--policy", "fifo", "--p95", "2h")
+    found = report(capsys, *words)
+    cases = [(run["load"], run["summary"]["gpus"]) for run in found["runs"]]
+    assert cases == [(load, gpus) for load in (0.6, 1.2) for gpus in (16, 32, 64)]
+    p95_s = {case: run["summary"]["overall"]["jct_p95_s"] for case, run in zip(cases, found["runs"], strict=True)}
+    for answer in found["answers"]:
+        enough = [gpus for gpus in (16, 32, 64) if p95_s[answer["load"], gpus] <= 7200]
+        assert answer["gpus"] == (min(enough) if enough else None)
+    assert len(found["answers"]) == 2
+    assert _run(*words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "95 % of jobs within 2h under fifo at load 0.6: " in shown
+    never = report(capsys, *words[:-1], "1s")["answers"][0]
+    assert (never["gpus"], never["jct_p95_s"]) == (None, min(p95_s[0.6, gpus] for gpus in (16, 32, 64)))
+
+
+def test_the_load_of_a_file_moves_its_arrivals(tmp_path: Path, capsys) -> None:
+    (tmp_path / "trace.csv").write_text("timestamp,num_gpus,duration\n0,2,100\n1000,2,100\n")
+    alone, crowded = report(capsys, str(tmp_path / "trace.csv"), "--gpus", "2", "--load", "0.2,4", "--policy", "fifo")[
+        "runs"
+    ]
+    assert alone["summary"]["overall"]["wait_s"] == 0
+    assert crowded["summary"]["makespan_s"] == 200
+
+
+def test_resuming_a_preempted_job_costs_what_is_said(tmp_path: Path, capsys) -> None:
+    (tmp_path / "trace.csv").write_text("timestamp,num_gpus,duration\n0,2,100\n10,2,20\n")
+    words = (str(tmp_path / "trace.csv"), "--gpus", "2", "--policy", "tiresias", "--quanta", "60")
+    for resume, makespan_s in (((), 150), (("--resume", "0"), 120), (("--resume", "7"), 127)):
+        assert report(capsys, *words, *resume)["runs"][0]["summary"]["makespan_s"] == makespan_s
+
+
+SACCT = """JobID|User|Submit|Elapsed|AllocTRES
+7|ann|2024-01-02T03:04:05|1-00:00:00|billing=8,cpu=16,gres/gpu=2,mem=64G,node=1
+7.batch|ann|2024-01-02T03:04:05|1-00:00:00|cpu=16,mem=64G,node=1
+8|bob|2024-01-02T03:04:05|02:03|cpu=4,gres/gpu=1,gres/gpu:a100=1,mem=8G,node=1
+9|bob|Unknown|00:10:00|cpu=4,gres/gpu=1
+10|bob|2024-01-02T04:00:00|00:10:00|cpu=4
+"""
+
+
+def test_what_sacct_prints_is_read_and_bad_rows_are_left_out_counted_and_listed(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(SACCT)
+    words = (str(path), "--gpus", "4", "--policy", "fifo", "--by", "user")
+    assert _run(*words) == 2
+    assert "jobs.txt:5: column Submit: expected seconds" in capsys.readouterr().err
+    assert _run(*words, "--skip-bad-rows", "--json") == 0
+    shown = capsys.readouterr()
+    found = json.loads(shown.out)
+    assert "2 rows are left out:\n" in shown.err
+    assert [row.partition(": ")[0].rpartition("/")[2] for row in found["skipped_rows"]] == ["jobs.txt:5", "jobs.txt:6"]
+    groups = found["runs"][0]["summary"]["groups"]
+    assert {user: figures["jct_s"] for user, figures in groups.items()} == {"ann": 86400, "bob": 123}
+
+
+def test_jobs_that_run_when_the_trace_begins_hold_their_gpus(tmp_path: Path, capsys) -> None:
+    (tmp_path / "trace.csv").write_text("at,n,s,now\n0,3,10,0\n0,2,50,1\n0,2,20,yes\n")
+    columns = ("--columns", "submit=at,gpus=n,duration=s,running=now")
+    csv_path = tmp_path / "out.csv"
+    for policy in CATALOGUE:
+        assert (
+            _run(str(tmp_path / "trace.csv"), *columns, "--gpus", "4", "--policy", policy, "--jobs-csv", str(csv_path))
+            == 0
+        )
+        rows = [line.split(",") for line in csv_path.read_text().splitlines()[1:]]
+        started = {row[0]: (float(row[5]), row[-1].split()[0]) for row in rows}
+        assert started["3"] == started["4"] == (0.0, "0:2"), policy
+    capsys.readouterr()
+    assert _run(str(tmp_path / "trace.csv"), *columns, "--gpus", "3", "--policy", "fifo") == 2
+    assert "the 2 jobs that run when the trace begins hold 4 GPUs and the cluster has 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("generated:elan:5", "--policy", "fifo"), "--gpus is missing"),
+        (("generated:elan:5", "--gpus", "4"), "--policy is missing"),
+        (("generated:elan:5", "--gpus", "4,8", "--policy", "fifo", "--plot"), "for one cluster"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--measured-only"), "needs --curves"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--by", "user"), "--by user: no job of"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--load", "0"), "a load of 0 cannot be simulated"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--p95", "0s"), "give a time above 0"),
+        (("generated:elan:5", "--gpus", "4", "--policy", "easy", "--resume", "1"), "--resume is not used by easy"),
+    ],
+)  # fmt: skip
+def test_questions_that_cannot_be_answered_are_refused(words, says, capsys) -> None:
+    assert _run(*words) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+
+
+def test_a_sweep_over_nothing_is_a_wrong_argument(capsys) -> None:
+    with pytest.raises(SystemExit):
+        _run("generated:elan:5", "--gpus", ",", "--policy", "fifo")
+    assert "is no list of numbers; write them as 64,128,256" in capsys.readouterr().err
+
+
+def test_the_help_tells_the_shapes_of_traces_and_the_defaults_of_policies(capsys) -> None:
+    with pytest.raises(SystemExit):
+        _run("--help")
+    shown = capsys.readouterr().out
+    assert "tiresias          resume 30, quanta 10000,200000, starvation off" in shown
+    assert "philly   median 1500 s" in shown
+
+
+def test_the_schema_names_each_key_of_the_output(capsys) -> None:
+    assert _run("--schema") == 0
+    schema = json.loads(capsys.readouterr().out)
+    found = report(capsys, "generated:elan:5", "--gpus", "16", "--policy", "fifo")
+    assert set(schema["$defs"]["SimulationReport"]["properties"]) == set(found)
+    assert set(schema["$defs"]["Summary"]["properties"]) == set(found["runs"][0]["summary"])

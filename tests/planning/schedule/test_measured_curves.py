@@ -64,8 +64,9 @@ def test_unknown_models_batches_and_folders_are_named(tmp_path: Path) -> None:
     measured = read_throughputs(_folder(tmp_path, GOOD))
     with pytest.raises(UsageError, match=r"no throughput of model 'other' is known; there are \['net'\]"):
         measured.family("other")
+    strict = read_throughputs(tmp_path, measured_only=True)
     with pytest.raises(UsageError, match=r"'net' at batch 7 is known; there are \[64, 128\]"):
-        measured.curve("net", batch=7)
+        strict.curve("net", batch=7)
     with pytest.raises(UsageError, match="holds no throughput tables"):
         read_throughputs(tmp_path / "nowhere")
 

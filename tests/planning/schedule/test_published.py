@@ -29,7 +29,7 @@ def _figures(trace: str, *, gpus: int, policy: str):
 def test_elasticity_cuts_the_mean_completion_time_of_tiresias_by_a_quarter_or_more(trace: str, gpus: int) -> None:
     rigid, elastic = (_figures(trace, gpus=gpus, policy=name) for name in ("tiresias", "elastic-tiresias"))
     assert 0.25 < reduction(rigid.overall.jct_s, after=elastic.overall.jct_s) < 0.6
-    assert reduction(rigid.by_size["small"].jct_s, after=elastic.by_size["small"].jct_s) > 0.25
+    assert reduction(rigid.groups["small"].jct_s, after=elastic.groups["small"].jct_s) > 0.25
     assert elastic.overall.pending_s < rigid.overall.pending_s
     assert elastic.utilisation > rigid.utilisation
 

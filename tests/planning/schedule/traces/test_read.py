@@ -56,16 +56,28 @@ def test_measured_curves_are_looked_up_by_model_and_batch(tmp_path: Path) -> Non
     path = _file(tmp_path, ITP + "x,5,100,net,999,64,1,30\n")
     assert read_job_trace(path, measured=measured)[0].curve == Curve((1, 2), (1.0, 1.5))
     assert read_job_trace(path, measured=measured, scaling="hybrid")[0].curve == Curve((1, 2), (64.0, 96.0))
+    strict = read_throughputs(tmp_path / "curves", measured_only=True)
+    other = _file(tmp_path, ITP + "x,5,100,net,999,32,1,30\n")
+    assert read_job_trace(other, measured=measured)[0].curve == Curve((1, 2), (1.0, 1.5))
     with pytest.raises(UsageError, match=r"trace\.csv:2: column model_name: no throughput of 'net' at batch 32"):
-        read_job_trace(_file(tmp_path, ITP + "x,5,100,net,999,32,1,30\n"), measured=measured)
+        read_job_trace(other, measured=strict)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("at,n,secs\n1,2,soon\n", r"trace\.csv:2: column secs: expected seconds above 0, got 'soon'"),
-        ("at,n,secs\n1,2,0\n", r"trace\.csv:2: column secs: expected seconds above 0, got '0'"),
-        ("at,n,secs\n1,2,nan\n", r"trace\.csv:2: column secs: expected seconds above 0, got 'nan'"),
+        (
+            "at,n,secs\n1,2,soon\n",
+            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got 'soon'",
+        ),
+        (
+            "at,n,secs\n1,2,0\n",
+            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got '0'",
+        ),
+        (
+            "at,n,secs\n1,2,nan\n",
+            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got 'nan'",
+        ),
         ("at,n,secs\n1,2.5,3\n", r"trace\.csv:2: column n: expected a whole number of at least 1, got '2\.5'"),
         ("at,n,secs\n1,0,3\n", r"trace\.csv:2: column n: expected a whole number of at least 1, got '0'"),
         ("at,n,secs\n\n-1,1,3\n", r"trace\.csv:3: column at: expected seconds of at least 0 or a date"),

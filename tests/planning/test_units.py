@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu_planning.tune.spec import units
-from kungfu_planning.tune.spec.units import as_clock, duration_s, per_gb, rate_per_s, size_gb
+from kungfu_planning import units
+from kungfu_planning.units import as_clock, duration_s, per_gb, rate_per_s, size_gb
 from tests.planning.tune.instances import MANY
 
 

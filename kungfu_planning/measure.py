@@ -1,0 +1,107 @@
+"""Profiling before planning: a program is trained in a job of its own, measured at several sizes, and ended.
+
+The job is one of `kungfu-run`, and it is measured by `kungfu profile`, both as processes: planning shares no code with
+training.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from kungfu.errors import UsageError
+
+_BEGIN_WITHIN_S = 300.0
+_MEASURE_WITHIN_S = 3600.0
+_END_WITHIN_S = 120.0
+
+
+def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
+    """Trains a program with ``low`` to ``high`` peers on this host, and returns the file of its profile.
+
+    The job ends before this returns, also where it raises. Its record stays in a folder of `runs/`.
+
+    Args:
+        command: the program as it follows `kungfu-run`, as ``python train.py --small``.
+        low: fewest peers, at least 1.
+        high: most peers.
+        say: takes lines about what is going on.
+
+    Raises:
+        UsageError: for a command that cannot be run, or a job that ends or fails before it was measured.
+    """
+    words = shlex.split(command)
+    if words and words[0].endswith(".py"):
+        words = [sys.executable, *words]
+    if not words or shutil.which(words[0]) is None:
+        raise UsageError(
+            f"--profile {command!r}: there is no program {words[0] if words else ''!r}; write 'python train.py'"
+        )
+    runs = Path("runs")
+    runs.mkdir(exist_ok=True)
+    record = Path(tempfile.mkdtemp(prefix="profile-", dir=runs)) / "record"
+    say(f"measuring {' '.join(words)} with {low} to {high} peers; its output and record: {record.parent}")
+    with (record.parent / "output").open("wb") as output:
+        starting = _command("kungfu.cli.run", "-np", low, "--min", low, "--max", high, "--logdir", record, "--", *words)
+        job = subprocess.Popen(starting, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        try:
+            _await_job(job, record=record, output=record.parent / "output")
+            profile = _measured(record, job=job, low=low, high=high)
+        finally:
+            _end(job, record=record)
+    say(f"measured: {profile}")
+    return profile
+
+
+def _command(module: str, *words: object) -> list[str]:
+    return [sys.executable, "-m", module, *map(str, words)]
+
+
+def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
+    """Waits until the job answers; raises ``UsageError`` where it ends before."""
+    until = time.monotonic() + _BEGIN_WITHIN_S
+    while time.monotonic() < until:
+        if job.poll() is not None:
+            raise UsageError(f"the job ended with code {job.returncode} before it was measured: {_last_line(output)}")
+        asked = _command("kungfu.cli.main", "status", record, "--json")
+        if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+            return
+    raise UsageError(f"the job did not answer within {_BEGIN_WITHIN_S:g} s; its output is in {output}")
+
+
+def _measured(record: Path, *, job: subprocess.Popen[bytes], low: int, high: int) -> Path:
+    asking = _command("kungfu.cli.main", "profile", low, high, record, "--timeout", f"{_MEASURE_WITHIN_S:g}")
+    asked = subprocess.run(asking, capture_output=True, text=True, check=False)
+    profile = record / "profile.json"
+    if asked.returncode or not profile.exists():
+        said = (asked.stderr.strip() or asked.stdout.strip()).splitlines()
+        raise UsageError(f"the job was not measured ({said[-1] if said else asked.returncode}); its record is {record}")
+    state = json.loads(profile.read_bytes()).get("state")
+    if state != "carried out":
+        raise UsageError(f"the profile {profile} is {state}: train longer, or give fewer sizes with --profile-sizes")
+    return profile
+
+
+def _end(job: subprocess.Popen[bytes], *, record: Path) -> None:
+    """Ends the training of the job, and the job by force where that does not end it."""
+    if job.poll() is None:
+        subprocess.run(_command("kungfu.cli.main", "stop", record), capture_output=True, check=False)
+    for ending in (job.terminate, job.kill):
+        try:
+            job.wait(_END_WITHIN_S)
+            return
+        except subprocess.TimeoutExpired:
+            ending()
+    job.wait()
+
+
+def _last_line(output: Path) -> str:
+    lines = output.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it printed nothing"

@@ -1,0 +1,104 @@
+"""Profiles of `kungfu profile`: the throughput of a program at several sizes, measured in a job.
+
+Planning begins with profiling (Misra et al., *RubberBand*, 2021, section 5): a profile gives the curve of a
+`ClusterJob`, of the jobs of a trace, and of the trials of a search.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from kungfu.errors import UsageError
+
+
+class ProfiledSize(msgspec.Struct, frozen=True):
+    """One measurement: ``samples_per_s`` of ``size`` peers that train ``batch`` samples a step, all together."""
+
+    size: int
+    samples_per_s: float
+    batch: float
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A measured program.
+
+    Args:
+        version: the format, 1.
+        program: the command of the job, word by word.
+        attachment: the all-reduce that it was measured with, "local" or "horovod".
+        sizes: the measurements, by rising size.
+    """
+
+    version: int
+    program: tuple[str, ...]
+    attachment: str
+    sizes: tuple[ProfiledSize, ...]
+
+    @property
+    def batch(self) -> int | None:
+        """Samples of a step, all peers together; None where it differed between sizes by more than 2 %."""
+        batches = [each.batch for each in self.sizes]
+        return round(batches[0]) if max(batches) <= 1.02 * min(batches) else None
+
+    @property
+    def points(self) -> dict[int, float]:
+        """Samples a second by size."""
+        return {each.size: each.samples_per_s for each in self.sizes}
+
+
+def read_profile(path: str | Path) -> Profile:
+    """The profile in a file that `kungfu profile` has written.
+
+    Raises:
+        UsageError: for a file that cannot be read, is no profile, or measured nothing.
+    """
+    try:
+        found = msgspec.json.decode(Path(path).read_bytes(), type=Profile)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}; give the profile.json of `kungfu profile`") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UsageError(f"{path}: is no profile ({error}); give the profile.json of `kungfu profile`") from error
+    if found.version != 1:
+        raise UsageError(f"{path}: is a profile of version {found.version}, and 1 can be read; measure it again")
+    sizes = [each.size for each in found.sizes]
+    if not sizes or min(sizes) < 1 or sizes != sorted({*sizes}):
+        raise UsageError(f"{path}: holds the sizes {sizes}; expected whole numbers that rise from 1 or more")
+    for each in found.sizes:
+        if not (each.samples_per_s > 0 and each.batch > 0):
+            raise UsageError(
+                f"{path}: size {each.size} has {each.samples_per_s:g} samples/s at a batch of {each.batch:g}; both "
+                f"must be above 0: measure it again"
+            )
+    return found
+
+
+def check_profile(
+    profile: Profile, *, where: str, program: str | None = None, batch: int | None = None, attachment: str | None = None
+) -> None:
+    """Refuses a profile of another program, batch or attachment than is planned for; None of these is not compared.
+
+    Args:
+        profile: what was measured.
+        where: its file, for the message.
+        program: words that its command has to contain, in their order, as ``train.py --model small``.
+        batch: samples of a step, all peers together.
+        attachment: "local" or "horovod".
+
+    Raises:
+        UsageError: with what was measured and what is planned for.
+    """
+    words = " ".join(profile.program)
+    if program is not None and f" {program} " not in f" {words} ":
+        raise UsageError(f"{where}: is a profile of `{words}`, and the plan is for `{program}`: measure it")
+    if batch is not None and profile.batch != batch:
+        measured = profile.batch or " and ".join(f"{one.batch:g} on {one.size}" for one in profile.sizes)
+        raise UsageError(
+            f"{where}: was measured at a batch of {measured}, and the plan is for {batch}; measure that batch"
+        )
+    if attachment is not None and profile.attachment != attachment:
+        raise UsageError(
+            f"{where}: was measured with --attachment {profile.attachment}, and the plan is for {attachment}; measure "
+            f"with --attachment {attachment}"
+        )
