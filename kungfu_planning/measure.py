@@ -19,6 +19,7 @@ from pathlib import Path
 from kungfu.errors import UsageError
 
 _BEGIN_WITHIN_S = 300.0
+_ASK_EVERY_S = 0.2
 _MEASURE_WITHIN_S = 3600.0
 _END_WITHIN_S = 120.0
 
@@ -65,15 +66,19 @@ def _command(module: str, *words: object) -> list[str]:
 
 
 def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
-    """Waits until the job answers; raises ``UsageError`` where it ends before."""
+    """Waits until the job trains; raises ``UsageError`` where it ends before."""
     until = time.monotonic() + _BEGIN_WITHIN_S
     while time.monotonic() < until:
         if job.poll() is not None:
-            raise UsageError(f"the job ended with code {job.returncode} before it was measured: {_last_line(output)}")
+            lines = output.read_text(errors="replace").splitlines()
+            said = next((line for line in reversed(lines) if line.startswith("kungfu-run: ")), f"see {output}")
+            raise UsageError(f"the job ended with code {job.returncode} before it was measured: {said}")
         asked = _command("kungfu.cli.main", "status", record, "--json")
-        if subprocess.run(asked, capture_output=True, check=False).returncode == 0:
+        answer = subprocess.run(asked, capture_output=True, check=False)
+        if answer.returncode == 0 and json.loads(answer.stdout)["membership"]["size"] > 0:
             return
-    raise UsageError(f"the job did not answer within {_BEGIN_WITHIN_S:g} s; its output is in {output}")
+        time.sleep(_ASK_EVERY_S)
+    raise UsageError(f"the job did not begin to train within {_BEGIN_WITHIN_S:g} s; its output is in {output}")
 
 
 def _measured(record: Path, *, job: subprocess.Popen[bytes], low: int, high: int) -> Path:
@@ -100,8 +105,3 @@ def _end(job: subprocess.Popen[bytes], *, record: Path) -> None:
         except subprocess.TimeoutExpired:
             ending()
     job.wait()
-
-
-def _last_line(output: Path) -> str:
-    lines = output.read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it printed nothing"
