@@ -50,7 +50,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
     record = Path(tempfile.mkdtemp(prefix="profile-", dir=runs)) / "record"
     say(f"measuring {' '.join(words)} with {low} to {high} peers; its output and record: {record.parent}")
     with (record.parent / "output").open("wb") as output:
-        starting = _command("kungfu.cli.run", "-np", low, "--min", low, "--max", high, "--logdir", record, "--", *words)
+        starting = _command("kungfu-run", "-np", low, "--min", low, "--max", high, "--logdir", record, "--", *words)
         job = subprocess.Popen(starting, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             _await_job(job, record=record, output=record.parent / "output")
@@ -61,8 +61,16 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
     return profile
 
 
-def _command(module: str, *words: object) -> list[str]:
-    return [sys.executable, "-m", module, *map(str, words)]
+def _command(program: str, *words: object) -> list[str]:
+    """The command line of a program of kungfu: the one beside this interpreter, else the first on PATH."""
+    name, *command = program.split()
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise UsageError(
+            f"there is no program {name} beside {sys.executable} or on PATH; install kungfu-training there"
+        )
+    return [found, *command, *map(str, words)]
 
 
 def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
@@ -73,7 +81,7 @@ def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> N
             lines = output.read_text(errors="replace").splitlines()
             said = next((line for line in reversed(lines) if line.startswith("kungfu-run: ")), f"see {output}")
             raise UsageError(f"the job ended with code {job.returncode} before it was measured: {said}")
-        asked = _command("kungfu.cli.main", "status", record, "--json")
+        asked = _command("kungfu status", record, "--json")
         answer = subprocess.run(asked, capture_output=True, check=False)
         if answer.returncode == 0 and json.loads(answer.stdout)["membership"]["size"] > 0:
             return
@@ -82,7 +90,7 @@ def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> N
 
 
 def _measured(record: Path, *, job: subprocess.Popen[bytes], low: int, high: int) -> Path:
-    asking = _command("kungfu.cli.main", "profile", low, high, record, "--timeout", f"{_MEASURE_WITHIN_S:g}")
+    asking = _command("kungfu profile", low, high, record, "--timeout", f"{_MEASURE_WITHIN_S:g}")
     asked = subprocess.run(asking, capture_output=True, text=True, check=False)
     profile = record / "profile.json"
     if asked.returncode or not profile.exists():
@@ -97,7 +105,7 @@ def _measured(record: Path, *, job: subprocess.Popen[bytes], low: int, high: int
 def _end(job: subprocess.Popen[bytes], *, record: Path) -> None:
     """Ends the training of the job, and the job by force where that does not end it."""
     if job.poll() is None:
-        subprocess.run(_command("kungfu.cli.main", "stop", record), capture_output=True, check=False)
+        subprocess.run(_command("kungfu stop", record), capture_output=True, check=False)
     for ending in (job.terminate, job.kill):
         try:
             job.wait(_END_WITHIN_S)

@@ -6,6 +6,7 @@ Planning begins with profiling (Misra et al., *RubberBand*, 2021, section 5): a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ class ProfiledSize(msgspec.Struct, frozen=True):
     batch: float
 
 
-class Profile(msgspec.Struct, frozen=True):
+class ProgramProfile(msgspec.Struct, frozen=True):
     """A measured program.
 
     Args:
@@ -48,14 +49,14 @@ class Profile(msgspec.Struct, frozen=True):
         return {each.size: each.samples_per_s for each in self.sizes}
 
 
-def read_profile(path: str | Path) -> Profile:
+def read_profile(path: str | Path) -> ProgramProfile:
     """The profile in a file that `kungfu profile` has written.
 
     Raises:
         UsageError: for a file that cannot be read, is no profile, or measured nothing.
     """
     try:
-        found = msgspec.json.decode(Path(path).read_bytes(), type=Profile)
+        found = msgspec.json.decode(Path(path).read_bytes(), type=ProgramProfile)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}; give the profile.json of `kungfu profile`") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -75,22 +76,28 @@ def read_profile(path: str | Path) -> Profile:
 
 
 def check_profile(
-    profile: Profile, *, where: str, program: str | None = None, batch: int | None = None, attachment: str | None = None
+    profile: ProgramProfile,
+    *,
+    where: str,
+    program: str | None = None,
+    batch: int | None = None,
+    attachment: str | None = None,
 ) -> None:
     """Refuses a profile of another program, batch or attachment than is planned for; None of these is not compared.
 
     Args:
         profile: what was measured.
         where: its file, for the message.
-        program: words that its command has to contain, in their order, as ``train.py --model small``.
+        program: words that its command has to contain one after another, as ``train.py --model small``; of a path the
+            last part is enough.
         batch: samples of a step, all peers together.
         attachment: "local" or "horovod".
 
     Raises:
         UsageError: with what was measured and what is planned for.
     """
-    words = " ".join(profile.program)
-    if program is not None and f" {program} " not in f" {words} ":
+    if program is not None and not _has(profile.program, program.split()):
+        words = " ".join(profile.program)
         raise UsageError(f"{where}: is a profile of `{words}`, and the plan is for `{program}`: measure it")
     if batch is not None and profile.batch != batch:
         measured = profile.batch or " and ".join(f"{one.batch:g} on {one.size}" for one in profile.sizes)
@@ -102,3 +109,15 @@ def check_profile(
             f"{where}: was measured with --attachment {profile.attachment}, and the plan is for {attachment}; measure "
             f"with --attachment {attachment}"
         )
+
+
+def _has(command: Sequence[str], words: Sequence[str]) -> bool:
+    """True if the words stand in the command one after another, each whole or as the last part of a path."""
+
+    def fits(place: int) -> bool:
+        found = command[place : place + len(words)]
+        return len(found) == len(words) and all(
+            word in (said, said.rpartition("/")[2]) for said, word in zip(found, words, strict=True)
+        )
+
+    return any(fits(place) for place in range(len(command)))

@@ -68,10 +68,13 @@ PACKAGES: Rows = {
 
 # Those of kungfu_planning.
 PLANNING: Rows = {
-    "cli": ("schedule", "tune", "pictures"),
-    "schedule": ("pictures",),
-    "tune": (),
+    "cli": ("measure", "schedule", "tune", "pictures", "units"),
+    "measure": (),
+    "schedule": ("pictures", "profile"),
+    "tune": ("profile", "units"),
     "pictures": (),
+    "profile": (),
+    "units": (),
 }
 SHARED = "kungfu.errors"
 

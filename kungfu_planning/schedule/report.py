@@ -79,7 +79,7 @@ class Reduction(msgspec.Struct, kw_only=True):
     makespan: float | None
 
 
-class Answer(msgspec.Struct, kw_only=True):
+class SweepAnswer(msgspec.Struct, kw_only=True):
     """The fewest GPUs of the sweep with which the 95th percentile of completion times is within the target.
 
     ``gpus`` is None where none of the sweep has it; ``jct_p95_s`` is then the smallest one.
@@ -103,7 +103,7 @@ class SimulationReport(msgspec.Struct, kw_only=True):
     """The rows that were left out, with what is wrong with each."""
     runs: list[Run]
     reductions: list[Reduction]
-    answers: list[Answer]
+    answers: list[SweepAnswer]
 
 
 def reductions(runs: Sequence[Run]) -> list[Reduction]:
@@ -123,7 +123,7 @@ def reductions(runs: Sequence[Run]) -> list[Reduction]:
     return found
 
 
-def answers(runs: Sequence[Run], *, target_s: float) -> list[Answer]:
+def answers(runs: Sequence[Run], *, target_s: float) -> list[SweepAnswer]:
     """How many GPUs of those simulated a target for the 95th percentile needs, by policy and load."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
@@ -132,7 +132,7 @@ def answers(runs: Sequence[Run], *, target_s: float) -> list[Answer]:
         enough = [gpus for gpus, p95_s in by_gpus.items() if p95_s <= target_s]
         least = min(enough, default=None)
         p95_s = min(by_gpus.values()) if least is None else by_gpus[least]
-        found.append(Answer(policy=policy, load=load, target_s=target_s, gpus=least, jct_p95_s=p95_s))
+        found.append(SweepAnswer(policy=policy, load=load, target_s=target_s, gpus=least, jct_p95_s=p95_s))
     return found
 
 

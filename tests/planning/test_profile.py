@@ -67,7 +67,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: str, mess
 )  # fmt: skip
 def test_a_profile_of_something_else_is_said(tmp_path: Path, plan: dict[str, Any], message: str) -> None:
     profile = read_profile(written(tmp_path))
-    check_profile(profile, where="profile.json", program="train.py --small", batch=64, attachment="local")
+    check_profile(profile, where="profile.json", program="python train.py --small", batch=64, attachment="local")
     with pytest.raises(UsageError, match=message):
         check_profile(profile, where="profile.json", **plan)
 
@@ -83,7 +83,7 @@ def test_a_folder_of_curves_holds_tables_and_profiles(tmp_path: Path) -> None:
         read_throughputs(tmp_path)
 
 
-def test_between_measured_batches_the_time_of_an_iteration_is_linear_and_beyond_them_nothing_gains(
+def test_iteration_times_are_linear_between_batches_and_nothing_gains_beyond_them(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "m.csv").write_text("global_batch_size,1,2\n32,4,8\n64,2,5\n")

@@ -51,7 +51,7 @@ def test_json_holds_the_same_and_nothing_else_is_printed(capsys: pytest.CaptureF
 RANDOM = EXAMPLE.read_text().replace("\ncloud:", "  sigma: 20 s\n\ncloud:")
 
 
-def test_without_a_confidence_the_mean_meets_the_deadline_and_the_late_runs_are_shown(
+def test_without_a_confidence_the_mean_meets_the_deadline_and_late_runs_are_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "spec.yaml").write_text(RANDOM)

@@ -1,0 +1,96 @@
+"""A program that is measured in a job of its own, from the command line to the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kungfu.cli.main import main
+from kungfu.errors import UsageError
+from kungfu_planning.measure import measure
+
+ROOT = Path(__file__).parents[2]
+SPEC = """
+experiment: {method: successive-halving, trials: 4, least_iterations: 1, most_iterations: 20, eta: 2}
+scaling: {samples_per_iteration: 6400, program: train.py, batch: 64}
+cloud: {gpus_per_instance: 2, price: $3.06/h}
+"""
+PROGRAM = """
+import keras
+import numpy as np
+import tensorflow as tf
+
+import kungfu as kf
+
+model, optimizer = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)]), keras.optimizers.SGD(0.01)
+training = kf.attach(model, optimizer)
+
+
+@training.step
+def step(x):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(model(x, training=True) ** 2)
+    gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+    optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+
+
+for x in training.batches(np.eye(4, dtype="float32")[np.zeros(640, int)], batch_size=64, epochs=1_000_000, seed=0):
+    step(x)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")]))))
+    for name in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    return tmp_path
+
+
+def left(folder: Path) -> list[psutil.Process]:
+    """The processes that work on a folder, or run something in it."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if str(folder) in " ".join(process.info["cmdline"] or ()) and process.pid != os.getpid():
+            found.append(process)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_program_is_trained_measured_ended_and_its_search_planned(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "train.py").write_text(PROGRAM)
+    (folder / "spec.yaml").write_text(SPEC)
+    program = f"{sys.executable} {folder / 'train.py'}"
+    assert main(["plan", "tuning", "spec.yaml", "--deadline", "10h", "--json", "--profile", program]) == 0
+    shown = capsys.readouterr()
+    [profile] = folder.glob("runs/profile-*/record/profile.json")
+    speeds = {one["size"]: one["samples_per_s"] for one in json.loads(profile.read_bytes())["sizes"]}
+    assert list(speeds) == [1, 2]
+    curve = json.loads(shown.out)["settings"]["scaling"]
+    assert curve["seconds"] == pytest.approx([6400 / speed for speed in speeds.values()])
+    assert str(profile.relative_to(folder)) in shown.err
+    assert left(folder) == []
+    # The same again from the file, of another program.
+    (folder / "spec.yaml").write_text(SPEC.replace("train.py", "other.py"))
+    assert main(["plan", "tuning", "spec.yaml", "--deadline", "10h", "--profile", str(profile)]) == 2
+    assert "is a profile of `" in capsys.readouterr().err
+
+
+def test_a_program_that_fails_is_said_with_its_error_and_leaves_no_process(folder: Path) -> None:
+    (folder / "train.py").write_text("raise SystemExit('no data')")
+    with pytest.raises(
+        UsageError, match=r"the job ended with code 1 before it was measured: kungfu-run: failed: peer 0"
+    ):
+        measure(f"{sys.executable} {folder / 'train.py'}", low=1, high=2, say=print)
+    assert left(folder) == []
+    with pytest.raises(UsageError, match="there is no program 'nowhere'"):
+        measure("nowhere train.py", low=1, high=2, say=print)
