@@ -87,7 +87,8 @@ def _table(title: str, *, headings: tuple[str, ...]) -> Table:
 
 def _reductions(before: Summary, *, after: Summary) -> list[str]:
     pairs = [(before.overall, after.overall), *((before.groups[name], after.groups[name]) for name in CLASSES)]
-    return ["-" if math.isnan(old.jct_s) else f"{reduction(old.jct_s, after=new.jct_s):.1%}" for old, new in pairs]
+    shares = (reduction(old.jct_s, after=new.jct_s) for old, new in pairs)
+    return ["-" if share is None else f"{share:.1%}" for share in shares]
 
 
 def _pending(*summaries: Summary) -> list[str]:
@@ -116,7 +117,7 @@ def load_table() -> tuple[Table, Figures]:
 
 
 def _hours(figures: Summary) -> float:
-    return figures.utilisation * figures.gpus * figures.makespan_s / 3600
+    return (figures.utilisation or 0.0) * figures.gpus * figures.makespan_s / 3600
 
 
 def elan_table(trace_in: Callable[[BatchScaling], tuple[ClusterJob, ...]], *, gpus: int) -> tuple[Table, Figures]:
@@ -146,11 +147,13 @@ _SYSTEMS: tuple[tuple[BatchScaling, float], ...] = (("strong", 0.0), ("strong", 
 
 
 def _elan_shares(before: Summary, *, after: Summary) -> tuple[float, float, float]:
-    return (
+    shares = (
         reduction(before.overall.wait_s, after=after.overall.wait_s),
         reduction(before.overall.jct_s, after=after.overall.jct_s),
         reduction(before.makespan_s, after=after.makespan_s),
     )
+    first, second, third = (math.nan if share is None else share for share in shares)
+    return first, second, third
 
 
 def speed_table(count: int, *, gpus: int = 1024, load: float = 0.9) -> tuple[Table, Figures]:

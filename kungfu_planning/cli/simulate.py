@@ -334,7 +334,7 @@ def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
     if arguments.overhead is not None:
         pauses = replace(pauses, overhead=arguments.overhead)
     if arguments.pause is not None:
-        pauses = replace(pauses, out_s=arguments.pause, in_s=arguments.pause if entry.pauses.in_s else 0.0)
+        pauses = replace(pauses, out_s=arguments.pause, in_s=arguments.pause if pauses.in_s else 0.0)
     return pauses if arguments.pause_in is None else replace(pauses, in_s=arguments.pause_in)
 
 

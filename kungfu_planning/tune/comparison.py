@@ -62,10 +62,14 @@ def compare(simulator: Simulator, *, deadline_s: float, search: Search, bracket:
 
     static = best_static(simulator, deadline_s=deadline_s, search=search)
     naive = best_naive(simulator, deadline_s=deadline_s, search=search)
-    planned = judged(plan_elastic(simulator, deadline_s=deadline_s, search=search))
     return Comparison(
-        simulator, search, deadline_s, planned, static and judged(static), naive and judged(naive)
-    )  # fmt: skip
+        simulator,
+        search,
+        deadline_s,
+        judged(plan_elastic(simulator, deadline_s=deadline_s, search=search)),
+        None if static is None else judged(static),
+        None if naive is None else judged(naive),
+    )
 
 
 def compare_all(
@@ -182,8 +186,10 @@ def _experiment(found: Comparison) -> ExperimentReport:
         return PlanReport(**figures, stages=mean_stage_usage(found.simulator, plan=judged.gpus))
 
     return ExperimentReport(
-        plan(found.planned), found.static and plan(found.static), found.naive and plan(found.naive)
-    )  # fmt: skip
+        plan(found.planned),
+        None if found.static is None else plan(found.static),
+        None if found.naive is None else plan(found.naive),
+    )
 
 
 def as_tables(found: Sequence[Comparison], *, report: TuningReport) -> Iterator[Table]:

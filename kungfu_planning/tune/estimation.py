@@ -93,7 +93,7 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
 
 def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
     """The completion times of ``runs`` drawn runs of a plan, in seconds: shape (runs,)."""
-    return sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1]
+    return np.asarray(sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1])
 
 
 @dataclass(frozen=True)
