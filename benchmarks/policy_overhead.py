@@ -134,7 +134,7 @@ class Beside:
 
     @property
     def view(self) -> Any:
-        """That of the first run, whose peers are the same."""
+        """The view of the first run, whose peers are the same."""
         return self.first._run.membership.view
 
     def lasting_failure(self) -> None:

@@ -50,7 +50,7 @@ _FROM_TRAINING = frozenset({"Training", "attach"})
 
 
 def __getattr__(name: str) -> Any:
-    """Loads `policies`, and what needs TensorFlow, when it is first asked for: planning and explaining do without."""
+    """Loads `policies`, and what needs TensorFlow, when it is first requested: planning and explaining do without."""
     if name in _FROM_TRAINING:
         return getattr(importlib.import_module("kungfu.training"), name)
     if name in ("data", "keras", "policies"):

@@ -33,7 +33,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
         command: the program as it follows `kungfu-run`, as ``python train.py --small``.
         low: fewest peers, at least 1.
         high: most peers.
-        say: takes lines about what is going on.
+        say: takes lines about what is continuing.
 
     Raises:
         UsageError: for a command that cannot be run, or a job that ends or fails before it was measured.
@@ -74,7 +74,7 @@ def _command(program: str, *words: object) -> list[str]:
 
 
 def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> None:
-    """Waits until the job trains; raises ``UsageError`` where it ends before."""
+    """Waits until the job trains; raises ``UsageError`` if it ends before."""
     until = time.monotonic() + _BEGIN_WITHIN_S
     while time.monotonic() < until:
         if job.poll() is not None:

@@ -39,7 +39,7 @@ class ProgramProfile(msgspec.Struct, frozen=True):
 
     @property
     def batch(self) -> int | None:
-        """Samples of a step, all peers together; None where it differed between sizes by more than 2 %."""
+        """Samples of a step, all peers together; None if it differed between sizes by more than 2 %."""
         batches = [each.batch for each in self.sizes]
         return round(batches[0]) if max(batches) <= 1.02 * min(batches) else None
 

@@ -46,7 +46,7 @@ class ComparedRun:
 
     Attributes:
         name: The name of its folder.
-        count: How many steps it has.
+        count: The number of its steps.
         sizes: The sizes, one after the other.
         over: The axes of the plot up to the end of each step: seconds since training began, the number of the step (of
             a group the last one), samples, and peer-seconds.
@@ -54,7 +54,7 @@ class ComparedRun:
         loss: The typical loss around each step.
         speed: The typical samples per second around each step.
         job: The job at its end.
-        events: What happened.
+        events: The events.
     """
 
     name: str
@@ -77,14 +77,14 @@ class RunFigures:
         steps: Its steps.
         samples: Their samples.
         seconds: From the beginning of training to the end of the last step.
-        peer_seconds: Of all peers together.
+        peer_seconds: The peer-seconds of all peers together.
         loss: The typical loss at its end.
         to_loss: Seconds, steps, samples and peer-seconds to the loss that is compared.
         sizes: The sizes, one after the other.
-        decisions: How often each rule asked for a size.
-        changes: How often the membership changed, in words.
+        decisions: The number of sizes that each rule requested.
+        changes: The number of changes of the membership, in words.
         stopped_s: For how long that stopped the training.
-        note: What is to be known of the record; empty for a whole run.
+        note: A note on the record; empty for a whole run.
     """
 
     name: str
@@ -205,13 +205,13 @@ def figures_of(compared: ComparedRun, *, goal: float | None) -> RunFigures:
 
 
 def _reached(compared: ComparedRun, goal: float | None) -> Mapping[str, float] | None:
-    """What it took to come to a loss, by unit; ``None`` where the run never did."""
+    """The cost to reach a loss, by unit; ``None`` if the run never did."""
     there = np.flatnonzero(compared.loss <= (-math.inf if goal is None else goal))
     return {unit: float(values[there[0]]) for unit, values in compared.over.items()} if there.size else None
 
 
 def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
-    """The lowest loss that every run reaches; ``None`` where one of them has none."""
+    """The lowest loss that every run reaches; ``None`` if one of them has none."""
     lowest = [float(np.nanmin(one.loss)) if np.isfinite(one.loss).any() else math.nan for one in runs]
     highest = max(lowest) if all(map(math.isfinite, lowest)) else None
     # A little above, so that a run need not meet its lowest loss exactly.

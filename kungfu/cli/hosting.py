@@ -133,7 +133,7 @@ def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:
 
 
 def _secret(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The secret in hexadecimal, None where none is given."""
+    """The secret in hexadecimal, None if none is given."""
     if file is None:
         return _checked(environment[SECRET_KEY], SECRET_KEY) if SECRET_KEY in environment else None
     try:

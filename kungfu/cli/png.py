@@ -28,7 +28,7 @@ def png_of(figure: Figure) -> bytes:
 
 
 def write_png(figure: Figure, target: Path) -> Path:
-    """Writes the figure whole or not at all, and gives the path; raises ``UsageError`` where it cannot be written."""
+    """Writes the figure whole or not at all, and gives the path; raises ``UsageError`` if it cannot be written."""
     content = png_of(figure)  # before the file is touched
     try:
         target.write_bytes(content)

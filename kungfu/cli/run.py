@@ -176,7 +176,7 @@ def _new_folder(hosting: Hosting, stamp: str) -> Path:
 
 
 def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> Settings:
-    """What every peer is told, but for the folder of checkpoints."""
+    """The settings of every peer, except the folder of checkpoints."""
     return Settings(
         job=hosting.job,
         peer=-1,

@@ -36,12 +36,12 @@ def job_folder(given: argparse.Namespace) -> Path:
 
 
 def check_record(folder: Path) -> None:
-    """Raises ``UsageError`` where a folder holds no record of a run."""
+    """Raises ``UsageError`` if a folder holds no record of a run."""
     if not (folder / "events.jsonl").is_file():
         what = "the folder holds no events.jsonl" if folder.is_dir() else "there is no such folder"
         raise UsageError(f"{folder}: {what}; give the folder that kungfu-run wrote to")
 
 
 def newest_run() -> Path:
-    """The newest run in ``runs/``; raises ``UsageError`` where there is none."""
+    """The newest run in ``runs/``; raises ``UsageError`` if there is none."""
     return newest_folder(RUNS)

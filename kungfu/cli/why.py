@@ -36,7 +36,7 @@ _LINES_AT_ONCE = 500
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
     """Prints the narrative of the run whose record is in `folder`, or the spans of its stops; gives the exit code.
 
-    Raises ``UsageError`` where there is no record of a run.
+    Raises ``UsageError`` if there is no record of a run.
     """
     record = read_events(folder)
     console = Console(highlight=False)

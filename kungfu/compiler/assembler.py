@@ -23,7 +23,7 @@ SUMMED = "summed"  # the input that holds the sum of the peers' piggybacked valu
 
 @dataclass(frozen=True, eq=False)
 class Register:
-    """Where a value stands while bytecode runs."""
+    """The register of a value while bytecode runs."""
 
     number: int
     type: SignalType

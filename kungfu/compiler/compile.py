@@ -31,8 +31,8 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
     Args:
         policies: The policies of one job, in the order in which their rules are looked at.
-        budget: How often the policies together may change the cluster; without it, each policy has its own budget, or
-            none.
+        budget: The limit on how often the policies together may change the cluster; without it, each policy has its own
+            budget, or none.
 
     Raises:
         PolicyError: This is no list of policies, or a policy is wrong: an action or trigger on a local signal, a

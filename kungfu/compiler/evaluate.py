@@ -87,7 +87,7 @@ def reduce_gradients(one: GradientReduction, evaluation: Evaluation) -> Value:
 
 
 def is_computed(one: GradientReduction, evaluation: Evaluation) -> Value:
-    """Whether this step computes a reduction of the gradients."""
+    """True if this step computes a reduction of the gradients."""
     if not one.gates:
         return evaluation.backend.constant(True, "bool")
     evaluate_nodes(topological(one.gates), evaluation)

@@ -24,17 +24,18 @@ class FiredRule:
     Args:
         step: The step after which it fired.
         rule: Its name.
-        action: What it asks for.
-        value: The number that it asks for; NaN where it asks for none.
+        action: The request of the rule.
+        value: The number that it requests; NaN if it requests none.
         inputs: The values that it read, by name.
         ranks: The ranks that its mask names; on a modelled cluster those of them that its budget let it replace.
         won: The candidates whose target it took, where it was merged from several rules.
         lost: The candidates whose target it did not take.
-        mode: Whether it acts, is in the shadow, or was held back by the budget.
-        over_budget: Whether its budget is used up, so that a hook cannot have what it asks for.
-        replacements_left: How many peers its budgets let it replace; ``None`` where they do not count them apart.
+        mode: The mode of the rule: it acts, is in the shadow, or was held back by the budget.
+        over_budget: True if its budget is used up, so that requests of a hook are refused.
+        replacements_left: The number of peers its budgets let it replace; ``None`` if they do not count them
+            separately.
         held_by: The budgets that hold it back, in words, where they do.
-        unmet: On a modelled cluster, why nothing came of it; empty where something did.
+        unmet: On a modelled cluster, why nothing came of it; empty if something did.
     """
 
     step: int

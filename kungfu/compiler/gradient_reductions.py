@@ -41,7 +41,7 @@ class GradientReduction:
 
     @property
     def placement(self) -> Placement:
-        """Whether each peer has its own value, or all the same."""
+        """The placement: local if each peer has its own value, agreed if all have the same."""
         return self.node.placement
 
 
@@ -80,7 +80,7 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """Whether nothing before the message computes with a number: it is sent as it is, or a `where` chooses it.
+    """True if nothing before the message computes with a number: it is sent unchanged, or a `where` chooses it.
 
     Then its place in the message is all that must be known before the message.
     """

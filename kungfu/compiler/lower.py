@@ -34,8 +34,8 @@ class FoldVariable:
     Attributes:
         name: The same on every peer, and in records.
         variable: The value between two steps.
-        placement: Whether peers share it ("agreed"), or each has its own ("local").
-        on_rescale: What a rescale does to it; "convert" is part of the fold's own dataflow.
+        placement: "agreed" if peers share it, "local" if each has its own.
+        on_rescale: The effect of a rescale on it; "convert" is part of the fold's own dataflow.
         init: The first value of every entry.
     """
 
@@ -92,7 +92,7 @@ class Program(abc.ABC):
 
     @tf.autograph.experimental.do_not_convert
     def computes(self, name: str, sources: Mapping[str, Any]) -> bool | tf.Tensor:
-        """Whether this step needs a reduction of the gradients, as far as it is known before it runs."""
+        """True if this step needs a reduction of the gradients, as far as it is known before it runs."""
         one = self.plan.gradient_reductions.get(name)
         # No rule reads it, or one needs it in every step.
         if one is None or not one.gates:

@@ -16,7 +16,7 @@ from kungfu.signal.sources import GivenBy, SourceKind
 
 @dataclass(frozen=True)
 class MessageLayout:
-    """Which collectives share one message, and where their floats lie in it; all are added up over the peers.
+    """The collectives that share one message, and the offsets of their floats; all are added up over the peers.
 
     Attributes:
         scalars: These come first, with one float each.
@@ -41,7 +41,7 @@ class MessageLayout:
         return cls(scalars, tuple(one for one in every if one.type.shape != SCALAR))
 
     def floats(self, size: int) -> int:
-        """How many float32 this message takes in a cluster of `size` peers."""
+        """The number of float32 in this message for a cluster of `size` peers."""
         return len(self.scalars) + size * len(self.vectors)
 
     @property
@@ -123,7 +123,7 @@ class Plan:
 
     @cached_property
     def source_kinds(self) -> Mapping[str, SourceKind]:
-        """What each source is that a step must offer, by name; those of the user's own are among them."""
+        """The kind of each source that a step must offer, by name, including sources of the user's program."""
         kinds = {one.source: one.kind for one in self.nodes if isinstance(one, Source)}
         return {name: kinds[name] for name in sorted(kinds)}
 
@@ -143,7 +143,7 @@ class Plan:
 
     @cached_property
     def only_sends_local_norm(self) -> bool:
-        """Whether the norm of this peer's gradients, where the plan takes it, may become known within the message."""
+        """True if the norm of this peer's gradients, if the plan uses it, may become known within the message."""
         one = self.gradient_reductions.get(LOCAL_NORM)
         return one is None or is_only_sent(one.node, self.before)
 
@@ -164,7 +164,7 @@ class Plan:
 
     @property
     def exchanges(self) -> bool:
-        """Whether some step sends messages of the plan's own, after the gradient all-reduce."""
+        """True if some step sends messages of the plan after the gradient all-reduce."""
         return any(one.message is not None for one in self.after)
 
     def _roots(self) -> Iterator[Signal]:
@@ -184,9 +184,9 @@ class Outcome(NamedTuple):
 
     Attributes:
         fired: bool, one per rule.
-        targets: float32, one per rule; NaN where it did not fire or asks for no number.
-        masks: bool, one row for each rule that asks for some peers, in the order of the rules, with one entry per peer;
-            false where it did not fire.
+        targets: float32, one per rule; NaN if it did not fire or requests no number.
+        masks: bool, one row for each rule that requests some peers, in the order of the rules, with one entry per peer;
+            false if it did not fire.
         inputs: float32, the values of `Plan.rule_inputs`, rule by rule; NaN off the rule's gate.
         watched: float32, the values of `Plan.watched`.
         inputs_whole: int64, those of `inputs` that are whole numbers, once more: a float32 holds whole numbers up to
@@ -221,5 +221,5 @@ def _told(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) -> floa
 
 
 def is_whole(signal: Signal) -> bool:
-    """Whether this is a whole number, of which an outcome tells every digit."""
+    """True if this is a whole number, whose outcome keeps every digit."""
     return signal.type.dtype == "int64"

@@ -1,8 +1,8 @@
 """A plan as JSON, so that a record of a run holds the very plan that ran, wherever its policies were written.
 
 A plan is pure data: nodes, types, constants. Every node is written once, after its inputs, and known by its number
-elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, say) only the name is kept,
-and the module that it is from: what its body does cannot be written down.
+elsewhere. Operations are written by their name in the vocabulary; of a function (a hook, for example) only the name is
+kept, and the module that it is from: what its body does cannot be written down.
 """
 
 from __future__ import annotations

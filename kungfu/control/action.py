@@ -1,4 +1,4 @@
-"""Actions: what a rule asks for when it fires. Values only; the training layer and the runtime carry them out."""
+"""Actions: what a rule requests when it fires. Values only; the training layer and the runtime carry them out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SetLearningRate:
     rate holds at once. Where the optimizer follows a schedule, the schedule is multiplied by ``lr_t / lr_0`` instead.
 
     Attributes:
-        target: The rate: float32, agreed, above 0; NaN asks for nothing.
+        target: The rate: float32, agreed, above 0; NaN requests nothing.
         ramp_length: Length of the ramp in `unit`, at least 0.
         unit: Steps, or samples over all peers.
 

@@ -1,7 +1,7 @@
 """Budgets: limits on how often all policies of a job, or one of them, may change the cluster.
 
 A budget is a token bucket, and ordinary dataflow, so that every interpreter of a plan counts alike. It is charged for
-what has come about, whoever asked for it, and holds rules back before they ask.
+what has come about, whoever requested it, and holds rules back before they ask.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class Budget:
     """At most `rescales` changes of the cluster at once, and one more for every ``per_steps / rescales`` steps.
 
     A token bucket: it starts full with `rescales` tokens, gains them back evenly over `per_steps` steps, and every
-    change of the membership costs one, whoever asked for it. While less than one is left, no rule may rescale, evict
-    or replace, and what a hook asks for is passed over; of several rules in one step each needs a token of its own, in
+    change of the membership costs one, whoever requested it. While less than one is left, no rule may rescale, evict
+    or replace, and what a hook requests is passed over; of several rules in one step each needs a token of its own, in
     the order of the policies. Over any n steps, policies thus change the cluster at most
     ``rescales * (1 + n / per_steps)`` times. A rule that is held back is recorded once, until a token is left again.
 
-    With `replacements` the peers that others replace are counted apart, in a bucket of their own with so many tokens:
-    each peer that is replaced costs one of them, and an exchange of peers costs no rescale. So a policy that replaces
-    stragglers and one that scales do not use up each other's budget. A rule that would replace more peers than are left
-    replaces as many, the slowest ones where their speeds are measured. A replacement is what was decided, by a rule, a
-    hook or a command: peers that come for lost ones are none, and the change that brings them costs a rescale, as ever.
-    (Where all peers are replaced at once, one of them stays a step longer than the others; it joins the exchange by two
-    changes of the size, which cost two rescales.)
+    With `replacements` the peers that others replace are counted separately, in a bucket of their own with this many
+    tokens: each peer that is replaced costs one of them, and an exchange of peers costs no rescale. So a policy that
+    replaces stragglers and one that scales do not use up each other's budget. A rule that would replace more peers than
+    are left replaces as many, the slowest ones where their speeds are measured. A replacement is what was decided, by a
+    rule, a hook or a command: peers that come for lost ones are none, and the change that brings them costs a rescale,
+    as ever. (Where all peers are replaced at once, one of them stays a step longer than the others; it joins the
+    exchange by two changes of the size, which cost two rescales.)
 
     A job's budget (``attach(budget=)``) holds back the rules of all policies. Without it, the budget of a policy
     (``@kf.policy(budget=)``; those prebuilt ones that decide by measurements have one) holds back that policy's rules
@@ -111,7 +111,7 @@ class Spent:
 
 @dataclass(frozen=True, eq=False)
 class _Remainder:
-    """The rest of one budget, in parts of a token (int64, agreed); `replacements` where it counts these apart."""
+    """The rest of one budget, in parts of a token (int64, agreed); `replacements` where it counts these separately."""
 
     budget: Budget
     rescales: Signal

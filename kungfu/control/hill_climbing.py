@@ -1,6 +1,6 @@
 """Hill climbing: from cluster size to cluster size, by what was measured at the sizes visited before.
 
-A size is compared with a smaller one by an *advantage*, which is above 0 where the peers between them are worth it. The
+A size is compared with a smaller one by an *advantage*, which is above 0 if the peers between them are worth it. The
 measurements are noisy, so the advantage has a standard error, and only one beyond twice that error decides:
 
 - it *passes* where it lies above 0 by more than that, it *fails* where it lies below 0 by that much;
@@ -33,8 +33,8 @@ class SizeEstimate:
 
     Attributes:
         peers: The size: float32.
-        mean: The mean of the samples; NaN where it was not measured.
-        standard_error: Of that mean.
+        mean: The mean of the samples; NaN if it was not measured.
+        standard_error: The standard error of that mean.
     """
 
     peers: Signal
@@ -56,7 +56,7 @@ Advantage = Callable[[SizeEstimate, SizeEstimate], Signal]
 
 @dataclass(frozen=True)
 class Walk:
-    """The next size of a walk, and the comparison by which it goes; what that holds is NaN where there was none.
+    """The next size of a walk, and the comparison by which it goes; what that holds is NaN if there was none.
 
     Attributes:
         size: The size to try next: float32, peers; NaN while samples are waited for.
@@ -78,9 +78,9 @@ class _Verdict:
     """The verdict of all smaller sizes on a size, or of all larger ones on going there.
 
     Attributes:
-        compared: Whether one of them was measured.
-        passes: Whether the last peers are worth it.
-        fails: Whether it was shown that they are not.
+        compared: True if one of them was measured.
+        passes: True if the last peers are worth it.
+        fails: True if it was shown that they are not.
         base: The size that decides.
     """
 
@@ -145,7 +145,7 @@ class _Measured:
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
         """The verdict of the nearest smaller size that decides; one failure within reach is enough.
 
-        Within reach are the next smaller size, and so many more as the walk may look ahead.
+        Within reach are the next smaller size, and this many more as the walk may look ahead.
         """
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
@@ -211,11 +211,11 @@ def hill_climb(
     Args:
         advantage: ``advantage(fewer, more)`` of two `SizeEstimate` is the gain of the larger size over the smaller one:
             worth it above 0, not worth it from 0 down. One of both is a vector.
-        table: What was measured at each size.
+        table: The measurements at each size.
         unit: Peers added or taken away at once, at least 1.
         min_peers: The smallest size to try, peers.
         max_peers: The largest size to try, peers.
-        look_ahead: How many units beyond a size that fails are tried before the walk returns, at least 0.
+        look_ahead: The number of units beyond a size that fails that are tried before the walk returns, at least 0.
         min_samples: Samples from which on a size counts as measured, at least 2.
         max_samples: Samples that are waited for where a comparison is open, at least `min_samples`.
 
@@ -282,7 +282,7 @@ def settled_walk(
     moved: Signal,
     look_ahead: int = 0,
 ) -> Walk:
-    """`hill_climb` every so many steps, and `settle` where it ends: a size is judged by at least `every` samples.
+    """`hill_climb` every N steps, and `settle` where it ends: a size is judged by at least `every` samples.
 
     Where a comparison is open it waits for three times as many samples, and it ends at a size only after six times as
     many steps of its view. All that it gives is a float32 scalar, agreed where the table is.
@@ -322,13 +322,13 @@ def settled_walk(
 def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signal:
     """The size that a walk requests, and the present one from the step on at which it has ended.
 
-    A walk has ended when it wants to stay, in a step in which it is `ready`; it goes on where `moved` is counted up, or
-    the job has another size than the one at which it ended. Between the two, nothing that is measured moves it.
+    A walk has ended when it wants to stay, in a step in which it is `ready`; it continues where `moved` is counted up,
+    or the job has another size than the one at which it ended. Between the two, nothing that is measured moves it.
 
     Args:
-        wanted: What `hill_climb` gives; where it is NaN, nothing is decided.
+        wanted: The result of `hill_climb`; while it is NaN, nothing is decided.
         every: Steps between two looks, at least 1.
-        ready: Whether it may be judged that the walk has ended: bool.
+        ready: True if the end of the walk may be judged: bool.
         moved: A count of how often all that was measured lost its meaning: int64.
 
     Cost:

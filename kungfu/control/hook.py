@@ -1,4 +1,4 @@
-"""The control argument of a Python hook, as in listing 1 of the KungFu paper: it asks for sizes between two steps."""
+"""The control argument of a Python hook, as in listing 1 of the KungFu paper: it requests sizes between two steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HookRequest:
     Args:
         kind: The method of `Control` that asked.
         value: Peers, samples, a learning rate, or what a registered value is to be.
-        keep: Which batch size stays, of a rescale.
+        keep: The batch size that a rescale keeps.
         ranks: The peers to let go.
         ramp_length: The length of a learning rate's ramp, in `unit`.
         unit: The unit of `ramp_length`.
@@ -60,15 +60,15 @@ class Control:
     """The first argument of a hook: ``kf.control.every(n).call(fn, *signals)`` calls ``fn(control, *values)``.
 
     The hook runs inside a barrier, on every peer, with the same values in the order of the signals: whole numbers
-    (int64) as ``int``, all others as ``float``. It asks for what rules ask for, by methods of their names, and that is
-    carried out in this barrier as if rules had asked, in the order of the policies; what rank 0's call asks for is what
+    (int64) as ``int``, all others as ``float``. It requests what rules request, by methods of their names, and that is
+    carried out in this barrier as if rules had asked, in the order of the policies; what rank 0's call requests is what
     counts. Of several calls of one method the last one counts; peers to evict or to replace add up. A number that is
-    not finite asks for nothing: what was asked for before stands, and the record tells of it.
+    not finite requests nothing: what was requested before stands, and the record tells of it.
 
-    ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was asked for so far,
-    ``wanted`` the size among it, and ``passed_over`` says which call asked for nothing. What a hook returns is not
+    ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was requested so far,
+    ``wanted`` the size among it, and ``passed_over`` says which call requested nothing. What a hook returns is not
     looked at, and an error that it raises ends the job. A hook that fires in the last step is called as well: a
-    checkpoint and a value are what it can ask for there, for no step follows; the record tells what is passed over.
+    checkpoint and a value are what it can request there, for no step follows; the record tells what is passed over.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -91,7 +91,7 @@ class Control:
 
     @property
     def wanted(self) -> int | None:
-        """The size that the hook has asked for; ``None`` while it has asked for none."""
+        """The size that the hook has requested; ``None`` while it has requested none."""
         asked = self._asked.get(("rescale", ""))
         return None if asked is None else int(asked.value)
 
@@ -102,7 +102,7 @@ class Control:
         """Asks for a cluster of ``peers`` peers, rounded; the job's limits hold.
 
         Args:
-            peers: What is less than one peer asks for the fewest that the job may have.
+            peers: The number of peers; less than one requests the fewest that the job may have.
             keep: The batch size that stays as it is.
 
         Raises:
@@ -117,7 +117,7 @@ class Control:
     def set_global_batch_size(self, samples: float) -> None:
         """Asks for steps of ``samples`` samples over all peers: rounded, at least one per peer, an epoch at most.
 
-        A number that is not above 0 asks for nothing. Raises `PolicyError` for what is no number.
+        A number that is not above 0 requests nothing. Raises `PolicyError` for what is no number.
         """
         number = self._number(samples, method="set_global_batch_size", of="samples, as in set_global_batch_size(256)")
         if number is not None and number <= 0:
@@ -131,7 +131,7 @@ class Control:
         """Asks for a learning rate, at once or at the end of a straight line, as a rule's `set_learning_rate` does.
 
         Args:
-            rate: The learning rate; one that is not above 0, or that no float32 can hold, asks for nothing.
+            rate: The learning rate; one that is not above 0, or that no float32 can hold, requests nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
@@ -178,7 +178,7 @@ class Control:
 
         Args:
             name: The name under which it is registered.
-            value: Of the type and shape that were registered. A copy is kept, of what it is when the hook returns.
+            value: A value of the registered type and shape. A copy is kept of it when the hook returns.
 
         Raises:
             PolicyError: The name is no text. Later, `UsageError`, where no shared value of that name is registered, or
@@ -203,7 +203,7 @@ class Control:
             self._ask(HookRequest(kind, ranks=tuple(sorted(named))))
 
     def _number(self, value: Any, *, method: str, of: str) -> float | None:
-        """The number, or ``None`` for one that is not finite, which asks for nothing."""
+        """The number, or ``None`` for one that is not finite, which requests nothing."""
         try:
             number = float(value)
         except OverflowError:  # a whole number of more digits than a float has room for

@@ -24,7 +24,7 @@ _BARRIER_STEPS = 2  # from a post to the first step after the barrier that answe
 
 @dataclass(frozen=True)
 class Cooldown:
-    """At least so many steps, and at least so many seconds, between two firings of a rule; 0: none."""
+    """At least this many steps, and at least this many seconds, between two firings of a rule; 0: none."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -45,10 +45,10 @@ class _Meter:
     """Something that grows, how much of it has to pass, and where it stands before any firing.
 
     Attributes:
-        reading: Where it stands.
-        period: How much has to pass.
-        start: Where it stands before any firing.
-        only_if: Where this does not hold, nothing has to pass; ``None`` for a meter that always counts.
+        reading: The reading of the meter.
+        period: The amount that has to pass.
+        start: The reading before any firing.
+        only_if: A condition; while it is false, nothing has to pass; ``None`` for a meter that always counts.
     """
 
     reading: Signal
@@ -63,10 +63,10 @@ def with_cooldown(
     """In the steps of the gate, where `ready` holds and the cooldown since this signal last held is over.
 
     Args:
-        ready: What must hold.
+        ready: The condition that must hold.
         gate: The steps in which it is looked at.
-        cooldown: What has to pass before it holds again.
-        once_per_barrier: Whether it does not hold again in the step between its post and the barrier that answers it.
+        cooldown: The amounts that have to pass before it holds again.
+        once_per_barrier: True if it does not hold again in the step between its post and the barrier that answers it.
         target: A number other than the one for which it last held, where one is given; for NaN it does not hold.
     """
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
@@ -88,7 +88,7 @@ def with_cooldown(
 
 
 def last_wish(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
-    """The last finite target that was asked for, changed only when the cooldown since its last change is over."""
+    """The last finite target that was requested, changed only when the cooldown since its last change is over."""
     meters = _meters(cooldown)
 
     # The state: the last target, and each meter's reading when it changed.

@@ -1,6 +1,6 @@
-"""Rules: a trigger, an action, and the condition under which there is news worth asking for.
+"""Rules: a trigger, an action, and the condition under which there is news worth requesting.
 
-The condition is ordinary dataflow, so every interpreter of the plan decides alike, and a rule that would ask for the
+The condition is ordinary dataflow, so every interpreter of the plan decides alike, and a rule that would request the
 present state does not fire.
 """
 
@@ -58,12 +58,12 @@ class Rule:
     Attributes:
         name: The name under which the record and the log speak of the rule.
         trigger: When the rule may fire.
-        fires: An agreed bool signal: the condition of the trigger holds, and there is news to ask for.
-        action: What the rule asks for.
+        fires: An agreed bool signal: the condition of the trigger holds, and there is news to request.
+        action: The request of the rule.
         inputs: The values that the record shows beside a decision, by name.
         mode: "acting"; "shadow" for a rule that is evaluated and recorded but never acted on; "held" for one that
             records where a budget held another one back.
-        candidates: The keys of `inputs` that hold the targets of the merged rules; empty where none were merged.
+        candidates: The keys of `inputs` that hold the targets of the merged rules; empty if none were merged.
         budget: The key of `inputs` that holds how many changes the budget has left for a hook, if there is a budget.
         replacement_budget: The key of `inputs` that holds how many peers the budgets let the rule, or a hook, replace,
             where they count replacements apart.
@@ -157,7 +157,7 @@ def _could_fire_before_its_barrier(rule: Rule) -> bool:
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs.
 
-    A candidate that has not asked for anything yet (NaN) is in neither.
+    A candidate that has not requested anything yet (NaN) is in neither.
     """
     wishes = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, wish in wishes.items() if wish == inputs["target"])
@@ -202,10 +202,10 @@ def distinct_name(name: str, *, taken: Container[str]) -> str:
 def rescale_rule(
     peers: object, *, trigger: Trigger, keep: Keep, name: str = "rescale", max_global_batch: int | None = None
 ) -> Rule:
-    """The rule that asks for a size of the cluster, rounded and held within the job's limits.
+    """The rule that requests a size of the cluster, rounded and held within the job's limits.
 
     While peers are on their way another size takes the place of the one that they come for, and the present size takes
-    it back, where this rule wanted it last: what somebody else asked for is not undone by a rule that is content. It
+    it back, where this rule wanted it last: what somebody else requested is not undone by a rule that is content. It
     does not fire for a target that is not finite, for the size that is under way, or, if none is, for the size that
     is; for the size that was refused last; and in a step whose barrier may change the cluster.
 
@@ -239,7 +239,7 @@ def rescale_rule(
 
 
 def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
-    """True where the peers under way come for the size that was asked for last, in this view: bool."""
+    """True if the peers under way come for the size that was requested last, in this view: bool."""
 
     # The state: whether they do, the last size that was asked for, and the view in which it was.
     def update(
@@ -254,9 +254,9 @@ def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that asks for steps of `samples` samples, rounded, at least one a peer; not for the number that is.
+    """The rule that requests steps of `samples` samples, rounded, at least one a peer; not for the number that is.
 
-    A number that is not above 0 asks for nothing. Where an epoch has fewer samples, it asks for all of them: a step
+    A number that is not above 0 requests nothing. Where an epoch has fewer samples, it requests all of them: a step
     ends with its epoch.
     """
     wanted, most = as_signal(samples), Source("epoch_samples")
@@ -270,7 +270,7 @@ def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_bat
 def rate_rule(
     rate: object, *, trigger: Trigger, ramp_length: float, unit: Unit, name: str = "set_learning_rate"
 ) -> Rule:
-    """The rule that asks for a learning rate above 0; not for the rate that is, nor for the one it asked for last."""
+    """The rule that requests a learning rate above 0; not for the rate that is, nor for the one it requested last."""
     wanted = as_signal(rate) * 1.0
     now = Source("learning_rate")
     fires = _ready(trigger) & is_finite(wanted) & (wanted > 0) & (wanted != now)
@@ -284,7 +284,7 @@ def stop_rule(*, trigger: Trigger) -> Rule:
 
 
 def checkpoint_rule(*, trigger: Trigger) -> Rule:
-    """The rule that asks for a checkpoint."""
+    """The rule that requests a checkpoint."""
     return Rule("checkpoint", trigger, _looks(trigger), Checkpoint(), _seen(trigger, trigger.gate))
 
 

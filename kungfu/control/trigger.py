@@ -132,12 +132,12 @@ class Trigger:
         itself has wanted. It waits one step where the barrier may change the cluster (`TrainingSignals.change_due`).
 
         Args:
-            peers: Peers, agreed; rounded, and held between the job's limits; NaN asks for nothing.
+            peers: Peers, agreed; rounded, and held between the job's limits; NaN requests nothing.
             keep: The batch size that stays as it is.
-            max_global_batch: Where the local batch stays, the most samples that a change of size makes of a step: with
+            max_global_batch: With a fixed local batch, the most samples that a change of size makes of a step: with
                 more peers than it allows, the global batch stays at this number, and with fewer the local one is what
                 it was. A batch that is larger, since a rule set it or the job began with it, stays as well, and grows
-                no more. Changes of size that a hook or somebody outside asks for keep to it too. ``None``: no limit.
+                no more. Changes of size that a hook or somebody outside requests keep to it too. ``None``: no limit.
 
         Raises:
             PolicyError: `max_global_batch` is no number of samples, or the global batch is kept anyway.
@@ -150,7 +150,7 @@ class Trigger:
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
         """Requests steps of `samples` samples over all peers (agreed; rounded; at least one per peer).
 
-        NaN, and a number that is not above 0, ask for nothing. Fires for another number than the present one; where the
+        NaN, and a number that is not above 0, request nothing. Fires for another number than the present one; where the
         barrier may change the cluster, a step later. Cost: no message.
         """
         return rules.batch_rule(samples, trigger=self)
@@ -160,12 +160,12 @@ class Trigger:
     ) -> Rule:
         """Requests a learning rate, at once or at the end of a straight line.
 
-        Fires for another rate than the present one and than the one that this rule asked for last; where the barrier
+        Fires for another rate than the present one and than the one that this rule requested last; where the barrier
         may change the cluster, a step later. An optimizer's own schedule stays in force, multiplied; see
         `kf.control.SetLearningRate` for the formula.
 
         Args:
-            rate: The learning rate, agreed; NaN, and a number that is not above 0, ask for nothing.
+            rate: The learning rate, agreed; NaN, and a number that is not above 0, request nothing.
             over_steps: Length of the ramp in steps.
             over_samples: Length of the ramp in samples over all peers.
 
@@ -198,7 +198,7 @@ class Trigger:
 
         Fires only while nobody is under exchange, and where somebody is marked but not everybody; it may fire while the
         job grows: the same wave of joiners serves both. Where nobody came for the last exchange, for want of a free
-        slot say, it is not asked for again before the view changes or a host with free slots comes.
+        slot say, it is not requested again before the view changes or a host with free slots comes.
         """
         return rules.mask_rule(mask, trigger=self, kind="replace")
 
@@ -206,14 +206,14 @@ class Trigger:
         """Calls ``fn(control, *values)`` in Python on every peer, between two steps, with the values of agreed scalars.
 
         This is the escape hatch for decisions that the vocabulary cannot express. By `control`, a
-        `kungfu.control.hook.Control`, the function asks for what rules ask for: a size, a batch, a rate, peers to let
+        `kungfu.control.hook.Control`, the function requests what rules request: a size, a batch, a rate, peers to let
         go, a checkpoint, the end, and another value of what the program has registered. Only the requests of rank 0's
         call count. A size that peers are on their way for already changes nothing, and another one takes its place.
         Where the barrier may change the cluster, it is called a step later.
 
         The barrier comes at the end of the step after the one in which the rule fired, and the rule does not fire again
         before: ``always()`` calls in every second step. Rules that fire meanwhile are answered by the same barrier: of
-        two sizes the one that was asked for first wins, and the record tells of the other one.
+        two sizes the one that was requested first wins, and the record tells of the other one.
 
         Args:
             fn: The function; what it returns is not looked at, and an error that it raises ends the job.

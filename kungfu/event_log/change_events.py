@@ -31,8 +31,8 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
     """The peers that a change was to have cannot be had, or not all of them.
 
     Attributes:
-        rule: The rules or the request that asked for it; empty where nobody did.
-        asked: The size that was asked for.
+        rule: The rules or the request that requested it; empty if nobody did.
+        asked: The size that was requested.
         size: Peers that train on.
         reason: Why nobody more comes.
         peers: The ids of the peers that were to be replaced, and stay.
@@ -79,8 +79,8 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
 
     Attributes:
         step: The last step before the change.
-        rule: The rule or the request that asked for it.
-        decided_at: The step in which it was decided, None where no rule decided it.
+        rule: The rule or the request that requested it.
+        decided_at: The step in which it was decided, None if no rule decided it.
         before: Peers before it.
         after: Peers after it.
         view: The version of the new view.
@@ -88,9 +88,9 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         left: The ids of the peers that left.
         global_batch_size: Samples per step after it.
         stop_s: Seconds for which training stood still.
-        parts: Seconds of each part. Those of spawn and ready went on beside training, and those of the first step came
-            after the stop.
-        base_global_batch_size: The samples per step from which rules on a rescale go on choosing, where they have
+        parts: Seconds of each part. Those of spawn and ready continued beside training, and those of the first step
+            came after the stop.
+        base_global_batch_size: The samples per step from which rules on a rescale continue choosing, where they have
             chosen others; else 0.
         base_size: The peers that these were set for; else 0.
     """
@@ -160,12 +160,12 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     """Peers were lost, and the others train again.
 
     Attributes:
-        step: The step after which training goes on.
+        step: The step after which training continues.
         before: Peers before the loss.
-        after: Peers that go on.
+        after: Peers that continue.
         view: The version of the new view.
-        lost: How each peer was lost, by its id.
-        noticed_by: What showed the loss, where no peer was lost.
+        lost: The way in which each peer was lost, by its id.
+        noticed_by: The sign of the loss, if no peer was lost.
         state_of: The peer whose state all others took.
         redone: Steps that are done once more.
         registered_before: The step before which the registered values were read that the job continues with, where no
@@ -174,7 +174,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         global_batch_size: Samples per step from now on.
         stop_s: Seconds from the end of the last step to the end of the next one, less a step.
         noticed_s: Seconds of it until the loss was known.
-        regrouped_s: Seconds of it until training could go on.
+        regrouped_s: Seconds of it until training could continue.
         step_s: Seconds of a step before the loss, in the median.
         parts: Seconds of each part.
     """

@@ -41,7 +41,7 @@ def event_in(line: str | bytes) -> AnyEvent | None:
 
 
 def row_in(line: str | bytes) -> dict[str, Any] | None:
-    """The object of a line of ``metrics.jsonl``; ``None`` where it holds none, or was cut short."""
+    """The object of a line of ``metrics.jsonl``; ``None`` if it holds none, or was cut short."""
     try:
         return _row_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -74,7 +74,7 @@ def unpack_event(packed: bytes) -> AnyEvent:
 
 
 def check_version(first: AnyEvent | None, *, where: str) -> None:
-    """Refuses a record that this version does not read. ``first`` is its first line, ``None`` where that is no event.
+    """Refuses a record that this version does not read. ``first`` is its first line, ``None`` if that is no event.
 
     Raises:
         UsageError: The record says another version, or none, as those of before version 1 do.

@@ -54,7 +54,7 @@ class JobPeer(Struct, frozen=True):
         rank: Its rank; None outside the view.
         state: Its activity.
         since: When that began, in seconds since 1970; None if not known.
-        how: How its process ended, or was lost.
+        how: The way in which its process ended, or was lost.
         is_dismissed: True if its agent ended its process.
         is_lost: True if the view lost it.
     """
@@ -105,7 +105,7 @@ class JobTally(Struct, frozen=True):
     Attributes:
         counts: The number of events by kind.
         labelled: Likewise by kind and label, of those that have one; the rules that may decide begin with 0.
-        replacements: The rescales among them that ended a recovery: no rule asked for them, and peers came.
+        replacements: The rescales among them that ended a recovery: no rule requested them, and peers came.
         lost_peers: The peers that were lost.
         stopped_s: Seconds for which rescales and losses stopped the training.
         unrecorded: Events that could not be written down.

@@ -90,7 +90,7 @@ class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
 
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
-    """The job cannot go on. ``peer`` is at the root of it, -1 if none is; ``code`` is its exit code."""
+    """The job cannot continue. ``peer`` is at the root of it, -1 if none is; ``code`` is its exit code."""
 
     topic: ClassVar[Topic] = "loss"
     peer: int

@@ -14,7 +14,7 @@ def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
 
     Args:
         value: Numbers, texts, lists and mappings.
-        nan: Stands for NaN; ``None`` where NaN means that there is no number.
+        nan: Stands for NaN; ``None`` if NaN means that there is no number.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}
@@ -55,7 +55,7 @@ def as_whole(value: object) -> int | None:
 
 
 def step_seconds(figures: Mapping[str, Any]) -> float | None:
-    """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` where it was not timed.
+    """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` if it was not timed.
 
     >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
     (0.5, None)

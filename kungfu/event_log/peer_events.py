@@ -258,7 +258,7 @@ class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
 
 
 class Percentiles(Struct, frozen=True, omit_defaults=True):
-    """How long something took, ``count`` times: percentiles and the longest, in seconds; ``None`` of none."""
+    """The percentiles of ``count`` durations, and the longest one, in seconds; ``None`` if there are none."""
 
     count: int
     p50: float | None = None
@@ -268,10 +268,10 @@ class Percentiles(Struct, frozen=True, omit_defaults=True):
 
 
 class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
-    """A peer's training is over; ``leaving``: by a decision, and the others go on.
+    """A peer's training is over; ``leaving``: by a decision, and the others continue.
 
     ``steps`` are those of the job, ``traces`` counts how often its step was compiled. ``phase`` is that which is over,
-    of a program that may train again; 0 where it cannot.
+    of a program that may train again; 0 if it cannot.
     """
 
     leaving: bool
@@ -326,7 +326,7 @@ class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines 
 
 
 class RoundedVariable(Struct, frozen=True):
-    """How far a variable was from rank 0's, beside its largest value."""
+    """The distance of a variable from rank 0's, beside its largest value."""
 
     name: str
     difference: Number
@@ -358,7 +358,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The rules of the peers ask for different things at one barrier; by rank, in words. Rank 0's request counts."""
+    """The rules of the peers request different things at one barrier; by rank, in words. Rank 0's request counts."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int

@@ -1,4 +1,4 @@
-"""How far a job is, and how long it has yet to go: from the lines of its steps.
+"""The progress of a job and the time left, from the lines of its steps.
 
 The time left follows from the samples that are left and the pace at the size now: how many samples the steps of this
 size came to in the time that passed meanwhile. That time has everything in it, such as a validation after each epoch.
@@ -20,16 +20,16 @@ _WINDOW_S, _MARK_EVERY_S = 600.0, 10.0
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a job is; ``None`` where not known, as without ``training.batches``.
+    """The progress of a job; ``None`` if unknown, as without ``training.batches``.
 
     Attributes:
         samples: Trained on so far, in all of the job.
-        epoch: Of the newest step, from 1, as the program counts it.
+        epoch: The epoch of the newest step, from 1, as the program counts it.
         epochs: The last one that is planned.
-        samples_left: Those that are planned yet, of this ``fit`` where there are several.
+        samples_left: The samples that are still planned, of this ``fit`` if there are several.
         steps_left: Likewise, as long as the batch stays.
         seconds_left: Likewise, at the pace of the size now.
-        fit: Which ``fit`` of the program this is, from 1.
+        fit: The number of this ``fit`` in the program, from 1.
     """
 
     samples: int | None = None
@@ -43,7 +43,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast samples are trained on at one size.
+    """The pace of training at one size, in samples per second.
 
     Attributes:
         size: Peers.
@@ -69,7 +69,7 @@ class Pace:
         return Pace(size, self.steps + 1, (*marks, mark))
 
     def seconds_for(self, samples: int) -> float | None:
-        """How long so many samples take; ``None`` as long as it is not known."""
+        """The seconds that this many samples take; ``None`` as long as they are unknown."""
         if self.steps < _KNOWN_STEPS:
             return None
         (begin, first), (end, last) = self.marks[0], self.marks[-1]
@@ -81,9 +81,9 @@ class ProgressSoFar:
     """The progress of a job as the newest line tells it, and the pace of the lines before.
 
     Attributes:
-        told: By the newest line.
-        pace: Of the lines so far.
-        is_over: Whether training has ended, so that nothing is left of it; lines of its last steps may come later.
+        told: The progress by the newest line.
+        pace: The pace of the lines so far.
+        is_over: True if training has ended, so that nothing is left of it; lines of its last steps may come later.
     """
 
     told: TrainingProgress = TrainingProgress()

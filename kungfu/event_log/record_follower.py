@@ -18,7 +18,7 @@ _NEWEST_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class NewRecords:
-    """What was added to a record: events and lines of metrics, each in the order of its file."""
+    """The additions to a record: events and lines of metrics, each in the order of its file."""
 
     events: tuple[AnyEvent, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
@@ -29,11 +29,11 @@ class RecordFollower:
 
     Args:
         folder: The folder that kungfu-run writes to.
-        newest_bytes: Of the metrics that there are the first time, only so much of their end is read.
+        newest_bytes: The bytes to read from the end of the metrics that exist the first time.
 
     Attributes:
-        damaged: How many lines could not be read; they are left out.
-        has_more: Whether the last call of `take` has left lines unread.
+        damaged: The number of lines that could not be read; they are left out.
+        has_more: True if the last call of `take` has left lines unread.
     """
 
     def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
@@ -43,7 +43,7 @@ class RecordFollower:
         self.damaged = 0
 
     def take(self) -> NewRecords:
-        """What is new since the last call.
+        """The additions since the last call.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.

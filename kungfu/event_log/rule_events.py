@@ -74,12 +74,12 @@ class RulesEvent(LoggedEvent, frozen=True, kw_only=True, tag="rules"):
 
 
 class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
-    """A rule asked for ``asked`` peers in place of ``size``.
+    """A rule requested ``asked`` peers in place of ``size``.
 
     Attributes:
         size: Peers when the rule fired.
-        asked: Peers that it asked for.
-        done: What the barrier made of it, in words.
+        asked: Peers that it requested.
+        done: The result of the barrier, in words.
         won: The policies of a combined rule whose target was taken.
         lost: Its other policies that had a target.
         peers: The peers that the rule named.
@@ -99,7 +99,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
     @property
     def is_change(self) -> bool:
-        """True if it asks for something that the job has not got already."""
+        """True if it requests something that the job has not got already."""
         return self.asked != self.size or bool(self.peers)
 
     def one_line(self) -> str:
@@ -169,9 +169,9 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
-    """Nothing came of what a rule asked for, since ``by`` came before it, or after it in the step ``later``.
+    """Nothing came of what a rule requested, since ``by`` came before it, or after it in the step ``later``.
 
-    ``what`` is a setting that it asked for, in words; empty for a size (``asked``) and for ``peers``. Other fields as
+    ``what`` is a setting that it requested, in words; empty for a size (``asked``) and for ``peers``. Other fields as
     in a decision.
     """
 
@@ -213,9 +213,9 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
 
 
 class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
-    """A hook was called, and asked for a size or ``None``; ``ignored`` says why that is passed over, where it is.
+    """A hook was called, and requested a size or ``None``; ``ignored`` says why that is passed over, where it is.
 
-    ``also`` is what else it asked for, as it wrote it.
+    ``also`` is what else it requested, as it wrote it.
     """
 
     topic: ClassVar[Topic] = "call"
@@ -249,7 +249,7 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """A barrier changed a setting (``what``; "stop" ends training) to a value, over so many ``unit``s."""
+    """A barrier changed a setting (``what``; "stop" ends training) to a value, over this many ``unit``s."""
 
     topic: ClassVar[Topic] = "setting"
     what: str
@@ -269,7 +269,7 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
 
 
 class SettingRun(Struct, frozen=True):
-    """A setting that one rule changed so many times, twice or more, with nothing else told in between."""
+    """A setting that one rule changed this many times, twice or more, with nothing else told in between."""
 
     first: SetEvent
     last: SetEvent
@@ -310,7 +310,7 @@ def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEven
 
 
 class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
-    """A rule in the shadow would have asked for this; ``action`` is the class of its action."""
+    """A rule in the shadow would have requested this; ``action`` is the class of its action."""
 
     topic: ClassVar[Topic] = "shadow"
     action: str
@@ -322,7 +322,7 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """A budget of the job or of its policy holds back what a rule asked for; ``action`` is the class of its action.
+    """A budget of the job or of its policy holds back what a rule requested; ``action`` is the class of its action.
 
     ``budget`` is what is used up, in words: "8 replacements in 800 steps"; empty in older records.
     """

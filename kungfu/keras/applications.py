@@ -38,7 +38,7 @@ def _optimizers_in(value: Any) -> list[Any]:
 
 
 class Applications:
-    """Those of one trace.
+    """The applications of gradients in one trace.
 
     Args:
         model: Whose step is traced.
@@ -125,11 +125,11 @@ class Applications:
 
     @property
     def knows_loss(self) -> bool:
-        """Whether a tape of the step itself gave gradients."""
+        """True if a tape of the step itself computed gradients."""
         return bool(self._known_targets())
 
     def _known_targets(self) -> list[tuple[list[Any], Any]]:
-        """Of what is in the step's own graph, and not in a function inside of it."""
+        """The targets of tapes in the step's own graph, not in a function inside it."""
         return [
             (found, target)
             for found, target in self._targets
@@ -139,7 +139,7 @@ class Applications:
     # ---- writes past the optimizers --------------------------------------------------------------------------------
 
     def _refuse_writes(self, data: Sequence[Any]) -> None:
-        """Raises ``UsageError`` where a weight is assigned what only this peer knows."""
+        """Raises ``UsageError`` if a weight is assigned what only this peer knows."""
         statistics = {id(one) for one in layer_statistics(self._model)}
         weights = {id(one.value.handle): one for one in self._model.weights if id(one) not in statistics}
         flow = SampleFlow(self._graph, data, agreed=self._means, passed_over=self._operations)

@@ -75,7 +75,7 @@ def attach(
         seed: From it follow the order of the samples under ``shuffle=True``, which is another one than Keras', and what
             each peer draws (dropout's masks). Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
-        combine: How the states of metrics are combined over the peers, by the name of the metric. Those of Keras' own
+        combine: The combination of metrics' states over the peers, by the name of the metric. Those of Keras' own
             that keep sums need none. In each step every peer's metric starts from the job's state, sees the peer's
             slice, and the job's state becomes the "mean" over the peers weighted by samples, the elementwise "max" or
             "min", or what a function makes of it: it is called with two lists, in the order of ``metric.variables``,
@@ -94,7 +94,7 @@ def attach(
 
     On rescale:
         Peers that join begin with the epoch and step that the others are at, and pass through fits that are over; one
-        that a decision lets go ends its program inside of ``fit``, with exit code 0.
+        that a decision lets go ends its program inside ``fit``, with exit code 0.
 
     >>> import keras, numpy as np, kungfu as kf
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -120,7 +120,7 @@ def attach(
 
 
 def _refuse_model(model: Any) -> None:
-    """Raises ``UsageError`` where this is no compiled model, or it is in its ``fit``."""
+    """Raises ``UsageError`` if this is no compiled model, or it is in its ``fit``."""
     if not is_keras_model(model) or not hasattr(model, "compile"):
         raise UsageError(f"kf.keras.attach() was given {type(model).__name__}: it takes a compiled Keras 3 model")
     if not model.compiled or not optimizers_of(model):
@@ -137,7 +137,7 @@ class _Attached(Attached):
     """The ``fit`` of a model, as it was attached."""
 
     def fit_function(self) -> Callable[..., Any]:
-        """What stands for ``fit`` on the model."""
+        """The function that replaces ``fit`` on the model."""
         own = type(self.model).fit
 
         @wraps(own)
@@ -298,7 +298,7 @@ class _Attached(Attached):
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Those of a call of ``fit``, by name, with Keras' defaults."""
+    """The arguments of a call of ``fit``, by name, with Keras' defaults."""
     bound = inspect.signature(own).bind(model, *args, **kwargs)
     bound.apply_defaults()
     return {name: value for name, value in bound.arguments.items() if name != "self"}

@@ -2,7 +2,7 @@
 
 Those that only write (a progress bar, checkpoints, a log) run on rank 0. All others run on every peer, with equal
 numbers. What they keep in plain attributes (numbers, texts, arrays, and lists and dictionaries of those) is rank 0's: a
-peer that joins is given it, and one that takes the lead goes on writing with what the coordinator before it had kept.
+peer that joins is given it, and one that takes the lead continues writing with what the coordinator before it had kept.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ class JobCallbacks:
 
     @property
     def running(self) -> Any:
-        """Those that run on this peer, as the list that Keras' ``evaluate`` takes."""
+        """The callbacks that run on this peer, as the list for Keras' ``evaluate``."""
         return self._running
 
     @property
     def restores(self) -> bool:
-        """Whether one of them restores a backup when training begins."""
+        """True if one of them restores a backup when training begins."""
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
     def begin(self) -> None:
@@ -160,10 +160,10 @@ class JobCallbacks:
     # ---- what they keep --------------------------------------------------------------------------------------------
 
     def agree(self, meeting: PeerGroup, group: Group, *, rank: int = 0, written: int) -> int:
-        """What they keep becomes what those of one rank keep.
+        """Sets the attributes of callbacks to those of one rank.
 
         Args:
-            meeting: Of all peers.
+            meeting: The exchange of all peers.
             group: "all" of them, the "writers", which run on rank 0 alone, or the "others".
             rank: Whose.
             written: The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
@@ -172,7 +172,7 @@ class JobCallbacks:
             That of the rank, where it has to do with those that write.
 
         Raises:
-            UsageError: That peer has other callbacks.
+            UsageError: The other peer has other callbacks.
 
         Cost:
             A message of some bytes for each callback; what a callback keeps is sent where a peer keeps something else.
@@ -197,7 +197,7 @@ class JobCallbacks:
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
     def take(self, kept: dict[str, Any]) -> None:
-        """Takes rank 0's; ``UsageError`` where that has other callbacks."""
+        """Takes rank 0's; ``UsageError`` if that has other callbacks."""
         self._refuse_others(kept["types"])
         for group in get_args(Group):
             if group in kept:
@@ -205,7 +205,7 @@ class JobCallbacks:
                     put_attributes(one, attributes)
 
     def resume(self, kept: dict[str, Any]) -> None:
-        """As `take`, of a checkpoint: what the run before has logged after it is logged again."""
+        """Adopts the attributes of a checkpoint: entries that the previous run logged after it are logged again."""
         self.take(kept)
         for one in self._writers() if self.leads else ():
             if isinstance(one, keras.callbacks.CSVLogger):
@@ -231,17 +231,17 @@ class JobCallbacks:
 
 
 def verbosity(given: Any) -> int:
-    """On peers nobody watches a bar move: a line per epoch, unless one is asked for."""
+    """On peers nobody watches a bar move: a line per epoch, unless one is requested."""
     return 2 if given == "auto" else int(given)
 
 
 def without_writers(callbacks: Sequence[Any]) -> list[Any]:
-    """Those of them that run on every peer."""
+    """The callbacks that run on every peer."""
     return [one for one in callbacks if not isinstance(one, _WRITERS)]
 
 
 def _hearing(callbacks: Sequence[Any], *hooks: str) -> list[Any]:
-    """Those that have one of these methods of their own; most have none for a batch."""
+    """The callbacks that override one of these methods; most override none for a batch."""
     base = keras.callbacks.Callback
     return [
         one

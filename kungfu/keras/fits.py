@@ -25,7 +25,7 @@ from kungfu.training.loop.job_connection import JobConnection
 
 
 class Evaluations:
-    """What the calls of ``evaluate`` came to between the end of a fit and the next one, in their order.
+    """The results of the calls of ``evaluate`` between the end of a fit and the next one, in order.
 
     All peers have the same numbers, and so has one that passes through the fit: it is told them, as it takes no part.
     """
@@ -40,7 +40,7 @@ class Evaluations:
             self._results.append([list(data), dict(logs)])
 
     def take(self, data: Sequence[int]) -> dict[str, Any] | None:
-        """The numbers of the next call, ``None`` where the others have not come to it, or had other data."""
+        """The numbers of the next call, ``None`` if the others have not come to it, or had other data."""
         if self._taken >= len(self._results) or self._results[self._taken][0] != list(data):
             return None
         self._taken += 1
@@ -51,7 +51,7 @@ class Evaluations:
         return list(self._results)
 
     def tell(self, results: Sequence[list[Any]]) -> None:
-        """Those that another peer knows."""
+        """The results that another peer knows."""
         self._results, self._taken = list(results), 0
 
 
@@ -60,10 +60,10 @@ class FitCall:
 
     Args:
         model: Compiled and built.
-        arguments: Those of ``fit`` by name, all of them.
-        data: What it walks.
+        arguments: The arguments of ``fit`` by name, all of them.
+        data: The data that it walks.
         connection: This process in its job.
-        combine: How the states of metrics are combined over the peers, by the name of the metric.
+        combine: The combination of metrics' states over the peers, by the name of the metric.
 
     Raises:
         UsageError: A callback cannot run in a job.
@@ -119,13 +119,13 @@ class FitCall:
         return self.model.history
 
     def append_logs(self) -> None:
-        """The fit goes on where a checkpoint left it: what was logged before stays."""
+        """The fit continues where a checkpoint left it: what was logged before stays."""
         for one in self._given:
             if isinstance(one, keras.callbacks.CSVLogger):
                 one.append = True
 
     def outcome(self) -> Callable[[], bytes]:
-        """What the fit has come to on this peer, to be packed when it is asked for; later training does not change it.
+        """The outcome of the fit on this peer, to be packed when it is requested; later training does not change it.
 
         Cost:
             On the CPU nothing is copied: the weights' memory is held, and a later update goes to new memory.
@@ -187,7 +187,7 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
 
 
 def _variables(model: Any) -> list[tf.Variable]:
-    """The weights; of the optimizer what is a single number. Its slots come with the state of a fit that goes on."""
+    """The weights; of the optimizer what is a single number. Its slots come with the state of a fit that continues."""
     own = [one for optimizer in optimizers_of(model) for one in optimizer.variables if not len(one.shape)]
     return [one.value if isinstance(one, keras.Variable) else one for one in (*model.weights, *own)]
 

@@ -1,4 +1,4 @@
-"""What ``kf.keras.attach`` gives: the training of a model by ``fit``, as the program sees it."""
+"""The handle that ``kf.keras.attach`` returns: the training of a model by ``fit``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kungfu.training.state.rescale_hooks import Rescaled
 
 @dataclass
 class Attached:
-    """What ``attach`` was called with, and what became of it.
+    """The arguments of a call of ``attach``, and its results.
 
     Args:
         model: The model that fits.
@@ -72,7 +72,7 @@ class FitHandle:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank; ``None`` where it is in no view: it was let go, or passes through fits that are over."""
+        """This peer's rank; ``None`` if it is in no view: it was let go, or passes through fits that are over."""
         training = self._fitted.training
         if self._fitted.passes:
             return None
@@ -86,7 +86,7 @@ class FitHandle:
 
     @property
     def stopped(self) -> bool:
-        """Whether a policy, a request or ``stop`` has ended the fit, or the last one."""
+        """True if a policy, a request or ``stop`` has ended the fit, or the last one."""
         training = self._fitted.training
         return False if training is None else training.stopped
 

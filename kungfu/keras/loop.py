@@ -47,9 +47,9 @@ class FitRun:
     """One ``fit`` on one peer of a job.
 
     Args:
-        call: What ``fit`` was called with.
+        call: The arguments of ``fit``.
         training: The run.
-        loop: What is needed of it.
+        loop: The interface of the loop.
         step: The marked step.
         metrics: The totals of the epoch.
         asks_to_stop: Tells the step that a callback of this peer wants training to stop.
@@ -209,7 +209,7 @@ class FitRun:
     # ---- a new view ------------------------------------------------------------------------------------------------
 
     def _enter(self, meeting: PeerGroup) -> None:
-        """All go on from the place of one peer, with what its callbacks keep and have left."""
+        """All continue from the place of one peer, with what its callbacks keep and have left."""
         callbacks, is_first = self._call.callbacks, self._progress.version < 0
         resumed = self._loop.resumed_file(_CALLBACKS) if is_first else None
         held = self._loop.agreed_variables() if resumed is not None else []
@@ -235,7 +235,7 @@ class FitRun:
         self._take(meeting, source, reported)
 
     def _hear_place(self, meeting: PeerGroup, source: int) -> Place:
-        """The place of the source, from which this peer goes on; its callbacks have not heard of it yet."""
+        """The place of the source, from which this peer continues; its callbacks have not heard of it yet."""
         call = self._call
         # Another first epoch, where a callback of rank 0 has restored what it had backed up.
         begins = restored_epoch(call.model) if call.callbacks.restores else None
@@ -256,7 +256,7 @@ class FitRun:
         return reported
 
     def _take(self, meeting: PeerGroup, source: int, reported: Place) -> None:
-        """What callbacks keep, and what they have left, is the source's."""
+        """Takes over the state that the source's callbacks keep, and the values that they have left."""
         callbacks, loop = self._call.callbacks, self._loop
         (led,) = meeting.any_of([callbacks.leads])
         # Of those that write it is rank 0's where it led before.
@@ -303,7 +303,7 @@ class FitRun:
         self._loop.meet(agree)
 
     def _validate(self) -> bool:
-        """Finds what the validation comes to, over all peers; False where peers were lost over it."""
+        """Finds what the validation comes to, over all peers; False if peers were lost over it."""
         call = self._call
         if self._progress.tested == 2:
             return True
@@ -324,7 +324,7 @@ class FitRun:
         return is_there
 
     def _settle(self, meeting: PeerGroup) -> None:
-        """What the callbacks have left is rank 0's; the epoch is concluded."""
+        """Sets the changes of callbacks to rank 0's; the epoch is concluded."""
         progress, call = self._progress, self._call
         # Of the epoch that has begun, if one has; the loader has its first batch already.
         begun = self._loop.position().epoch
@@ -341,7 +341,7 @@ class FitRun:
         self._progress, self._validation = self._progress.settled(stops=stops), None
 
     def _share(self, meeting: PeerGroup, action: Action) -> None:
-        """What the callbacks have left is rank 0's; at the end of training others may ask what it came to."""
+        """Shares what rank 0's callbacks have left; at the end of training others may ask for the outcome."""
         meeting.take(self._loop.agreed_variables())
         self._progress = self._progress.after(action)
         if action.what == "part":
@@ -354,7 +354,7 @@ class FitRun:
             self._progress, self._validation = replace(self._progress, ended=ended), None
 
     def _kept(self) -> bytes:
-        """What a checkpoint holds of the callbacks, and of the place between steps."""
+        """The contents of a checkpoint about callbacks, and the position between steps."""
         at = self._progress
         validation = {"began": True, "result": at.found if at.tested == 2 else None} if at.tested else None
         place = {"batch": at.batch, "begun": at.begun >= 0, "called": at.called, "logs": at.logs}
@@ -362,7 +362,7 @@ class FitRun:
         return pack(kept)
 
     def _take_kept(self, kept: Mapping[str, Any], reported: Place) -> Place:
-        """The place of a checkpoint: a run that is resumed may go on where the one before was to end."""
+        """The place of a checkpoint: a run that is resumed may continue where the one before was to end."""
         batch, each, validation = kept["batch"], self._progress.execution, kept.get("validation") or {}
         result = validation.get("result")
         place = {

@@ -26,7 +26,7 @@ def metrics_of(model: Any) -> list[Any]:
 
 
 def _parts(metric: Any) -> Iterator[Any]:
-    """What ``compile`` was given is one metric that holds the others."""
+    """The metrics inside a metric: ``compile`` wraps its arguments in one that holds the others."""
     inside = getattr(metric, "metrics", None)
     if inside is None:
         yield metric
@@ -52,7 +52,7 @@ class FitMetrics:
         return self.job.totals
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """What callbacks are told at these totals, by name; the metrics hold them afterwards."""
+        """The logs of callbacks at these totals, by name; the metrics hold them afterwards."""
         self.job.show(totals)
         return dict(self.model.get_metrics_result())
 
@@ -65,7 +65,7 @@ class JobLogs:
         self._numbers: Callable[..., dict[str, Any]] | None = None  # once somebody has looked
 
     def so_far(self) -> dict[str, Any]:
-        """Those after the step that was done last: a dictionary that computes them when it is first looked into.
+        """The logs after the last finished step: a dictionary that computes them when it is first read.
 
         Cost:
             A read of the totals; nothing waits for a device until somebody looks.
@@ -112,7 +112,7 @@ for _name in _FILLS:
 
 
 def plain_number(value: Any) -> Any:
-    """As Keras gives numbers to callbacks.
+    """A number as Keras passes it to callbacks.
 
     >>> plain_number({"loss": np.ones((1,), np.float32)})
     {'loss': 1.0}

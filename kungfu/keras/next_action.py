@@ -48,7 +48,7 @@ followed by *take*.
 | nothing of an execution            | in it                     | begin batch                                     |
 | nothing of the end of training     | after it                  | end training                                    |
 
-A peer that joins was told nothing, and is not told of what was before, only of what goes on at that place.
+A peer that joins was told nothing, and is not told of what was before, only of what continues at that place.
 
 Of two peers one is ahead by at most one message, and with it by what is done before the next one. Who lags behind holds
 no state that counts, from a loss on until it has *taken*: so the reported place is never behind what another peer was
@@ -92,7 +92,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Place:
-    """What was decided, and what callbacks were told: a peer in a new view goes on from that of the reporting one.
+    """The decisions and calls of callbacks so far; a peer in a new view continues from those reported.
 
     Args:
         ended: The epochs that were concluded.
@@ -104,9 +104,9 @@ class Place:
         found: What came of that validation, by name.
         called: The last epoch of whose end callbacks were told.
         logs: The numbers of that epoch, or of the one that ends.
-        stops: Whether rank 0 wants training to end after the step that was done last.
+        stops: True if rank 0 wants training to end after the last finished step.
         concluded: After how many epochs it was decided that no further one begins; -1 as long as it was not.
-        over: Whether callbacks were told that training is over.
+        over: True if callbacks were called for the end of training.
     """
 
     ended: int = 0
@@ -124,14 +124,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Progress(Place):
-    """How far a peer is in what lies between steps.
+    """The progress of a peer in the work between two steps.
 
     Args:
         epochs: Those that this ``fit`` has to do.
         execution: The steps of an execution.
         leads: Whether the callbacks that write run on this peer.
         written: The last epoch of whose end those that write were told, as far as this peer knows.
-        version: Of the view that this peer has entered.
+        version: The version of the view that this peer has entered.
         met: What the peers of this view have come to, of the end of an epoch.
         parted: The view in which all have agreed on what callbacks have left at the end of training.
     """
@@ -146,30 +146,30 @@ class Progress(Place):
 
     @property
     def place(self) -> dict[str, Any]:
-        """What others are told of this peer."""
+        """The place of this peer as it is reported to others."""
         return {one.name: getattr(self, one.name) for one in fields(Place)}
 
     @property
     def has_next(self) -> bool:
-        """Whether the epoch after those that are concluded is to be done; others may be lost before they know."""
+        """True if the epoch after the concluded ones is to be done; others may be lost before they know."""
         return self.goes_on_from(self)
 
     def _with(self, **changes: Any) -> Progress:
-        """As ``dataclasses.replace``, several times as fast: it is done three times a step."""
+        """Replaces fields as ``dataclasses.replace`` does, several times as fast: a step needs it three times."""
         made = object.__new__(Progress)
         made.__dict__.update(self.__dict__, **changes)
         return made
 
     def goes_on_from(self, at: Place) -> bool:
-        """Whether another epoch is to be done at a place."""
+        """True if another epoch is to be done at a place."""
         return at.concluded != at.ended and at.ended < self.epochs
 
     def is_over(self, *, stopped: bool) -> bool:
-        """Whether no further step is to be done; ``stopped`` where a policy or a request has ended training."""
+        """True if no further step is to be done; ``stopped`` if a policy or a request has ended training."""
         return stopped or self.stops or not self.has_next
 
     def heard(self, reported: Place) -> Progress:
-        """As a place is reported: a peer whose callbacks were told of no epoch yet is told of what goes on there only.
+        """The progress by a reported place; callbacks that have seen no epoch yet are told of the one under way only.
 
         The calls that another one lacks are made with the numbers that the reporting one has.
         """
@@ -235,7 +235,7 @@ def decide(
     Args:
         progress: How far it is.
         position: Where the job is, in the view that this peer is in.
-        reported: The place of the peer from whose state all go on, where it has been reported in a new view.
+        reported: The place of the peer from whose state all continue, where it has been reported in a new view.
         stopped: Whether a policy or a request has ended training.
     """
     if position.version != progress.version:

@@ -25,7 +25,7 @@ from kungfu.training.loop.job_loop import JobLoop
 
 
 def has_own_step(model: Any) -> bool:
-    """Whether the program has a training step of its own, or computes metrics in its own way in Keras' step."""
+    """True if the program has a custom training step, or computes metrics in its own way in Keras' step."""
     return any(
         getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
         for name in ("train_step", "compute_metrics")
@@ -34,12 +34,12 @@ def has_own_step(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class OwnStep:
-    """What a trace of such a step has shown.
+    """The findings of a trace of a custom step.
 
     Args:
-        optimizers: Of each application of gradients, in program order.
+        optimizers: The optimizers of each application of gradients, in program order.
         numbers: Shape and dtype of what the step returns beside results of metrics, by name.
-        knows_loss: Whether a tape in the step shows of what the gradients are.
+        knows_loss: True if a tape in the step shows the target of the gradients.
     """
 
     optimizers: Sequence[Any]
@@ -48,7 +48,7 @@ class OwnStep:
 
     @property
     def each_optimizer(self) -> list[Any]:
-        """Those that are applied, once each, as the model holds them."""
+        """The applied optimizers, once each, as the model holds them."""
         return list({id(one): one for one in self.optimizers}.values())
 
     def told(self, model: Any) -> str:
@@ -109,7 +109,7 @@ def _without_application(model: Any) -> str:
 
 
 class _MetricResults:
-    """The results of a model's metrics that one trace of a step asks for."""
+    """The results of a model's metrics that one trace of a step requests."""
 
     def __init__(self, model: Any) -> None:
         self._metrics = metrics_of(model)
@@ -144,7 +144,7 @@ class OwnMetrics(FitMetrics):
 
     Args:
         model: The model, with all its metrics built.
-        found: What the trace of its step has shown.
+        found: The findings of the trace of its step.
         job: Combines the metrics over the peers.
     """
 
@@ -159,14 +159,14 @@ class OwnMetrics(FitMetrics):
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """What a peer that joins is given."""
+        """The totals that a joining peer receives."""
         return [*self.job.totals, *self._last.values()]
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
-        """Graph: around the user's step; the metrics start from the job's states, ``anew`` (agreed) with an epoch."""
+        """Graph: around the user's step; the metrics start from the job's states, ``again`` (agreed) with an epoch."""
         self.job.assign(self.job.start(anew))
         self._results = _MetricResults(self.model)
         with self._results.noted():
@@ -181,7 +181,7 @@ class OwnMetrics(FitMetrics):
         return [place.samples, *numbers, *(tf.where(place.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
-        """Graph: the totals go on by what all peers have seen: the sums of ``seen()`` over the peers."""
+        """Graph: the totals continue by what all peers have seen: the sums of ``seen()`` over the peers."""
         samples, *rest = sums
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
@@ -191,7 +191,7 @@ class OwnMetrics(FitMetrics):
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """What the step returns, over all peers, at these totals."""
+        """The results of the step, over all peers, at these totals."""
         count = len(self.job.totals)
         self.job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
@@ -199,14 +199,14 @@ class OwnMetrics(FitMetrics):
 
 
 def _share(number: Any, *, samples: Any, rank: Any) -> Any:
-    """What a peer adds to a number: of a float its own times its samples, of a whole number rank 0's."""
+    """The contribution of a peer to a number: for a float its value times its samples, for a whole number rank 0's."""
     if not number.dtype.is_floating:
         return tf.where(tf.equal(rank, 0), number, tf.zeros_like(number))
     return tf.where(samples > 0, number * tf.cast(samples, number.dtype), tf.zeros_like(number))
 
 
 def _numbers(model: Any, returned: Any, results: _MetricResults) -> dict[str, Any]:
-    """What a step returned, by name: a metric where it is the metric's result, else a tensor."""
+    """The results of a step, by name: a metric if it is the metric's result, else a tensor."""
     if not isinstance(returned, Mapping):
         raise UsageError(
             f"{type(model).__name__}.train_step() returns {type(returned).__name__}: Keras takes a dictionary of "
@@ -243,8 +243,8 @@ def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop
     Args:
         model: Compiled, and explored.
         loop: Averages over the peers.
-        metrics: Those of the job.
-        asks_to_stop: 1.0 where this peer's callbacks want training to stop; rank 0's counts.
+        metrics: The metrics of the job.
+        asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
     """
     losses = WholeBatchLosses(loop)
 
@@ -266,7 +266,7 @@ def own_step_alone(model: Any, loop: JobLoop) -> Step:
 
     Args:
         model: Compiled, and explored.
-        loop: Of one peer.
+        loop: The loop of one peer.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -284,7 +284,7 @@ def _applications(model: Any, loop: JobLoop) -> Applications:
 
 
 def refuse_unknown_loss(model: Any, found: OwnStep, loop: JobLoop) -> None:
-    """Raises ``UsageError`` where a policy reads the loss, and nothing shows what it is."""
+    """Raises ``UsageError`` if a policy reads the loss, and nothing shows what it is."""
     if found.knows_loss or not loop.reads_loss:
         return
     raise UsageError(

@@ -128,7 +128,7 @@ _KINDS = (*_ARRAYS, *_MAKE)  # a kind is written as its place here
 
 
 def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]:
-    """Those of an object that are plain, by name."""
+    """The plain attributes of an object, by name."""
     values = {name: _contents(value) for name, value in vars(holder).items() if name not in without}
     return {name: value for name, value in values.items() if is_plain(value)}
 

@@ -1,4 +1,4 @@
-"""What ``fit`` cannot do under kungfu yet, told before the first step, with the way out.
+"""The features of ``fit`` that kungfu does not support yet, refused before the first step, with a way out.
 
 A job that trained it all the same would give other numbers than Keras, without a word.
 """
@@ -36,7 +36,7 @@ def refuse_samples(data: Any, *, to: str) -> None:
     """Raises ``UsageError`` for samples of ``kf.data`` in a place where only what Keras knows can stand.
 
     Args:
-        data: What was given there.
+        data: The data that was given there.
         to: The place, such as ``model.evaluate()``.
     """
     if is_source(data):
@@ -51,7 +51,7 @@ def refuse_in_job(model: Any, arguments: Mapping[str, Any]) -> None:
 
     Args:
         model: A compiled one.
-        arguments: Those of ``fit`` by name, all of them.
+        arguments: The arguments of ``fit`` by name, all of them.
     """
     refuse_step(model)
     _refuse_fixed_batch(model)

@@ -42,9 +42,9 @@ class _Mark:
     """When a file was written.
 
     Args:
-        run: The name of the job that has begun the run, from which this one may go on.
+        run: The name of the job that has begun the run, from which this one may continue.
         job: The name of the job.
-        fits: How many of its fits were over.
+        fits: The number of its fits that were over.
     """
 
     run: str
@@ -53,7 +53,7 @@ class _Mark:
 
     @classmethod
     def read(cls, path: Path) -> _Mark | None:
-        """The mark of a file or folder; ``None`` where it has none."""
+        """The mark of a file or folder; ``None`` if it has none."""
         try:
             run, job, fits = (_attribute_of(path) or _beside(path).read_text().removesuffix(_inode(path))).split()
             return cls(run, job, int(fits))

@@ -38,10 +38,10 @@ def job_step(model: Any, loop: JobLoop, metrics: FitMetrics, *, asks_to_stop: tf
         model: Compiled and built.
         loop: Averages over the peers.
         metrics: Combines over the peers what the model's metrics see.
-        asks_to_stop: 1.0 where this peer's callbacks want training to stop; rank 0's counts.
+        asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
 
     Returns:
-        A function of a batch in the structure of ``fit``. It gives a number above 0 where rank 0 asked to stop before
+        A function of a batch in the structure of ``fit``. It gives a number above 0 if rank 0 asked to stop before
         this step.
     """
     losses, job = WholeBatchLosses(loop), metrics.job
@@ -146,7 +146,7 @@ def _compiled(model: Any, forward: Forward) -> Forward:
 
 
 class NeedsMessageError(Exception):
-    """A loss is to be scaled inside of a function that XLA compiles, where no message can be sent."""
+    """A loss is to be scaled inside a function that XLA compiles, where no message can be sent."""
 
 
 class WholeBatchLosses:
@@ -216,7 +216,7 @@ class WholeBatchLosses:
         return loss * tf.cast(factor, loss.dtype)
 
     def _factor(self, denominator: Any | None, added: float) -> Any:
-        """Graph: float64; 0 where this peer has no samples, or no peer has anything to divide by.
+        """Graph: float64; 0 if this peer has no samples, or no peer has anything to divide by.
 
         Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
         """

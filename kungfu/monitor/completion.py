@@ -20,7 +20,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
 
     Args:
         training: The signals of a step.
-        samples: Of the whole job; without it, what ``training.batches(epochs=...)`` comes to.
+        samples: The samples of the whole job; by default those of ``training.batches(epochs=...)``.
 
     Raises:
         PolicyError: `samples` is no whole number of at least 1.
@@ -29,7 +29,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
         No message, no state.
 
     Undefined:
-        NaN where the number is not known, and from the step on in which all were trained on.
+        NaN if the number is not known, and from the step on in which all were trained on.
     """
     if samples is not None and not is_whole_number(samples, least=1):
         raise PolicyError(f"samples={samples!r}: takes the samples of the whole job, a whole number of at least 1")
@@ -39,7 +39,7 @@ def remaining_samples(training: TrainingSignals, *, samples: int | None = None) 
 
 @marked
 def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, decay: float = 0.1) -> Signal:
-    """The seconds after which the job is complete if it goes on as it does: the samples to go over the throughput.
+    """The seconds after which the job is complete if it continues as it does: the samples to go over the throughput.
 
     Gives a float32 scalar, seconds, agreed.
 
@@ -58,7 +58,7 @@ def remaining_seconds(training: TrainingSignals, *, samples: int | None = None, 
         The throughput's average starts again.
 
     Undefined:
-        NaN where `remaining_samples` or `throughput` is.
+        NaN if `remaining_samples` or `throughput` is.
     """
     left = remaining_samples(training, samples=samples)
     return (left / throughput(training, decay=decay)).named("remaining_seconds")

@@ -49,7 +49,7 @@ def straggler_fractions(training: TrainingSignals, *, alpha: float = 0.1) -> Sig
 
     A joiner that gets ready on a host takes time from the peers there: their averages stay as they are until it is
     ready, and in the median each counts with the last speed that it had without one in this view. The averages of all
-    others go on.
+    others continue.
 
     Args:
         training: The signals of a step.
@@ -125,7 +125,7 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
 
 
 def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
-    """This peer's speed as a fraction of the median, NaN where it says nothing; and the speeds of all peers."""
+    """This peer's speed as a fraction of the median, NaN if it says nothing; and the speeds of all peers."""
     is_beside_joiner = training.host_joiners > 0
     own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
     last = own.hold(when=~is_beside_joiner, on_rescale="reset")

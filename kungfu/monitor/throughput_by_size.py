@@ -27,7 +27,7 @@ class ThroughputBySize:
 
     Attributes:
         statistics: Samples / s of single steps, by size.
-        moves: How often all entries were struck, since the throughput moved: int64.
+        moves: The number of times that all entries were struck, because the throughput moved: int64.
     """
 
     statistics: SizeStatistics

@@ -16,7 +16,7 @@ def job_seconds() -> Signal:
         One float on the gradient all-reduce, two floats of state, no message.
 
     On rescale:
-        The count goes on.
+        The count continues.
     """
     clock = all_reduce(where(Source("rank") == 0, Source("clock_seconds"), 0.0), "sum")
 

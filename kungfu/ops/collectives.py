@@ -73,7 +73,7 @@ def weighted_mean(x: Signal, weight: Signal) -> Signal:
         Two floats (or `size` + 1) on the gradient all-reduce where both are known before it.
 
     Undefined:
-        NaN where all weights are 0.
+        NaN if all weights are 0.
 
     >>> from kungfu.signal import TrainingSignals
     >>> weighted_mean(TrainingSignals().loss, TrainingSignals().samples).placement

@@ -84,5 +84,5 @@ def clip(x: Signal | float, low: Signal | float, high: Signal | float) -> Map:
 
 
 def is_finite(x: Signal | float) -> Map:
-    """Whether a number is neither NaN nor infinite: bool."""
+    """True if a number is neither NaN nor infinite: bool."""
     return operate("is_finite", x)

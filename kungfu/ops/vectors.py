@@ -31,17 +31,17 @@ def median(x: Signal) -> Map:
 
 
 def any(x: Signal) -> Map:
-    """Whether any entry of a vector of truth values is true: bool scalar."""
+    """True if any entry of a vector of truth values is true: bool scalar."""
     return operate("any", x)
 
 
 def all(x: Signal) -> Map:
-    """Whether every entry of a vector of truth values is true: bool scalar."""
+    """True if every entry of a vector of truth values is true: bool scalar."""
     return operate("all", x)
 
 
 def count(x: Signal) -> Map:
-    """How many entries of a vector of truth values are true: int64 scalar."""
+    """The number of true entries of a vector of truth values: int64 scalar."""
     return operate("count", x)
 
 
@@ -144,5 +144,5 @@ def max_abs(grads: Signal) -> Map:
 
 
 def all_finite(grads: Signal) -> Map:
-    """Whether no entry of the gradients is NaN or infinite: bool scalar."""
+    """True if no entry of the gradients is NaN or infinite: bool scalar."""
     return operate("all_finite", grads)

@@ -33,7 +33,7 @@ def header_line(
     Args:
         plan: Its plan as JSON.
         policies: The policies that ``--policy`` named.
-        every: How many steps lie between two snapshots.
+        every: The number of steps between two snapshots.
         phase: Its number; that of the first one is not written.
         first: Its first step.
     """
@@ -51,7 +51,7 @@ def step_format(place: Texts, *, local: Texts, agreed: Texts | None, fired: Text
         place: Step, view and rank.
         local: The peer's own sources, by name.
         agreed: The agreed sources, by name; None on all ranks but 0, since one copy is enough.
-        fired: The rules that fired, with the number that each asked for; empty on all ranks but 0.
+        fired: The rules that fired, with the number that each requested; empty on all ranks but 0.
     """
     parts = [_entries(place), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
@@ -72,7 +72,7 @@ def snapshot_line(place: Mapping[str, int], *, folds: LineFields) -> dict[str, A
 
 
 def line_kind(line: LineFields) -> LineKind:
-    """Which line this is; ``unknown`` for an object that lacks what its kind must have."""
+    """The kind of a line; ``unknown`` for an object that lacks required fields of its kind."""
     kind: LineKind = next((kind for key, kind in _KINDS.items() if key in line), "unknown")
     whole = all(type(line.get(key)) is int for key in _WHOLE.get(kind, ()))
     mapped = all(isinstance(line.get(key), dict) for key in _MAPPINGS.get(kind, ()))

@@ -33,7 +33,7 @@ class RecordedStep:
         local: Each peer's local sources by name, in rank order; gradient reductions stand among them under their names,
             as in ``norm_squared(grads)``.
         agreed: The agreed sources by name, with the agreed gradient reductions.
-        fired: The rules that fired, each with the number that it asked for.
+        fired: The rules that fired, each with the number that it requested.
     """
 
     step: int
@@ -72,9 +72,9 @@ class Trace:
     Attributes:
         steps: Its whole steps, in order.
         snapshots: The whole snapshots, in order.
-        plan: The plan that ran, None where the record does not hold it.
-        policies: Those that ``kungfu-run --policy`` named.
-        remarks: Which parts of the record could not be used, and why.
+        plan: The plan that ran, None if the record does not hold it.
+        policies: The policies that ``kungfu-run --policy`` named.
+        remarks: The parts of the record that could not be used, and why.
     """
 
     steps: tuple[RecordedStep, ...]
@@ -98,7 +98,7 @@ class _Gathered:
 def read_trace(folder: Path) -> Trace:
     """The trace of the run in `folder` (or the file itself); takes about five times the file's size of memory.
 
-    Raises ``UsageError`` where there is none, or no whole step in it.
+    Raises ``UsageError`` if there is none, or no whole step in it.
     """
     path = folder if folder.suffix == ".jsonl" else folder / "trace.jsonl"
     try:
@@ -114,7 +114,7 @@ def read_trace(folder: Path) -> Trace:
 
 
 def read_plan(folder: Path) -> Plan | None:
-    """The plan of the run in `folder`, also of one that runs; ``None`` where no trace holds it.
+    """The plan of the run in `folder`, also of one that runs; ``None`` if no trace holds it.
 
     Only the beginning of the trace is read. Raises ``UsageError`` for a trace of another schema.
     """
@@ -195,7 +195,7 @@ def _check_header(line: LineFields, *, where: str) -> None:
 
 
 def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
-    """Of a step that was done in two views, since a failure undid the first, the later one counts."""
+    """The complete steps; of a step that was done in two views, because a failure undid the first, the later one."""
     # Sorted by step and view, so that the last view in which a step was done stands in the mapping.
     latest = dict(sorted(gathered.steps))
     before: int | None = None
@@ -249,7 +249,7 @@ def _missing(shares: Mapping[int, LineFields]) -> str:
 
 
 def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
-    """Those that all peers of their view have taken."""
+    """The snapshots that all peers of their view have taken."""
     sizes = {one.view: one.size for one in steps}
     for (after, view), shares in sorted(gathered.snapshots.items()):
         if sorted(shares) == list(range(sizes.get(view, 0))):

@@ -37,8 +37,8 @@ class Replayed:
 
     Attributes:
         decisions: The rules that fired, in order.
-        differences: Where the recorded run differs, for the run's own plan only; at most some twenty.
-        remarks: Which steps of the record were not replayed, and why.
+        differences: The differences from the recorded run, for the run's own plan only; at most some twenty.
+        remarks: The steps of the record that were not replayed, and why.
     """
 
     decisions: tuple[FiredRule, ...]
@@ -55,7 +55,7 @@ class _Playing:
         against: The snapshots to compare with, by step and view.
         previous: The step before this one.
         differences: Found so far.
-        is_lost: Whether the states are unknown until the next snapshot.
+        is_lost: True if the states are unknown until the next snapshot.
         skipped: Steps that were passed over meanwhile.
     """
 
@@ -177,7 +177,7 @@ def _enter(playing: _Playing, step: RecordedStep) -> None:
 
 
 def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
-    """Whether the states of the folds before `step` are unknown, since steps before it are missing in the record."""
+    """True if the states of the folds before `step` are unknown, because earlier steps are missing in the record."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
     # A gap: no peer lived to tell of the steps in it, or they could not be written.

@@ -72,7 +72,7 @@ class FoldMethods(abc.ABC):
         """A table of this signal by cluster size: a vector whose entry *n* is the value seen with *n* peers.
 
         ``t[size] += decay (x - t[size])`` in every step with a finite value; the first one seen is taken as it is.
-        Gives a float32 vector of `largest` + 1 entries, NaN where nothing was seen; for example
+        Gives a float32 vector of `largest` + 1 entries, NaN if nothing was seen; for example
         ``table[training.size - 1]``.
 
         Args:
@@ -94,13 +94,13 @@ class FoldMethods(abc.ABC):
 
         Each is a vector whose entry *n* is about *n* peers: with the newest sample x of such a step, ``count += 1``,
         ``mean += (x - mean) / count``, and the variance by Welford's update. An entry is struck, so that it begins
-        anew, when its size is come to with a new peer: the job has grown to it, or another peer has taken the place of
+        again, when its size is come to with a new peer: the job has grown to it, or another peer has taken the place of
         one. For example, ``table.mean[training.size - 1]`` is the mean with one peer less.
 
         Args:
             largest: The largest size that has an entry, in peers; larger ones are not recorded.
             forget_after: Steps after the last sample of a size, at least 1, after which its entry counts no more.
-            strike_all: Where this bool signal is true, all entries are struck.
+            strike_all: A bool signal; all entries are struck in steps in which it is true.
 
         Raises:
             PolicyError: A number is out of range.

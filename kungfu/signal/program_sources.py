@@ -29,7 +29,7 @@ def published(name: str, *, dtype: DType, unit: str, meaning: str, owner: object
 def fed(name: str, *, unit: str, meaning: str, owner: object) -> Fold:
     """The last number that rank 0 was fed under this name; see `TrainingSignals.fed`.
 
-    What a peer was fed since the last message is a local source, NaN where that is nothing. Rank 0's rides on the next
+    What a peer was fed since the last message is a local source, NaN if that is nothing. Rank 0's rides on the next
     message, and a fold, which skips what is not finite, holds the last one: it goes along with the shared state.
     """
     _check_name(name, method="fed")
@@ -47,9 +47,9 @@ def misuse(declared: Source, what: str, *, policy: str, where: str = "") -> Poli
 
     Args:
         declared: The source, which the program's step publishes or the program feeds.
-        what: What is wrong with the call, as the rest of a sentence that begins with it.
+        what: The error in the call, as the rest of a sentence that begins with it.
         policy: The name of a policy that uses the source.
-        where: The user's ``file:line`` of the call; empty where a call is missing.
+        where: The user's ``file:line`` of the call; empty if a call is missing.
     """
     at = f" ({where})" if where else ""
     return PolicyError(

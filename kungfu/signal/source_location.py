@@ -46,7 +46,7 @@ def attributed_to(origin: str) -> Iterator[None]:
 
 
 def location_in_traceback(traceback: TracebackType | None) -> str:
-    """``file:line`` of the innermost frame of the user's that an error went through; empty where there is none.
+    """``file:line`` of the innermost frame of the user's that an error went through; empty if there is none.
 
     What a policy calls in Python's own library, or in another one, is not the place to mend, nor is a prebuilt policy.
     """
@@ -92,7 +92,7 @@ def _is_librarys(code: CodeType) -> bool:
 
 
 def variable_at(origin: str) -> str:
-    """The variable that the user's statement at ``file:line`` assigns its value to; empty where it is none.
+    """The variable that the user's statement at ``file:line`` assigns its value to; empty if it is none.
 
     Empty too where the statement makes a rule, not a signal, and where the source cannot be read, as in a shell.
     """

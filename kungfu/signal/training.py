@@ -127,15 +127,15 @@ class TrainingSignals:
     """The barrier after this step may change the cluster, for it is asked to (bool, agreed).
 
     It is asked for one by a rule that fired in the step before to rescale, evict or replace, by joiners that are
-    ready, and by requests from outside. A rule that changes a setting asks for none, nor does a hook: what that
-    wants is known when it is called. Of a hook and a rule that ask for sizes at one barrier the earlier one wins.
+    ready, and by requests from outside. A rule that changes a setting requests none, nor does a hook: what that
+    wants is known when it is called. Of a hook and a rule that request sizes at one barrier the earlier one wins.
     """
 
     target_size: Source
     """Size of the job once those under way have come, 0 if none are (int64, peers, agreed)."""
 
     barrier_due: Source
-    """This step ends with a barrier that was asked for, by a rule of the step before say (bool, agreed)."""
+    """This step ends with a barrier that was requested, by a rule of the step before say (bool, agreed)."""
 
     replacing: Source
     """Peers are under exchange for others, which are on their way or have just come (bool, agreed).
@@ -153,7 +153,7 @@ class TrainingSignals:
     """Global batch size over size (float32, samples, agreed)."""
 
     global_batch_size: Source
-    """Samples asked for by a step (int64, samples, agreed)."""
+    """Samples requested by a step (int64, samples, agreed)."""
 
     epoch_samples: Source
     """Samples of an epoch, beyond which no step goes; 0 if unknown (int64, samples, agreed)."""
@@ -218,15 +218,15 @@ class TrainingSignals:
 
         An auxiliary loss, an accuracy, a statistic of the gradients: what the user's model computes. Local; to make it
         agreed, write ``kf.ops.weighted_mean(x, training.samples)`` or ``kf.ops.all_reduce(x, "mean")``, which ride on
-        the gradients. On a peer without samples it is NaN, or 0 or false where it is no float, and so it is in a step
+        the gradients. On a peer without samples it is NaN, or 0 or false if it is no float, and so it is in a step
         that does not come to its ``publish``. Over micro-batches a float is averaged by samples; of the others the last
         one with samples counts.
 
         Args:
             name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
             dtype: "float32", "int64" or "bool".
-            unit: What it counts, for those who read the plan.
-            meaning: What it is, in some words, for them too.
+            unit: The unit, for readers of the plan.
+            meaning: The meaning, in some words, for readers of the plan.
 
         Raises:
             PolicyError: The name or the dtype does not fit; later, where policies declare the name differently, and
@@ -254,8 +254,8 @@ class TrainingSignals:
 
         Args:
             name: Letters, digits and ``_``; no signal of the step has it. Every policy that uses it declares it alike.
-            unit: What it counts, as in "dollars/hour", for those who read the plan.
-            meaning: What it is, in some words, for them too.
+            unit: The unit, as in "dollars/hour", for readers of the plan.
+            meaning: The meaning, in some words, for readers of the plan.
 
         Raises:
             PolicyError: The name does not fit; later, where policies declare it differently.

@@ -17,7 +17,7 @@ from kungfu.testing.simulated_hosts import HostSlots
 
 @dataclass(frozen=True)
 class Start:
-    """How a job begins: its peers and the limits of their number, its samples, and the learning rate.
+    """The start of a job: its peers and the limits of their number, its samples, and the learning rate.
 
     Args:
         size: Peers.
@@ -66,7 +66,7 @@ class Rescaling:
     """The cost of a change of the cluster.
 
     Args:
-        joining_steps: Steps between the barrier that asks for new peers and the one at which they can join.
+        joining_steps: Steps between the barrier that requests new peers and the one at which they can join.
         stop_s: Seconds for which a change of the view stops all peers.
         joining_s: Seconds that a new peer takes at least to get ready; it is awaited for the longer one of both times.
 
@@ -133,8 +133,8 @@ class ClusterModel:
     Args:
         throughput_by_size: Samples / s of all peers together, as a function of their number or a table of it, with
             straight lines between the entries and the nearest entry outside.
-        steps: How many steps are run at most; fewer if a rule stops the job or its samples are done.
-        start: How the job begins.
+        steps: The most steps to run; fewer if a rule stops the job or its samples are done.
+        start: The start of the job.
         noise_by_step: The gradient noise scale, samples, as a function of a `SimulatedStep`: of the number of the step,
             and where it is read also of batch, learning rate, size or samples done. The norms of the gradients have the
             values that follow from it on average, with ``|G|² = 1``.
@@ -144,9 +144,9 @@ class ClusterModel:
             size - 1, each that joins is the next one. All wait for the slowest.
         rescaling: The steps and the seconds that a change of the cluster takes.
         speeds: The jitter of each peer's step, and who is slow where and when.
-        hosts: Where peers run, and what it costs a host that others start there.
-        published_by_step: By name what the program's step publishes, equal on all peers.
-        fed_by_step: By name what the program feeds before a step, NaN where that is nothing.
+        hosts: The hosts of the peers, and the cost for a host of others that start there.
+        published_by_step: The values that the program's step publishes, by name, equal on all peers.
+        fed_by_step: The values that the program feeds before a step, by name, NaN for none.
 
     Raises:
         UsageError: A number that makes no sense, a slow host or slot that the cluster lacks, or no room for the first
@@ -191,7 +191,7 @@ class ClusterModel:
                 raise UsageError(f"ClusterModel(speeds=...): {one!r} is none of the places of {self.hosts!r}")
 
     def throughput(self, size: int) -> float:
-        """Samples a second with so many peers at full speed; raises `UsageError` for a model that has none."""
+        """Samples a second with this many peers at full speed; raises `UsageError` for a model that has none."""
         table = self.throughput_by_size
         found = float(table(size)) if callable(table) else _interpolated(table, size)
         if not 0 < found < math.inf:

@@ -1,4 +1,4 @@
-"""How fast single peers of a modelled job are: slow ones, and the jitter of each peer's own step."""
+"""The speeds of single peers of a modelled job: slow ones, and the jitter of each peer's own step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class SlowPeer:
             raise UsageError(f"SlowPeer({steps}): takes whole numbers with 1 <= from_step < until_step")
 
     def names(self, peer: int, place: tuple[int, int], step: int) -> bool:
-        """Whether it is about this peer, who runs at this place (host, slot), in this step."""
+        """True if it is about this peer, which runs at this place (host, slot), in this step."""
         if step < self.from_step or (self.until_step is not None and step >= self.until_step):
             return False
         if self.peer is not None:
@@ -69,12 +69,12 @@ class SlowPeer:
 
 @dataclass(frozen=True)
 class PeerSpeeds:
-    """What makes single peers slower than the model's throughput says, or their steps uneven.
+    """The causes that make single peers slower than the model's throughput, or their steps uneven.
 
     Args:
         jitter: The standard deviation of each peer's own step time, as a fraction of that time: each peer draws from a
             normal distribution in every step, cut at 3 standard deviations. Below 1/3, so that no time is negative.
-        seed: Of the draws, a whole number from 0 on. What a peer draws depends on this and on its id alone.
+        seed: The seed of the draws, a whole number from 0 on. The draws of a peer depend on this and on its id alone.
         slow: The slow peers and places.
 
     Raises:

@@ -29,7 +29,7 @@ _OFTEN = 20  # so many times the recorded steps are run at most, where a policy 
 
 @dataclass(frozen=True)
 class SizeMeasured:
-    """What was measured with one number of peers.
+    """The measurements with one number of peers.
 
     Args:
         size: Peers.
@@ -49,15 +49,15 @@ class RecordedJob:
     """A recorded job in numbers.
 
     Args:
-        sizes: What was measured, by size.
+        sizes: The measurements, by size.
         changes: The size of each view: the first step of the view, and its peers.
         samples: Samples of all recorded steps.
         seconds: From the first recorded step to the end of the last one.
-        peer_seconds: Of all peers together, each in the views that it was in.
-        other_s: Of these seconds, those that are neither steps of a measured size nor stops: the first steps of views,
+        peer_seconds: The peer-seconds of all peers together, each in the views that it was in.
+        other_s: The part of these seconds that is neither steps of a measured size nor stops: the first steps of views,
             pauses, checkpoints. They are not the policy's.
         rescaling: The stops and the time of joiners as measured, or guessed.
-        guesses: What had to be guessed of these, in words.
+        guesses: The guesses among these, in words.
     """
 
     sizes: Mapping[int, SizeMeasured]
@@ -71,11 +71,11 @@ class RecordedJob:
 
 
 def measure_job(trace: Trace, events: Iterable[LoggedEvent] = ()) -> RecordedJob:
-    """What a record tells of how fast the job was.
+    """Measures the speed of the job from a record.
 
     Args:
         trace: The recorded steps.
-        events: What happened in the run; without them the cost of a rescale is guessed.
+        events: The events of the run; without them the cost of a rescale is guessed.
     """
     steps, rescales = trace.steps, of_topics(events, "rescale")
     timed = list(_timed(steps))
@@ -131,7 +131,7 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
 
 
 def throughput_between(speeds: Mapping[int, float], size: int) -> float:
-    """Samples a second with so many peers, from the sizes that were measured.
+    """Samples a second with this many peers, from the sizes that were measured.
 
     Between two sizes that were seen it is a straight line; below the smallest one a peer is as fast as there; above the
     largest one each more adds what each of the last added, and never less than nothing.
@@ -160,7 +160,7 @@ def throughput_between(speeds: Mapping[int, float], size: int) -> float:
 
 
 def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: Iterable[int]) -> tuple[str, ...]:
-    """Where the model of a job had to guess, in words.
+    """The guesses of the model of a job, in words.
 
     Args:
         job: The job.
@@ -302,13 +302,13 @@ def _least_speed(steps: Sequence[RecordedStep]) -> float:
 
 
 def _slowest(jitter: float, size: int) -> float:
-    """How much longer the slowest of so many peers takes on average: the measured steps waited for it already."""
+    """The relative time of the slowest of this many peers on average: the measured steps waited for it already."""
     return 1 + jitter * _largest_draw(size) if jitter and size > 1 else 1.0
 
 
 @functools.cache
 def _largest_draw(peers: int) -> float:
-    """The mean of the largest of so many draws from the normal distribution that peers draw from."""
+    """The mean of the largest of this many draws from the normal distribution that peers draw from."""
     draws = np.clip(np.random.RandomState(peers).standard_normal((4000, peers)), -CUT, CUT)
     return float(draws.max(axis=1).mean())
 

@@ -27,7 +27,7 @@ def run_policy(
     *,
     budget: Budget | None = None,
 ) -> tuple[FiredRule, ...]:
-    """What a policy, or several on one job, decide step by step, as a replay computes it.
+    """The decisions of a policy, or of several on one job, step by step, as a replay computes them.
 
     `trace` is one of three: a `ClusterModel`, on which decisions are carried out, so that the policy sees what comes of
     them; a mapping from sources to arrays, with a value a step, or for local ones a row of one value a peer; or a

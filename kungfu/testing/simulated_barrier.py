@@ -1,4 +1,4 @@
-"""The barriers of a modelled job: what its rules ask for is decided as in a real one, a step later.
+"""The barriers of a modelled job: what its rules request is decided as in a real one, a step later.
 
 Requests are made and decided by the code that real peers run (``kungfu.rule_requests``, ``runtime.core.barrier``);
 only the peers, their readiness and the clock are modelled.
@@ -41,7 +41,7 @@ class _Joining:
         due_s: and at this moment of the job.
         ready: The ids of those that will come.
         missing: The ids of those for which no host had a free slot.
-        asked_by: The rules, with their steps, that asked for them.
+        asked_by: The rules, with their steps, that requested them.
     """
 
     due_step: int
@@ -53,7 +53,7 @@ class _Joining:
 
 @dataclass
 class SimulatedBarrier:
-    """A job, the plan that watches it, and what was asked for and is not done yet.
+    """A job, the plan that watches it, and what was requested and is not done yet.
 
     Args:
         job: The modelled job.
@@ -61,8 +61,8 @@ class SimulatedBarrier:
         posted: The rules that fired in the last step and had no barrier in it: a post rides on the next one.
         joining: The peers that the agent prepares.
         newest_id: The largest id that a peer had so far.
-        unmet: By rule and step, why nothing came of a rule that fired.
-        ranks: By rule and step, those peers that a rule marked and that its budget lets it replace.
+        unmet: The reasons why a rule that fired had no effect, by rule and step.
+        ranks: The peers that a rule marked and that its budget lets it replace, by rule and step.
         brought: The rules on a rescale that fired at this barrier.
     """
 
@@ -81,7 +81,7 @@ class SimulatedBarrier:
         return self.replay.plan
 
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
-        """Holds the barrier after a step, if one was asked for: carries out what was posted in the step before.
+        """Holds the barrier after a step, if one was requested: carries out what was posted in the step before.
 
         Args:
             fired: The rules that fired in this step, of those that act. A barrier after this step answers them as well;
@@ -133,7 +133,7 @@ class SimulatedBarrier:
         return answer.requests
 
     def _offer(self, *, ahead: int = 0) -> JoinerOffer | None:
-        """The agent's offer, once the peers that it prepares are ready; or so many steps ``ahead``."""
+        """The agent's offer, once the peers that it prepares are ready; or this many steps ``ahead``."""
         joining, job = self.joining, self.job
         if joining is None or job.step + ahead < joining.due_step or job.clocks.total_s < joining.due_s:
             return None

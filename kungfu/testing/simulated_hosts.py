@@ -20,7 +20,7 @@ class HostSlots:
     """The hosts of a modelled cluster.
 
     Args:
-        slots: How many peers each host takes; without them there is one host with room for all.
+        slots: The number of peers that each host takes; without them there is one host with room for all.
         joining_speed: The fraction of full speed at which the peers of a host run while others start there, above 0
             and at most 1: starting costs processor time.
 
@@ -47,12 +47,12 @@ class HostSlots:
 
 @dataclass
 class SimulatedHosts:
-    """Where the peers of a modelled job run, and those that are on their way into it.
+    """The places of the peers of a modelled job, and of those that join it.
 
     Args:
         hosts: The hosts as declared.
-        places: Where each peer runs, by id.
-        let_go: Where each peer ran that a decision let go, and when, in seconds of the job.
+        places: The place of each peer, by id.
+        let_go: The places of removed peers, with the second of the job at which they were removed.
     """
 
     hosts: HostSlots

@@ -21,9 +21,10 @@ class Clocks:
 
     Args:
         total_s: Since the first step.
-        step_s: Of the last step; NaN where a barrier came before it, as in a job, and at the beginning of a view.
+        step_s: The seconds of the last step; NaN if a barrier came before it, as in a job, and at the beginning of a
+            view.
         rescale_s: For which the last rescale stopped the job.
-        after_barrier: Whether a barrier was held since the last step: the next one is not measured.
+        after_barrier: True if a barrier was held since the last step: the next one is not measured.
         peer_s: Seconds of all peers together, each from the barrier at which it joined to the one at which it left.
     """
 
@@ -34,7 +35,7 @@ class Clocks:
     peer_s: float = 0.0
 
     def stand(self, seconds: float, *, size: int) -> None:
-        """Time passes for so many peers."""
+        """Time passes for this many peers."""
         self.total_s += seconds
         self.peer_s += seconds * size
 
@@ -47,13 +48,13 @@ class SimulatedJob:
         model: The model that it follows.
         peers: The numbers of the peers in the view, in rank order.
         terms: The terms of the view.
-        hosts: Where they run, and those on their way.
+        hosts: The hosts of the peers, and of those on their way.
         sampler: The draws of the peers' own step times.
         view: The version of the view.
         step: The number of the step that comes.
         samples_done: Samples of the steps before.
-        barrier_due: Whether a barrier comes after the next step, as far as was asked for before it.
-        change_due: Whether that barrier may change the cluster.
+        barrier_due: True if a barrier comes after the next step, by the requests before it.
+        change_due: True if that barrier may change the cluster.
         joiners: The numbers of the peers on their way.
         clocks: The times that the job takes.
     """
@@ -100,7 +101,7 @@ class SimulatedJob:
 
     @property
     def learning_rate(self) -> float:
-        """Of the step that comes."""
+        """The learning rate of the next step."""
         ramp = self.terms.ramp
         if ramp is None:
             return self.model.start.learning_rate
@@ -108,7 +109,7 @@ class SimulatedJob:
 
     @property
     def samples(self) -> int:
-        """Of the step that comes: what is left of the epoch or of the job, where that is less than a batch."""
+        """The samples of the next step: the rest of the epoch or of the job, if that is less than a batch."""
         start, most = self.model.start, self.terms.global_batch_size
         if start.epoch_samples:
             most = min(most, start.epoch_samples - self.samples_done % start.epoch_samples)
@@ -116,7 +117,7 @@ class SimulatedJob:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no further step."""
+        """True if there is no further step."""
         start = self.model.start
         done = 0 < start.job_samples <= self.samples_done
         return done or self.terms.stopped or self.step > self.model.steps
@@ -135,7 +136,7 @@ class SimulatedJob:
 
 
 def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
-    """What all peers hold the same of, in the step that comes."""
+    """The agreed sources of the next step."""
     start, batch, position = job.model.start, job.terms.global_batch_size, job.position
     return {
         "step": job.step,
@@ -165,7 +166,7 @@ def agreed_sources(job: SimulatedJob) -> dict[str, Any]:
 
 
 def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str, Any]]:
-    """What each peer has for itself in the step that comes, in rank order.
+    """The local sources of each peer in the next step, in rank order.
 
     Args:
         job: The job.
@@ -197,7 +198,7 @@ def local_sources(job: SimulatedJob, busy: Sequence[float]) -> list[Mapping[str,
 
 
 def busy_seconds(job: SimulatedJob) -> list[float]:
-    """The seconds that each peer's own part of the step that comes takes, in rank order; each call draws anew."""
+    """The seconds that each peer's own part of the step that comes takes, in rank order; each call draws again."""
     each = job.model.throughput(job.size) / job.size  # samples a second of one peer at full speed
     shares, drawn = spread(job.samples, job.size), job.sampler.durations(job.peers)
     speeds = _peer_speeds(job)

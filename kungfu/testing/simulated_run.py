@@ -43,8 +43,9 @@ class SimulatedRun:
         size: Peers in the last view.
         steps: Steps done.
         samples: Samples done.
-        seconds: Of the whole job.
-        peer_seconds: Of all peers together, each from the barrier at which it joined to the one at which it left.
+        seconds: The seconds of the whole job.
+        peer_seconds: The peer-seconds of all peers, each from the barrier at which it joined to the one at which it
+            left.
     """
 
     decisions: tuple[FiredRule, ...]

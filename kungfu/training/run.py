@@ -1,8 +1,8 @@
 """The record of a training run: what `attach` makes of a model, its optimizers and policies.
 
 It is built in one expression, and no field of it is assigned to afterwards. The step (`step_calls`), the barrier, the
-recovery from a loss, what is done between two steps and the checkpoints take it. What changes while the run goes on is
-in three of its fields: what the program declares before its first step, where this peer stands, and what is pending.
+recovery from a loss, what is done between two steps and the checkpoints take it. What changes while the run continues
+is in three of its fields: what the program declares before its first step, where this peer stands, and what is pending.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class RunSettings:
 
     Args:
         limits: The least and the most peers.
-        phase: Of the job; 0 where it has one training.
+        phase: Of the job; 0 if it has one training.
         steps_before: Steps done in the phases before.
-        terms_before: In force at the end of the phase before; ``None`` where this peer was not in it.
+        terms_before: In force at the end of the phase before; ``None`` if this peer was not in it.
         compare_every: Steps from one checksum of the state on the message to the next; 0 for none.
-        exits: Reports how the program ends; ``None`` where nobody launched it.
+        exits: Reports how the program ends; ``None`` if nobody launched it.
         is_newest: True until another run begins in this process, with another view.
     """
 
@@ -116,8 +116,8 @@ class Pending:
 
     Args:
         unanswered: The requests of a barrier that has not come to its end, if one has not.
-        shadows: What rules in the shadow have asked for since the last barrier.
-        stop_reason: The program asks for the end of training.
+        shadows: What rules in the shadow have requested since the last barrier.
+        stop_reason: The program requests the end of training.
         sync: What the last barrier left to do before the next step.
         set_values: By hooks, since the last step.
     """
@@ -146,7 +146,7 @@ class Run:
         registry: What the program registers beside the model.
         checkpoints: Written and resumed.
         journal: Takes the events of this peer.
-        recorder: Writes the trace of the steps, where it is asked for.
+        recorder: Writes the trace of the steps, where it is requested.
         timer: The pace of the steps.
         hooks: Called after a change of the membership.
         declared: What the program says of its loop.

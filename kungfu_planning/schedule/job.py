@@ -164,7 +164,7 @@ def _name_key(name: str) -> tuple[int, int, str, str]:
 def with_load(jobs: Sequence[ClusterJob], *, gpus: int, load: float) -> tuple[ClusterJob, ...]:
     """The same jobs, arriving faster or slower.
 
-    Afterwards the GPU seconds asked for over ``gpus`` times the time of all arrivals are ``load``.
+    Afterwards the GPU seconds requested over ``gpus`` times the time of all arrivals are ``load``.
 
     Raises:
         UsageError: for a load outside 0.001 to 1000, or jobs that all arrive at one instant.

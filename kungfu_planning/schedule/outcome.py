@@ -224,7 +224,7 @@ def _figures(result: SimulationResult, *, chosen: npt.NDArray[np.bool_]) -> Grou
 
 
 def reduction(before: float | None, *, after: float | None) -> float | None:
-    """The fraction by which ``after`` is less than ``before``; negative if it is more, None where there is none.
+    """The fraction by which ``after`` is less than ``before``; negative if it is more, None if there is none.
 
     Args:
         before: The reference, not 0.
@@ -239,7 +239,7 @@ def reduction(before: float | None, *, after: float | None) -> float | None:
 def write_jobs(result: SimulationResult, *, path: Path) -> None:
     """Writes a CSV file with a row for each job, whole or not at all.
 
-    The column ``allocation`` holds the GPUs over time as ``seconds:GPUs`` separated by spaces; empty where the
+    The column ``allocation`` holds the GPUs over time as ``seconds:GPUs`` separated by spaces; empty if the
     simulation did not keep them.
 
     Raises:

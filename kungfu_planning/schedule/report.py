@@ -63,7 +63,7 @@ def _share(utilisation: float | None) -> str:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One simulation of a sweep; ``load`` is None where the trace keeps its own arrivals."""
+    """One simulation of a sweep; ``load`` is None if the trace keeps its own arrivals."""
 
     load: float | None
     summary: Summary
@@ -82,7 +82,7 @@ class Reduction(msgspec.Struct, kw_only=True):
 class SweepAnswer(msgspec.Struct, kw_only=True):
     """The fewest GPUs of the sweep with which the 95th percentile of completion times is within the target.
 
-    ``gpus`` is None where none of the sweep has it; ``jct_p95_s`` is then the smallest one.
+    ``gpus`` is None if none of the sweep has it; ``jct_p95_s`` is then the smallest one.
     """
 
     policy: str
@@ -124,7 +124,7 @@ def reductions(runs: Sequence[Run]) -> list[Reduction]:
 
 
 def answers(runs: Sequence[Run], *, target_s: float) -> list[SweepAnswer]:
-    """How many GPUs of those simulated a target for the 95th percentile needs, by policy and load."""
+    """The fewest GPUs of those simulated that meet a target for the 95th percentile, by policy and load."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):
         mine = [run.summary for run in runs if (run.summary.policy, run.load) == (policy, load)]

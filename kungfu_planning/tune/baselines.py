@@ -68,7 +68,7 @@ def most_gpus(simulator: Simulator, *, search: Search) -> int:
 
 
 def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: Search) -> bool:
-    """True if a plan meets the deadline: its mean completion time, or the share of its runs that the search asks for.
+    """True if a plan meets the deadline: its mean completion time, or the share of its runs that the search requests.
 
     A share is judged by 400 runs where they settle it, and near the limit by 2,500: it holds where the share of late
     runs is below ``1 - confidence`` by 2 standard errors, since the cheapest of many plans that just hold in the drawn

@@ -31,8 +31,8 @@ def plan_elastic(
 
     From each warm start (the best static size and its multiples, the best naive plan, and ``known`` plans) descend
     greedily; the cheapest end wins. It meets the deadline, in the mean or with ``search.confidence``, and is never
-    dearer than the best static or naive plan under the same simulator. It need not be the optimum, and a looser
-    deadline may give a dearer plan: see `plan_deadlines`.
+    more expensive than the best static or naive plan under the same simulator. It need not be the optimum, and a looser
+    deadline may give a more expensive plan: see `plan_deadlines`.
 
     Args:
         simulator: the job and the cloud.

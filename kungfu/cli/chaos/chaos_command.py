@@ -129,7 +129,7 @@ def run(given: argparse.Namespace) -> int:
 
 
 def _faults(given: argparse.Namespace, status: JobStatus) -> Sequence[Fault]:
-    """Those of the command line, by hand or drawn."""
+    """The faults of the command line, written by hand or drawn."""
     written = [*(read_schedule(given.schedule) if given.schedule else ()), *(parse("\n".join(given.fault)))]
     if given.seed is not None and written:
         raise UsageError(f"--seed {given.seed} draws a schedule, and --fault or --schedule gives one: take one of them")
@@ -176,7 +176,7 @@ def _refuse_impossible(foreseen: Sequence[ForeseenFault], *, may_end_job: bool) 
 
 
 def _is_confirmed(foreseen: Sequence[ForeseenFault], folder: Path, status: JobStatus) -> bool:
-    """Whether a person at the terminal wants it."""
+    """True if the user at the terminal confirms."""
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked whether this is meant: give --yes, or look with --dry-run first")
     print_foreseen(foreseen, form="text", stderr=True)
@@ -210,13 +210,13 @@ class _SteeredJob:
             raise UsageError(f"the job refuses it: {progress.reason}")
 
     def is_over(self) -> bool:
-        """Whether it has ended: its record says so, or its kungfu-run here is gone, unless another one is watched."""
+        """True if the job has ended: by its record, or its kungfu-run here is gone and no other host is watched."""
         if self.watcher.look().ending is not None:
             return True
         return not self.is_watched and not is_running(read_job_file(self.folder))
 
     def file(self) -> JobFile:
-        """What the kungfu-run says that the job has here, or that of the host that is watched."""
+        """The job file of the kungfu-run here, or of the watched host."""
         return read_job_file(self._answering())
 
     @property
@@ -270,7 +270,7 @@ def _job_file(job: _SteeredJob) -> JobFile:
 
 
 def _samples(record: Path, first_step: int, offset: int) -> SampleCheck:
-    """By the trace, which knows each step's place; else by the metrics of whole epochs."""
+    """The check of samples by the trace, which knows each step's position; else by the metrics of whole epochs."""
     steps = read_steps(record, offset=offset)
     return check_steps(steps) if steps else check_epochs(read_rows(record), since=first_step)
 

@@ -1,4 +1,4 @@
-"""What a schedule of faults would do to a job as it is now: to which processes, where, and what cannot be done."""
+"""A preview of a fault schedule on the present job: the processes it hits, and the faults that are not possible."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class ForeseenFault:
 
     Args:
         when: Its moment, in the words of the schedule.
-        what: What it does, in those words.
+        what: The effect of the fault, in those words.
         hits: The processes, in words: peer, host and process id.
-        obstacle: Why it cannot be carried out; empty where it can.
-        ends_job: Whether that is since it would end the job for sure.
-        remark: What else is to be known of it.
+        obstacle: Why it cannot be carried out; empty if it can.
+        ends_job: True if the reason is that it would certainly end the job.
+        remark: A remark on it.
     """
 
     when: str
@@ -58,7 +58,7 @@ def foresee(
         status: The job as it is.
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
-        is_watched: Whether the record of another host is followed as well.
+        is_watched: True if the record of another host is followed as well.
         within_s: The longest time that a peer is frozen without saying for how long.
     """
     size, foreseen = len(job.members), list[ForeseenFault]()

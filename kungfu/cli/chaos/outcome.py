@@ -1,4 +1,4 @@
-"""What became of a job under injected faults: a pure function of the injections and of the job's record."""
+"""The outcome of a job under injected faults: a pure function of the injections and of the job's record."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 @dataclass(frozen=True)
 class FaultOutcome:
-    """What became of one fault; ``None`` is not known, or did not happen.
+    """The outcome of one fault; ``None`` is unknown, or did not happen.
 
     Args:
         fault: The fault, in the words of the schedule.
@@ -55,8 +55,8 @@ class FaultOutcome:
         noticed_s: Seconds from the last step before it until the job knew of the loss.
         stop_s: Seconds for which training stood still.
         whole_s: Seconds from the end of the fault until the job was whole again, all who come for lost peers included.
-        result: What came of it, in words.
-        held: Whether it was carried out, and the job recovered in time.
+        result: The outcome, in words.
+        held: True if it was carried out, and the job recovered in time.
     """
 
     fault: str
@@ -81,16 +81,16 @@ class ViewCheck:
 
 @dataclass(frozen=True)
 class ChaosReport:
-    """What held under the faults, and what did not.
+    """The guarantees that held under the faults, and those that did not.
 
     Args:
         job: The name of the job.
-        faults: What became of each fault.
+        faults: The outcome of each fault.
         views: The views that began under them: no view begins whose peers hold different states.
-        samples: What the record says of the samples.
-        told: What happened, in the words of ``kungfu why``.
+        samples: The check of the samples by the record.
+        told: The events, in the words of ``kungfu why``.
         code: The exit code of the job, if it ended meanwhile.
-        problems: What did not hold, in words; nothing where everything did.
+        problems: The guarantees that did not hold, in words; none if everything held.
     """
 
     job: str
@@ -103,7 +103,7 @@ class ChaosReport:
 
     @property
     def held(self) -> bool:
-        """Whether everything did."""
+        """True if all guarantees held."""
         return not self.problems
 
 
@@ -121,13 +121,13 @@ def report_chaos(
     """Says what held.
 
     Args:
-        injections: What became of each fault.
-        events: Those of the whole run.
+        injections: The outcome of each fault.
+        events: The events of the whole run.
         rows: The lines of the metrics from shortly before the first fault on.
         job: The name of the job.
         since: When the injection began, seconds since 1970.
         within_s: Seconds in which the job had to be whole again.
-        samples: What the record says of the samples.
+        samples: The check of the samples by the record.
         code: The exit code of the job, if it ended meanwhile.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
@@ -209,7 +209,7 @@ def _request_state(one: Injection, since: Sequence[LoggedEvent]) -> RequestEvent
 def _result(
     one: Injection, at: float, change: MembershipChange | None, since: Sequence[LoggedEvent], rows: Rows
 ) -> str:
-    """What came of a fault at this time, in words."""
+    """The outcome of a fault at this time, in words."""
     what, request = one.fault.what, _request_state(one, since)
     if change is not None:
         return change.headline()
@@ -251,7 +251,7 @@ def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> floa
 
 
 def _is_over(one: Injection, job: Job) -> bool:
-    """Whether a fault is over for the job: whoever was killed is known to be gone, what was asked for is answered."""
+    """True if a fault is over for the job: killed peers are known to be gone, and requests are answered."""
     what = one.fault.what
     if one.request:
         return one.request in job.requests and job.requests[one.request].state != "accepted"

@@ -1,4 +1,4 @@
-"""Whether a job trained on each sample once while faults were injected, as far as its record tells.
+"""A check that the job trained on each sample once while faults were injected, as far as its record tells.
 
 Rank 0 records for each step how many samples the job had trained on before it, which the loader's position follows, and
 how many samples its peers brought to the step together. A step that begins where the one before it ended lost no sample
@@ -29,7 +29,7 @@ class CountedStep:
         step: Its number.
         done: Samples trained on before it.
         samples: Samples of the step, of all peers.
-        epoch_samples: Samples of an epoch; 0 where that is not known.
+        epoch_samples: Samples of an epoch; 0 if that is not known.
     """
 
     step: int
@@ -40,13 +40,13 @@ class CountedStep:
 
 @dataclass(frozen=True)
 class SampleCheck:
-    """What the record says of the samples.
+    """The result of the check of samples against the record.
 
     Args:
-        samples: Those that were counted.
-        found: What was found, in words.
-        problems: Where samples were lost, or used twice.
-        notes: What could not be told.
+        samples: The counted samples.
+        found: The finding, in words.
+        problems: The places where samples were lost, or used twice.
+        notes: The questions that the record does not answer.
     """
 
     samples: int
@@ -97,10 +97,10 @@ def _step(line: bytes) -> tuple[int, CountedStep] | None:
 
 
 def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
-    """Whether each step began where the one before it ended, and none went beyond its epoch.
+    """Checks that each step began at the end of the previous one, and that none exceeded its epoch.
 
     Args:
-        steps: Those that were recorded, in their order.
+        steps: The recorded steps, in order.
 
     >>> check_steps([CountedStep(1, 0, 12, 20), CountedStep(2, 12, 8, 20)]).found
     '20 samples of steps 1 to 2, each step from where the one before it ended'
@@ -134,7 +134,7 @@ def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
 
 
 def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleCheck:
-    """Whether every whole epoch had as many samples, from the metrics alone.
+    """Checks that every whole epoch had the same number of samples, from the metrics alone.
 
     Args:
         rows: The lines of the metrics.
@@ -161,7 +161,7 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 def _whole_epochs(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int]]:
     """The number, the last step and the samples of each epoch of which no step is missing, in their order.
 
-    The first and the last one of a fit may have begun before the record, and go on after it, or end early.
+    The first and the last one of a fit may have begun before the record, and continue after it, or end early.
     """
     epochs = []
     numbered = itertools.groupby(rows_in_order(rows), key=lambda one: int(finite_number(one[1].get("epoch")) or 0))

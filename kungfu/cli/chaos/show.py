@@ -36,7 +36,7 @@ def print_foreseen(foreseen: Sequence[ForeseenFault], *, form: Form, stderr: boo
 
 
 def injection_line(one: Injection) -> str:
-    """What became of a fault, as it happens."""
+    """The line about a fault, printed as it happens."""
     if one.at is None:
         return f"{one.fault}: not carried out: {one.why}"
     hit = f" ({peers_named(one.peers)})" if one.peers else ""
@@ -84,7 +84,7 @@ def _details(report: ChaosReport) -> list[str]:
 
 
 def _states(views: Sequence[ViewCheck]) -> list[str]:
-    """How the states of the peers compared whenever the membership had changed."""
+    """The comparisons of the peers' states after changes of the membership."""
     compared = [one for one in views if one.digests != "one peer"]
     rounded = [str(one.version) for one in compared if one.digests == "equal after rounding"]
     if not views:

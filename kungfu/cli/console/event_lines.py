@@ -31,7 +31,7 @@ class EventLines:
         self._held_since = 0.0
 
     def event(self, event: LoggedEvent) -> None:
-        """Tells an event, or holds it where it goes on with the settings of its rule."""
+        """Tells an event, or holds it where it continues with the settings of its rule."""
         line = event.one_line()
         with self._lock:
             if not isinstance(event, SetEvent) or event.what == "stop":
@@ -50,7 +50,7 @@ class EventLines:
                 self._tell(line)
 
     def tell_due(self) -> None:
-        """Tells the settings that are held, where the first of them has waited for `HOLD_S`; their runs go on."""
+        """Tells the settings that are held, where the first of them has waited for `HOLD_S`; their runs continue."""
         with self._lock:
             if self._held and self._clock() - self._held_since >= HOLD_S:
                 self._tell_held()

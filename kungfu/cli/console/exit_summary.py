@@ -32,11 +32,11 @@ def exit_summary(
 
     Args:
         code: the exit code of the job.
-        failure: the root cause, None where the job did not fail.
+        failure: the root cause, None if the job did not fail.
         folder: the folder of the run's record.
         paces: how long steps and rescales took; shown after a run that went well.
         gaps: the gaps of the record.
-        leaves: whether the job goes on without this host.
+        leaves: whether the job continues without this host.
         raised: exceptions of the program by which peers were lost, by peer; the last line names the first of them.
 
     >>> from kungfu.runtime.core.failure import Failure
@@ -68,8 +68,8 @@ def fitted(line: str, *, width: int | None, style: str = "") -> Text:
 
     Args:
         line: A line that `exit_summary` gives; what a peer has printed stays as it is.
-        width: The columns of the terminal, which would break words; ``None`` where it is none.
-        style: That of its words.
+        width: The columns of the terminal, which would break words; ``None`` if it is none.
+        style: The style of its words.
 
     >>> print(fitted("  the record so far: kungfu why runs/a", width=30))
       the record so far:

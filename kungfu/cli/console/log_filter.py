@@ -11,7 +11,7 @@ import re
 
 
 def _stamped(levels: str) -> str:
-    """As in ``2026-01-31 12:00:00.123456: E `` or ``E0000 00:00:1795206820.695419   12784 ``."""
+    """The pattern of time stamps: ``2026-01-31 12:00:00.123456: E `` or ``E0000 00:00:1795206820.695419   12784 ``."""
     return rf"(?:\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: {levels} |{levels}\d{{4}} \d\d:\d\d:[\d.]+\s+\d+ )"
 
 
@@ -27,7 +27,7 @@ _NOISE = re.compile(
 
 
 def is_startup_noise(text: str) -> bool:
-    """Whether a line is TensorFlow's start-up noise.
+    """True if a line is TensorFlow's start-up noise.
 
     >>> is_startup_noise("E0000 00:00:1795206820.695419   12784 cuda_dnn.cc:8310] Unable to register cuDNN factory")
     True

@@ -11,10 +11,10 @@ def packed(pieces: Sequence[Text], *, width: int, gap: str = " ", indent: str = 
     """The pieces on lines: rich would break a line at any space, a fixed one too.
 
     Args:
-        pieces: Of which one that is wider than the terminal has a line of its own, which the terminal breaks.
-        width: Of the terminal, in columns.
+        pieces: The pieces; one that is wider than the terminal has a line of its own, which the terminal breaks.
+        width: The width of the terminal, in columns.
         gap: Between two pieces of a line.
-        indent: Of the lines after the first.
+        indent: The indent of the lines after the first.
 
     >>> words = [Text(word) for word in "peers 2  step 41  loss 0.25".split("  ")]
     >>> print(packed(words, width=20, gap="  ", indent="  "))

@@ -68,7 +68,7 @@ class RunConsole:
         self._state.step(fields)
 
     def remark(self, text: str) -> None:
-        """Something that a person should know, while the job goes on."""
+        """Something that a person should know, while the job continues."""
         self._state.add_line(OutputLine(KUNGFU, sanitize(text, encoding=self._encoding)))
 
     def ended(self, ending: Ending) -> None:
@@ -96,7 +96,7 @@ class RunConsole:
                 return
 
     def _paint(self) -> bool:
-        """Paints once; False if the stream has no reader any more: the job goes on unseen, and is recorded.
+        """Paints once; False if the stream has no reader any more: the job continues unseen, and is recorded.
 
         Output that goes to a file on a full disk is seen again when there is room.
         """

@@ -136,7 +136,7 @@ def _last_step(step: object, progress: TrainingProgress) -> str:
 
 
 def _progress_words(progress: TrainingProgress) -> Iterator[tuple[str, str]]:
-    """How far the job is, as far as that is known."""
+    """The progress of the job in words, as far as it is known."""
     if progress.fit is not None and progress.fit > 1:
         yield "fit", figure(progress.fit)
     if progress.epoch is not None and progress.epochs is not None:

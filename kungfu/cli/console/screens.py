@@ -34,7 +34,7 @@ class LiveScreen:
         self._live.start()
 
     def show(self, update: ScreenUpdate) -> None:
-        """Lets the new lines scroll by and paints the status anew."""
+        """Lets the new lines scroll by and paints the status again."""
         if update.dropped:
             self._console.print(Text(f"{update.dropped:,} lines are not shown here; the log files have them", "dim"))
         if update.lines:

@@ -47,7 +47,7 @@ def run(given: argparse.Namespace) -> int:
     """Checks everything, and tells what was found.
 
     Returns:
-        0 where nothing is in the way of a job, 1 where there is a problem.
+        0 if nothing is in the way of a job, 1 where there is a problem.
 
     Raises:
         UsageError: The command line cannot be meant, or names hosts that cannot form a job.

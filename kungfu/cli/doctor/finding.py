@@ -1,4 +1,4 @@
-"""What a check found, how bad it is, and what is to be done; and how findings are shown."""
+"""Findings: the result of a check, its severity and its remedy; and their display."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Finding:
 
     Args:
         check: Its name.
-        found: What there is, in words.
+        found: The finding, in words.
         severity: "remark" where kungfu works, but not as well as it could; "problem" where it does not work.
-        advice: What to do; empty where nothing is to be done.
+        advice: The advice; empty if there is nothing to do.
         host: The host that it is about; empty for this one.
     """
 

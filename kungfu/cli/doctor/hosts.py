@@ -29,7 +29,7 @@ _MUST_AGREE = ("Python", "kungfu", "tensorflow", "horovod")
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What one host tells the others of itself: versions by name, and seconds since 1970."""
+    """The facts that one host sends to the others: versions by name, and seconds since 1970."""
 
     versions: Mapping[str, str]
     clock_s: float = 0.0
@@ -37,13 +37,13 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class HostAnswer:
-    """What came of asking one host.
+    """The result of calling one host.
 
     Args:
-        facts: What it told; ``None`` where it was not reached.
+        facts: The facts that it sent; ``None`` if it was not reached.
         error: Why not.
-        ahead_s: By how much its clock is ahead of this host's, at least; below 0 where it is behind.
-        has_asked: Whether it has reached this host.
+        ahead_s: Seconds by which its clock is ahead of this host's, at least; below 0 if it is behind.
+        has_asked: True if it has reached this host.
     """
 
     facts: HostFacts | None
@@ -72,13 +72,13 @@ def exchange(
     hosts: Sequence[Host], place: int, facts: HostFacts, *, secret: str, wait_s: float,
     clock: Callable[[], float] = time.time,
 ) -> dict[int, HostAnswer]:  # fmt: skip
-    """What each of the other hosts answers, by its place; they run the same command.
+    """The answers of the other hosts, by their places; they run the same command.
 
     Args:
         hosts: All hosts.
-        place: That of this one.
-        facts: What this one answers.
-        secret: That of the hosts.
+        place: The place of this host.
+        facts: The answer of this host.
+        secret: The secret of the hosts.
         wait_s: For how long the others are waited for.
         clock: Seconds since 1970.
 

@@ -31,7 +31,7 @@ def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding
 
     Args:
         slots: The peers that it is to have room for.
-        attachment: What the job is to use.
+        attachment: The attachment of the job.
     """
     yield _cores(slots)
     yield _devices(slots)
@@ -44,7 +44,7 @@ def check_machine(*, slots: int, attachment: AttachmentName) -> Iterator[Finding
 
 
 def free_memory_bytes(cgroup: Path = _CGROUP) -> int:
-    """What processes may still take: the least of what the machine has, and of what its container is left."""
+    """The memory that processes may still allocate: the least of what the machine and its container have left."""
     left = int(psutil.virtual_memory().available)
     try:
         limit, used = ((cgroup / name).read_text().strip() for name in ("memory.max", "memory.current"))

@@ -24,12 +24,12 @@ _ERROR_LINES = 3
 
 @dataclass(frozen=True)
 class Probe:
-    """How far a process came that tried all of it.
+    """The progress of a process that tried each requirement.
 
     Args:
-        known: What each step that came to an end told: an "error", or what it is.
-        missing: The step in which the process ended; empty where it came to its end.
-        ended: How it ended, in words.
+        known: The results of each finished step: an "error", or its value.
+        missing: The step in which the process ended; empty if it came to its end.
+        ended: The way in which it ended, in words.
     """
 
     known: Mapping[str, Mapping[str, Any]]
@@ -42,7 +42,7 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
 
     Args:
         deadline_s: Seconds for the whole process; a first use compiles the native op.
-        command: What is run; tests run another program.
+        command: The command to run; tests run another program.
     """
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     with subprocess.Popen(
@@ -63,7 +63,7 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process with all that it started: a compiler would go on for a minute, with nobody to wait for it."""
+    """Ends the process with all that it started: a compiler would continue for a minute, with nobody to wait for it."""
     with suppress(ProcessLookupError):  # all of it has ended
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -40,7 +40,7 @@ def installed_libraries() -> dict[str, str]:
 
 
 def taken_versions() -> dict[str, SpecifierSet]:
-    """The versions of its libraries that the installed kungfu takes, by name; empty where it is not installed."""
+    """The versions of its libraries that the installed kungfu takes, by name; empty if it is not installed."""
     try:
         needed = [Requirement(line) for line in requires("kungfu-training") or ()]
     except PackageNotFoundError:
@@ -59,11 +59,11 @@ def check_software(
     """The findings of what is installed.
 
     Args:
-        probe: What came of loading TensorFlow, the op and Horovod.
-        attachment: What the job is to use; Horovod is a problem only where it is that.
+        probe: The result of loading TensorFlow, the op and Horovod.
+        attachment: The attachment of the job; Horovod is a problem only if it is that.
         libraries: The installed versions by name.
         taken: The versions that kungfu takes, by name; a library without an entry may have any.
-        devices: Those that this host's peers share, by their names in CUDA.
+        devices: The devices that this host's peers share, by their names in CUDA.
     """
     yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
     yield _libraries(libraries, taken)

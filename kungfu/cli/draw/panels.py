@@ -34,7 +34,7 @@ _WINDOWS_AT_ONCE = 1 << 14
 
 
 def draw_size(panel: Any, run: RecordedRun) -> None:
-    """The peers, and what rules asked for."""
+    """The peers, and what rules requested."""
     size = run.curve("size")
     draw_curve(panel, run.steps, size, color=BLUE, linewidth=2, is_stepped=True)
     decisions = run.happened("decision")
@@ -81,12 +81,12 @@ def draw_curve(
 
     Args:
         panel: To draw in.
-        x: Of the points; the value of one holds for what lies before it.
-        curve: What is drawn.
-        color: Of both.
-        line: What is typical, where the values jump from step to step: where these are no groups, they are drawn pale.
-        is_stepped: Whether nothing is between two values.
-        look: Of the line.
+        x: The x values of the points; the value of one holds for the range before it.
+        curve: The curve to draw.
+        color: The color of both.
+        line: The median line, if the values jump from step to step: if these are no groups, they are drawn pale.
+        is_stepped: True if nothing is between two values.
+        look: The look of the line.
     """
     if (curve.low < curve.high).any():
         step = "pre" if is_stepped else None
@@ -158,7 +158,7 @@ def draw_changes(panel: Any, run: RecordedRun) -> None:
 
 
 def _thinned(steps: Sequence[int], *, apart: float) -> Iterator[int]:
-    """Of rising steps those that are at least so far from the last one that was given."""
+    """The rising steps that are at least this far from the last one returned."""
     last = -math.inf
     for step in steps:
         if step - last >= apart:
@@ -212,7 +212,7 @@ def _typical(values: Series, *, among: int) -> Series:
 
 
 def _medians(windows: Series) -> Series:
-    """The median of the known values of each row, NaN where it has none."""
+    """The median of the known values of each row, NaN if it has none."""
     rising = np.sort(windows, axis=1)  # NaN comes last
     known, rows = np.count_nonzero(~np.isnan(rising), axis=1), np.arange(len(rising))
     medians: Series = (rising[rows, np.maximum(known - 1, 0) // 2] + rising[rows, known // 2]) / 2

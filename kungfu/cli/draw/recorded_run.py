@@ -37,8 +37,8 @@ class RecordedRun:
         signals: The names of what can be drawn in a panel of its own, in the order of the record: each named signal of
             the policies, the learning rate, and `FRACTIONS`.
         lost: The steps whose loss is no number, of a group the first one.
-        lost_as: The name of what it is in the first of them; empty where there is none.
-        events: What happened.
+        lost_as: The name of what it is in the first of them; empty if there is none.
+        events: The events.
     """
 
     steps: Series
@@ -50,7 +50,7 @@ class RecordedRun:
     events: tuple[LoggedEvent, ...]
 
     def curve(self, name: str) -> DrawnCurve:
-        """The points of one figure, NaN where it is not known."""
+        """The points of one figure, NaN if it is not known."""
         return self.figures.curve(name)
 
     def happened(self, *topics: Topic) -> list[Any]:
@@ -74,7 +74,7 @@ def read_run(folder: Path) -> RecordedRun:
 def run_of_rows(
     rows: Iterable[Row], events: Iterable[LoggedEvent] = (), *, most_groups: int = MOST_GROUPS
 ) -> RecordedRun:
-    """The run of these lines, in so many groups of steps; of a step that was done again, the last line counts."""
+    """The run of these lines, in this many groups of steps; of a step that was done again, the last line counts."""
     curves, speeds, lost = Curves(most_groups, most_curves=math.inf), StepGroups(most_groups), StepGroups(most_groups)
     signals, lost_as = dict[str, None](), ""
     for step, row in rows_in_order(rows):

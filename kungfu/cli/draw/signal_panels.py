@@ -36,7 +36,7 @@ def changing_signals(run: RecordedRun) -> tuple[str, ...]:
 
 
 def chosen_signals(run: RecordedRun, asked: Sequence[str] | None) -> tuple[str, ...]:
-    """The signals that are drawn: those that were asked for, else the first few of `changing_signals`.
+    """The signals that are drawn: those that were requested, else the first few of `changing_signals`.
 
     Raises:
         UsageError: The record has no such signal, or there are too many.
@@ -62,7 +62,7 @@ def _changes(run: RecordedRun, name: str) -> bool:
 
 
 def draw_signal(panel: Any, run: RecordedRun, *, name: str) -> None:
-    """A signal over the steps; marks are the values that a rule saw when it asked for a size, or set something."""
+    """A signal over the steps; marks are the values that a rule saw when it requested a size, or set something."""
     panel.set_ylabel(_escaped(label(name)))
     if name == FRACTIONS:
         _draw_fractions(panel, run)

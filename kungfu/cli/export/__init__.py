@@ -1,1 +1,1 @@
-"""What a job tells other programs while it runs: TensorBoard and Prometheus."""
+"""Exports of a job while it runs, for other programs: TensorBoard and Prometheus."""

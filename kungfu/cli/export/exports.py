@@ -24,13 +24,13 @@ _ADDRESS = re.compile(r"(\S*:)?\d+")
 
 @dataclass(frozen=True)
 class Exports:
-    """What was asked for.
+    """The requested exports.
 
     Args:
         tensorboard: The folder in which TensorBoard gets a folder of this run.
-        suffix: What this host adds to the name of that folder: each of several hosts writes its own.
-        metrics: Where metrics are served for Prometheus.
-        page: Where the page of the job is served.
+        suffix: The addition of this host to the name of that folder: each of several hosts writes its own.
+        metrics: The address of the metrics for Prometheus.
+        page: The address of the page of the job.
     """
 
     tensorboard: Path | None = None
@@ -86,7 +86,7 @@ def completed(words: Sequence[str], *, parser: argparse.ArgumentParser) -> list[
 
 
 def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
-    """What a command line asks for; raises ``UsageError`` where that cannot be."""
+    """The exports requested on a command line; raises ``UsageError`` for those that are not possible."""
     if given.tensorboard is not None:
         check_installed()
     metrics, page = (
@@ -98,10 +98,10 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
 
 @contextmanager
 def exporting(exports: Exports, record: Path, *, tell: Callable[[str], None]) -> Iterator[Sequence[RecordListener]]:
-    """Opens what was asked for, and closes it after the block; gives what is to hear of what is recorded.
+    """Opens what was requested, and closes it after the block; gives what is to hear of what is recorded.
 
     Args:
-        exports: What was asked for.
+        exports: The requested exports.
         record: The folder of the run's record.
         tell: Takes remarks for people: nothing of this can end a job.
     """

@@ -1,4 +1,4 @@
-"""Where a server of this package listens, as an option of a command line says it, and under which names."""
+"""The address of a server of this package: as an option of a command line, and with the names it accepts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def parse_address(text: str, *, option: str, example: int) -> ListenAddress:
     """The address of ``[ADDRESS:]PORT``; without an address only this machine reaches the port.
 
     Args:
-        text: What was given.
+        text: The given text.
         option: The option that it was given to.
         example: A port that people would take.
 
@@ -79,7 +79,7 @@ def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
 
     Args:
         hosts: The values of the header.
-        address: Where the server listens.
+        address: The address of the server.
         told: The name or the address under which people were told to reach it.
 
     >>> [is_known([host], "127.0.0.1") for host in ("127.0.0.1", "localhost:80", "[::1]:80", "evil.example", "")]
@@ -99,7 +99,7 @@ def is_known(hosts: Sequence[str], address: str, *, told: str = "") -> bool:
 
 @cache
 def _own_names() -> tuple[str, str]:
-    """The names of this machine; asked for once, since a name server may be slow."""
+    """The names of this machine; requested once, since a name server may be slow."""
     return socket.gethostname().lower(), socket.getfqdn().lower()
 
 

@@ -44,12 +44,12 @@ class MetricsServer:
 
     Args:
         registry: The metrics that are served.
-        address: Where.
+        address: The address of the server.
         tell: Takes remarks for people.
         limits: The connections that it takes.
 
     Attributes:
-        port: The port that it listens on; 0 where it does not.
+        port: The port that it listens on; 0 if it does not.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class _Server(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """What goes wrong with one connection is no remark about the job."""
+        """Ignores an error in one connection: it is no message about the job."""
 
     def _end(self, connection: socket.socket) -> None:
         """Has the thread of a connection read its end, and close it."""

@@ -90,7 +90,7 @@ class PrometheusMetrics(Collector):
     """The metrics of a job, as one host's record tells them; takes what is recorded, from many threads.
 
     Attributes:
-        registry: What a server of metrics collects from.
+        registry: The registry from which a server of metrics collects.
     """
 
     def __init__(self) -> None:

@@ -28,10 +28,10 @@ class SideProcess:
         name: Stands before each of its remarks.
         module: Its module.
         arguments: Its arguments.
-        subject: What stops where it ends before the job, in words.
-        end_within_s: How long it may take after the end of the job.
+        subject: The function that stops if it ends before the job, in words.
+        end_within_s: Seconds that it may take after the end of the job.
         tell: Takes remarks for people, from another thread.
-        late: What is told where it takes longer; empty for nothing.
+        late: The message if it takes longer; empty for none.
     """
 
     def __init__(

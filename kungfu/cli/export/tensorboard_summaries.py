@@ -8,7 +8,7 @@ A line of the metrics becomes one event of TensorBoard with all its numbers. Of 
 | ``job/NAME`` | the numbers of every step, under the names of ``metrics.jsonl``, and ``step_s`` |
 | ``signals/NAME`` | the named signals of the policies |
 | ``straggler_fractions/peer_N`` | the speed of a peer as a fraction of the median's |
-| ``markers/KIND`` | a point at the step of a decision or a change: the size that was asked for or came about |
+| ``markers/KIND`` | a point at the step of a decision or a change: the size that was requested or came about |
 | ``settings/NAME`` | a point where a rule set something: its new value |
 | ``rescale/PART_s``, ``recovery/PART_s``, ``checkpoint/...`` | how long the parts of a change took |
 | ``events/KIND`` | the events as texts, in the words of ``kungfu why`` |
@@ -43,7 +43,7 @@ _TEXTS: Mapping[Topic, str] = {
 
 
 def is_kept(step: int) -> bool:
-    """Whether the numbers of a step are written: every step up to 10,000, then every 10th up to 100,000, and so on.
+    """True if the numbers of a step are written: every step up to 10,000, then every 10th up to 100,000, and so on.
 
     >>> [is_kept(step) for step in (9_999, 10_001, 10_010, 100_010, 100_100)]
     [True, False, True, False, True]

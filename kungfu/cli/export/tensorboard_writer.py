@@ -87,11 +87,11 @@ def export_record(
     Args:
         record: The folder that kungfu-run writes to.
         target: The folder of the run in TensorBoard.
-        is_over: Waits up to so many seconds for the end of the run, and returns whether it is over.
+        is_over: Waits up to this many seconds for the end of the run, and returns whether it is over.
         tell: Takes remarks: the events cannot be written, or can be again.
 
     Returns:
-        The folder that was written, ``None`` where it could not be.
+        The folder that was written, ``None`` if it could not be.
 
     Raises:
         UsageError: The record is of another version, or cannot be read.

@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, name: str) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Does what the command line says; gives the exit code. Raises ``KungfuError`` where there is no such job."""
+    """Does what the command line says; gives the exit code. Raises ``KungfuError`` if there is no such job."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.cli.job.status import print_status
     from kungfu.cli.job.submit import submit_and_report

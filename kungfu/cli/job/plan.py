@@ -41,20 +41,20 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class PlanForecast:
-    """What is expected of a plan, from what the record of the job has measured; ``None`` is not known.
+    """The expected effects of a plan, from the measurements in the job's record; ``None`` is unknown.
 
     Args:
         batch: Samples of a step afterwards.
         learning_rate_before: The learning rate of the newest step.
-        learning_rate: That of the steps afterwards.
+        learning_rate: The learning rate of the steps afterwards.
         rules: The rules of the job's policies that set the batch or the rate.
-        ready_s: How long joiners take to get ready, while the others train.
+        ready_s: Seconds that joiners take to get ready, while the others train.
         pause_s: For how long training stands still.
         samples_per_s_before: Throughput at the size of now.
-        samples_per_s: That at the size afterwards.
+        samples_per_s: The throughput at the size afterwards.
         cost_before: Peer-seconds per 1,000 samples now.
-        cost: Those afterwards.
-        notes: Where this is a guess, and what is not known, in words.
+        cost: The cost afterwards.
+        notes: Remarks on guesses, and on unknown values, in words.
     """
 
     batch: int | None
@@ -95,13 +95,13 @@ def _wrapped(line: str, *, width: int) -> str:
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """What was measured of a job so far.
+    """The measurements of a job so far.
 
     Args:
         job: As its record tells it, with its rescales.
         speeds: Samples per second at each size.
-        learning_rate: That of the newest step; ``None`` where it is not known.
-        notes: What could not be read, in words.
+        learning_rate: The learning rate of the newest step; ``None`` if it is not known.
+        notes: Remarks on what could not be read, in words.
     """
 
     job: Job
@@ -111,7 +111,7 @@ class MeasuredRun:
 
 
 def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measured: MeasuredRun) -> PlanForecast:
-    """What is expected of a plan, from what was measured, and from the policies' rules in the record in ``folder``."""
+    """The expected effects of a plan, from measurements and from the policies' rules in the record in ``folder``."""
     notes, speeds, rate = [*measured.notes], measured.speeds, measured.learning_rate
     before, after = (_speed(speeds, size, notes if size == plan.after else []) for size in (plan.before, plan.after))
     batch, rate_after, rules = _settings(folder, plan, status, measured, notes)
@@ -124,7 +124,7 @@ def forecast_plan(folder: Path, plan: RequestPlan, status: JobStatus, *, measure
 
 
 def read_measured(folder: Path) -> MeasuredRun:
-    """What the record in ``folder`` has measured; a note where it cannot be read."""
+    """The measurements in the record in ``folder``; with a note if it cannot be read."""
     try:
         events = read_events(folder).events
         spans = _telling_spans(events, newest_step(folder))
@@ -137,7 +137,7 @@ def read_measured(folder: Path) -> MeasuredRun:
 def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
     """The spans of steps, first to last, with the newest ones of each size: they tell its speed.
 
-    A job of a week has tens of millions of steps, of which so many thousand of each size are enough.
+    A job of a week has tens of millions of steps, of which this many thousand of each size are enough.
     """
     changes = sorted(of_topics(events, "rescale", "recovery"), key=lambda one: one.step)
     sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
@@ -180,7 +180,7 @@ class SpeedsBySize:
 
 
 def _speed(speeds: Mapping[int, float], size: int, notes: list[str]) -> float | None:
-    """Samples a second with so many peers, measured or guessed, which is noted."""
+    """Samples a second with this many peers, measured or guessed, which is noted."""
     seen = sorted(speeds)
     if not seen or size < 1:
         notes.append("no step was timed long enough, so throughput is not known")

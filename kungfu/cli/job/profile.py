@@ -15,9 +15,9 @@ from rich.table import Table
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
 from kungfu.cli.report import read_events
-from kungfu.cli.report.values import figure
 from kungfu.errors import UsageError
 from kungfu.event_log.job_events import StartedEvent
+from kungfu.event_log.values import figure
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.job_api.status import RequestProgress
@@ -74,7 +74,7 @@ def run_profile(
 
 
 def efficiencies(points: Sequence[Point]) -> list[Measure]:
-    """By size: throughput ``t(p)`` in samples/s, and efficiency ``(t(p) / p) / max_q (t(q) / q)``.
+    """Throughput ``t(p)`` in samples/s and efficiency ``(t(p) / p) / max_q (t(q) / q)``, by size.
 
     So the size with the most samples per peer has efficiency 1; often, but not always, it is the smallest one.
 

@@ -90,5 +90,5 @@ def _speed(peer: PeerStatus) -> str:
 
 
 def _order(peer: PeerStatus) -> tuple[bool, int, int]:
-    """By rank; after them those in no view, by id."""
+    """The sort key of peers: by rank; after them those in no view, by id."""
     return peer.rank is None, peer.rank or 0, peer.id

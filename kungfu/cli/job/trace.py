@@ -32,10 +32,10 @@ def write_traces(
 
     Args:
         folder: The folder of the job.
-        seconds: How long.
+        seconds: The length of the trace.
         peers: The ids of the peers; ``None`` for all of the view.
         target: The folder for the traces, on the host of each peer; ``None`` for one within the job's.
-        form: How it is printed.
+        form: The form of the output.
 
     Returns:
         The exit code: 0, or 1 where a peer was not traced.
@@ -71,7 +71,7 @@ def _chosen(folder: Path, peers: Sequence[int] | None) -> list[PeerStatus]:
 
 
 def _write_trace(peer: PeerStatus, *, seconds: float, folder: Path, secret: str) -> str:
-    """What was wrong with the trace of a peer; empty where it is written."""
+    """Writes the trace of a peer; returns the error, or an empty text."""
     request = pb.TraceRequest(seconds=seconds, folder=str(folder))
     try:
         with rpc.connect(peer.address, secret=secret) as channel:

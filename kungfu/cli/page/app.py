@@ -1,7 +1,7 @@
 """The page over HTTP: files, updates, and requests to the job; what is refused, and how.
 
 A page of this machine is reached by any site that its user looks at, so that three things are checked: the name under
-which it is asked for (a site may have its own name point to 127.0.0.1), the site that sends a request, and the job's
+which it is requested (a site may have its own name point to 127.0.0.1), the site that sends a request, and the job's
 secret, without which nothing can be changed. A content security policy lets a browser load nothing but the page's own
 files, and run nothing but its own scripts.
 """
@@ -61,7 +61,7 @@ Answerer = Callable[[Asked], dict[str, Any]]
 
 @dataclass(frozen=True)
 class PageLimits:
-    """What a page gives browsers.
+    """The limits of a page for browsers.
 
     Args:
         viewers: Browsers that may look at once.
@@ -76,10 +76,10 @@ class PageApp:
     """The page as an ASGI application.
 
     Args:
-        feed: What the page shows.
+        feed: The feed of the page.
         control: Asks the job.
-        is_known: Whether the page may be asked for under these values of a request's headers ``Host``.
-        limits: What it gives browsers.
+        is_known: Returns True if the page may be requested under these values of a request's headers ``Host``.
+        limits: The limits for browsers.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 def _is_of_this_site(request: Request) -> bool:
-    """Whether a browser says that the page itself has sent this; programs that are no browsers say nothing."""
+    """True if the page itself sent this, according to the browser; programs other than browsers do not say."""
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = request.headers.get("origin")

@@ -1,4 +1,4 @@
-"""What the buttons of a page ask of the job: what would follow, and the request itself; with the job's secret only."""
+"""The requests of the buttons of a page, and the previews of their effects; only with the job's secret."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class JobControl:
         self._folder, self._feed = folder, feed
 
     def knows(self, secret: str) -> bool:
-        """Whether this is the job's secret; raises ``UsageError`` where the job has none, or it cannot be read."""
+        """True if this is the job's secret; raises ``UsageError`` if the job has none, or it cannot be read."""
         expected = read_job_file(self._folder).secret
         # A job that is over has none: then nothing is the secret.
         return bool(expected) and hmac.compare_digest(secret.strip().lower().encode(), expected.lower().encode())
 
     def plan(self, request: Asked) -> dict[str, Any]:
-        """What a request would come to, in words and as values; nothing is changed.
+        """The effects of a request, in words and as values; nothing is changed.
 
         Raises:
             KungfuError: The job is over, or does not answer.

@@ -34,7 +34,7 @@ class WakeUp:
             self._loop.call_soon_threadsafe(self._wake)
 
     def next(self) -> asyncio.Event:
-        """The event of the next waking; to be asked for before one looks for updates, so that none is missed."""
+        """The event of the next waking; to be requested before one looks for updates, so that none is missed."""
         return self._event
 
     def _wake(self) -> None:

@@ -35,14 +35,14 @@ _OF_A_CHANGED_PLAN = (ArithmeticError, AttributeError, LookupError, RecursionErr
 
 
 class PageFeed:
-    """What a page shows of the run in ``folder``.
+    """The feed of a page with the run in ``folder``.
 
     Args:
         folder: The folder that kungfu-run writes to, or wrote to.
 
     Attributes:
         log: The updates for browsers.
-        viewers: How many browsers look.
+        viewers: The number of connected browsers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -55,7 +55,7 @@ class PageFeed:
         self.viewers = 0
 
     def follow(self, is_over: Callable[[float], bool]) -> None:
-        """Follows the run until ``is_over``, which waits for up to so many seconds; then reads the rest, and ends.
+        """Follows the run until ``is_over``, which waits for up to this many seconds; then reads the rest, and ends.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
@@ -83,7 +83,7 @@ class PageFeed:
             self._model.add(new)
 
     def measured(self) -> MeasuredRun:
-        """What was measured so far."""
+        """The measurements so far."""
         with self._lock:
             return self._model.measured()
 
@@ -107,7 +107,7 @@ class PageFeed:
     # ---- beside the record -------------------------------------------------------------------------------------------
 
     def _state(self) -> dict[str, Any]:
-        """How the job is, by its file and by itself, and what the page has to remark."""
+        """The state of the job, by its file and by its status, with the remarks of the page."""
         remarks: list[str] = []
         job = self._job_file(remarks)
         running = job is not None and is_running(job)

@@ -1,4 +1,4 @@
-"""Where the nodes of a plan's graph stand when it is drawn: in columns from what a step offers to what rules do."""
+"""The layout of a plan's graph: nodes in columns, from the sources of a step to the rules."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class RunModel:
     `Curves`), ``items`` (see `DecisionFeed`), ``peers``, and whatever is ``put``.
 
     Args:
-        name: Of the run.
+        name: The name of the run.
 
     Attributes:
         job: The job of the run.
@@ -61,7 +61,7 @@ class RunModel:
         return {**self._parts(), "curves": self._curves.all(), "items": self._story.all()}
 
     def changes(self) -> Document:
-        """What has changed since the last call; empty where nothing did."""
+        """The changes since the last call; empty if there are none."""
         changed = {key: value for key, value in self._parts().items() if self._is_new(key, value)}
         if (curves := self._curves.taken()) is not None:
             changed["curves"] = curves
@@ -70,7 +70,7 @@ class RunModel:
         return changed
 
     def measured(self) -> MeasuredRun:
-        """What a forecast is made from."""
+        """The measurements for a forecast."""
         rate = finite_number(self.job.known.get("learning_rate"))
         return MeasuredRun(self.job, self._speeds.measured(), rate)
 
@@ -85,7 +85,7 @@ class RunModel:
         return {"run": run, "peers": rows, **given}
 
     def _told_progress(self) -> Document:
-        """How far the job is; about how long it goes on in words, as long as it does."""
+        """Progress, with an estimate of the time left while the job runs."""
         told = asdict(self.job.progress.progress)
         seconds = told.pop("seconds_left")
         return {**told, "time_left": "" if seconds is None or self.job.ending else rough_duration(seconds)}

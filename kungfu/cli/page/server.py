@@ -33,9 +33,9 @@ class QuietConnections:
     """Ends connections on which no request is under way: after a time, and before it the oldest of too many.
 
     Args:
-        connections: Those that are open, as uvicorn has them.
-        limits: Of connections without a request; those of the last second do not count, whose request may be on the
-            way.
+        connections: The open connections, as uvicorn has them.
+        limits: The limits of connections without a request; those of the last second do not count, whose request may be
+            on the way.
     """
 
     def __init__(self, connections: Collection[Any], limits: ConnectionLimits) -> None:
@@ -69,12 +69,12 @@ class PageServer:
         folder: The folder of the run's record.
         listener: The socket; it is closed at the end.
         told: The name or the address under which people were told to reach it.
-        limits: What the page gives browsers.
+        limits: The limits of the page for browsers.
         quiet: The connections without a request that it has.
 
     Attributes:
-        feed: What it shows.
-        port: Where it listens.
+        feed: The feed of the page.
+        port: The port of the server.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class PageServer:
         self._error: Exception | None = None
 
     def run(self, is_over: Callable[[float], bool]) -> None:
-        """Serves until ``is_over``, which waits for up to so many seconds, or until a signal ends it.
+        """Serves until ``is_over``, which waits for up to this many seconds, or until a signal ends it.
 
         Raises:
             UsageError: The record is of another version, or cannot be read.
@@ -127,7 +127,7 @@ class PageServer:
 
 
 def url_of(address: ListenAddress, port: int) -> str:
-    """What people type to see a page that listens at an address; one for all has the name of its machine.
+    """The URL of a page that listens at an address; for an address that stands for all, with the name of its machine.
 
     >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
     ('http://127.0.0.1:8080/', 'http://[::1]:8080/')

@@ -1,4 +1,4 @@
-"""What happened in a run, as items of its page, in the words of ``kungfu why``.
+"""The events of a run as items of its page, in the words of ``kungfu why``.
 
 Each item is an object of plain values with an ``id``, which grows with time, and a ``kind``. An item changes when more
 is known: a decision gets its outcome, and a setting that one rule changes again and again stays one item. Of each kind

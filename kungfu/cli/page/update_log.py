@@ -1,4 +1,4 @@
-"""What browsers are told, encoded once for all of them, however many there are and however slow some of them.
+"""The log of updates for browsers, encoded once for all of them, however many and however slow they are.
 
 Every change of what the page shows is an update with a number. Of the newest updates the bytes are kept, and a browser
 that is some of them behind gets those that it lacks: after a second, or after its connection was lost. One that is
@@ -22,7 +22,7 @@ _KEPT = 60
 
 @dataclass(frozen=True)
 class Backlog:
-    """What a browser has missed: ``data`` to send it, after which it knows update ``number``."""
+    """The updates that a browser has missed: ``data`` to send, after which it has update ``number``."""
 
     data: bytes
     number: int
@@ -63,7 +63,7 @@ class UpdateLog:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """True if no further update comes."""
         return self._is_over
 
     def number_of(self, identifier: str) -> int | None:
@@ -73,7 +73,7 @@ class UpdateLog:
         return int(number) if known and int(number) <= self._newest else None
 
     def missed(self, since: int | None) -> Backlog | None:
-        """What came after update ``since``; ``None`` where nothing did. A browser that knows nothing gets the whole.
+        """The updates after ``since``; ``None`` if there are none. A browser without any update gets the whole state.
 
         Before the first update nothing was read of the record, and there is nothing to show.
         """

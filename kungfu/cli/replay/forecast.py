@@ -1,4 +1,4 @@
-"""What another policy would have cost and saved on the job of a record: a model of the job, on which it decides."""
+"""The estimated cost and savings of another policy on a recorded job: it runs on a model of the job."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Forecast:
     """A job as it was, and as it would have been.
 
     Attributes:
-        job: What the record tells of the job.
-        run: The same job on the model, under the other policy; ``None`` where that cannot be told.
+        job: The job according to the record.
+        run: The same job on the model, under the other policy; ``None`` if that cannot be told.
         unknown: Why it cannot.
-        guesses: Where the model had to guess.
+        guesses: The guesses of the model.
     """
 
     job: RecordedJob
@@ -36,12 +36,12 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Of the whole job under the other policy, with the pauses that are not the policy's."""
+        """The seconds of the whole job under the other policy, with the pauses that do not depend on the policy."""
         return self.run.seconds + self.job.other_s if self.run else 0.0
 
     @property
     def peer_seconds(self) -> float:
-        """Of all peers together; the pauses at the size on average."""
+        """The peer-seconds of all peers together; pauses count at the average size."""
         if self.run is None or not self.run.seconds:
             return 0.0
         return self.run.peer_seconds * (1 + self.job.other_s / self.run.seconds)
@@ -65,7 +65,7 @@ def forecast(plan: Plan, trace: Trace, events: Iterable[LoggedEvent]) -> Forecas
 
 
 def _samples_guessed(trace: Trace, job: RecordedJob) -> Iterator[str]:
-    """What a policy that reads the samples of the whole job is told otherwise than in the job."""
+    """A remark on the samples of the whole job, if the policy reads them and they differ from those of the job."""
     first = trace.steps[0].agreed
     planned, left = first.get("job_samples"), job.samples + int(first.get("samples_done", 0))
     of_the_model = f"on the model it has those of the record, {job.samples:,}"

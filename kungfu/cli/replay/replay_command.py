@@ -37,11 +37,11 @@ class _Replay:
 
     Attributes:
         trace: The recorded steps.
-        whose: Whether the run's own plan was replayed, or another one.
+        whose: The plan that was replayed: the run's own, or another one.
         replayed: The decisions of the replay.
-        events: What happened in the run.
+        events: The events of the run.
         rows: Both, step by step.
-        forecast: What another plan would have cost on the whole job; ``None`` for the run's own.
+        forecast: The estimated cost of another plan on the whole job; ``None`` for the run's own.
     """
 
     trace: Trace
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Prints the timeline; gives the exit code. Raises ``UsageError`` or ``PolicyError`` where it cannot be."""
+    """Prints the timeline; gives the exit code. Raises ``UsageError`` or ``PolicyError`` if it cannot be."""
     trace = read_trace(given.folder)
     plan = compile_policies([load_policy(spec) for spec in given.policy]) if given.policy else _own(trace)
     whose: Literal["the run's", "another"] = "another" if given.policy else "the run's"

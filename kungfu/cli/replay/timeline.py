@@ -35,9 +35,9 @@ class TimelineRow:
     Attributes:
         step: The step after which it happened.
         rule: The rule, empty for a change of the membership or a checkpoint.
-        replayed: What the rule asks for in the replay, empty where it does not fire there.
-        run: What happened in the run, empty where nothing did.
-        times: How often the rule decided the same in a row.
+        replayed: The request of the rule in the replay, empty if it does not fire there.
+        run: The decision in the run, empty if there was none.
+        times: The number of equal decisions of the rule in a row.
         last: The last of these steps.
     """
 
@@ -77,7 +77,7 @@ def replayed_in_words(decision: FiredRule) -> str:
 
 
 def action_of(action: Action) -> str:
-    """The name under which a policy asks for an action.
+    """The name under which a policy requests an action.
 
     >>> from kungfu.control import Stop
     >>> action_of(Stop())
@@ -118,7 +118,7 @@ def _happened(event: LoggedEvent) -> str:
 
 
 def _collapsed(rows: Iterable[TimelineRow]) -> Iterator[TimelineRow]:
-    """A rule that asks for the same again and again, while the run did nothing about it, stands once."""
+    """A rule that requests the same again and again, while the run did nothing about it, stands once."""
     open_rows: dict[str, int] = {}
     kept: list[TimelineRow] = []
     for row in rows:

@@ -59,7 +59,7 @@ class Curves:
         return True
 
     def taken(self) -> dict[str, Any] | None:
-        """The points that changed since the last call, as the points from a place on; ``None`` where none did."""
+        """The points that changed since the last call, as the points from a place on; ``None`` if none did."""
         changed = self.groups.changed()
         return self._from(changed) if changed < len(self.groups) else None
 
@@ -68,7 +68,7 @@ class Curves:
         return self._from(0)
 
     def _from(self, group: int) -> dict[str, Any]:
-        """The points from a group on, one for each at its last step; ``None`` where a curve is not known."""
+        """The points from a group on, one for each at its last step; ``None`` if a curve is not known."""
         return {
             "from": group,
             "firsts": [*map(int, self.groups.firsts(group))],

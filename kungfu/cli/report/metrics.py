@@ -111,7 +111,7 @@ def _place_before(file: BinaryIO, step: float) -> int:
 
 
 def _step_after(file: BinaryIO, place: int, end: int) -> float | None:
-    """The step of the first whole line after a place; ``None`` where there is none before `end`."""
+    """The step of the first whole line after a place; ``None`` if there is none before `end`."""
     file.seek(place)
     place += len(file.readline())
     while place < end and (line := file.readline()):

@@ -54,14 +54,14 @@ def _named(first: int, last: int) -> str:
 
 
 def _why(first: int, last: int, recovered: Collection[int]) -> str:
-    """Survivors go on from the last of these steps, or from the one before it, which is done once more."""
+    """Survivors continue from the last of these steps, or from the one before it, which is done once more."""
     lost = any(first <= step <= last or step == last - 1 for step in recovered)
     them = "it" if first == last else "them"
     return f": rank 0 was lost before it told of {them}" if lost else ""
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
-    """Whether the record could not be written between two steps; of the last steps nobody knows when they ended."""
+    """True if the record could not be written between two steps; the end of the last steps is unknown."""
     for event in events:
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue

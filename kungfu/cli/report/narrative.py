@@ -166,6 +166,6 @@ def changes(job: Job) -> str:
 
 
 def stood_still(job: Job) -> str:
-    """The time for which its changes stopped the training of a job, in words; empty where nothing changed."""
+    """The time for which its changes stopped the training of a job, in words; empty if nothing changed."""
     changed = job.tally.counts.get("recovered") or job.tally.counts.get("rescale")
     return f", for which training stood still for {duration(job.tally.stopped_s)}" if changed else ""

@@ -35,7 +35,7 @@ _COUNTED = 4
 
 
 class Spread(NamedTuple):
-    """A figure within a group; NaN where none is known.
+    """A figure within a group; NaN if none is known.
 
     Attributes:
         low: Its lowest value.
@@ -52,14 +52,14 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class DrawnCurve:
-    """A figure at each point, NaN where it is not known: its median, which is its value where each step is a point.
+    """A figure at each point, NaN if it is not known: its median, which is its value where each step is a point.
 
     Attributes:
         low: The lowest values of the steps of each point.
         values: The medians; NaN also where it is no number in most steps of a point.
         high: The highest values.
         undefined: The share of the steps of each point in which it is no number.
-        note: How often it is no number in the run, in words; empty where it hardly is.
+        note: A note on the steps of the run in which it is no number; empty if there are hardly any.
     """
 
     low: Series
@@ -70,7 +70,7 @@ class DrawnCurve:
 
 
 class _Seen(NamedTuple):
-    """What is counted of a figure: its extremes, and the steps in which it is a number and in which it is none."""
+    """The counts of a figure: its extremes, and the steps in which it is a number or not."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -102,10 +102,10 @@ class _Figure:
     """One figure: of each whole group a row of values with its extremes, and what was folded of the last group.
 
     Attributes:
-        rows: The values that stand for whole groups, as many for each; NaN where fewer are known.
-        counted: What is counted of whole groups, one after the other.
-        folded: Of the last group, at place n, values of which each stands for 2 ** n steps.
-        seen: What is counted of what was folded.
+        rows: The values that stand for whole groups, as many for each; NaN if fewer are known.
+        counted: The counts of whole groups, one after the other.
+        folded: The values of the last group: at place n, each stands for 2 ** n steps.
+        seen: The counts of the folded values.
     """
 
     rows: array[float]
@@ -155,7 +155,7 @@ class _Figure:
         self.counted = array("d", chain.from_iterable(pairs_seen))
 
     def all_seen(self, since: int = 0) -> Iterator[_Seen]:
-        """What is counted of each whole group, from a group on."""
+        """The counts of each whole group, from a group on."""
         for at in range(since * _COUNTED, len(self.counted), _COUNTED):
             yield _Seen(*self.counted[at : at + _COUNTED])
 
@@ -364,7 +364,7 @@ class WholeBatches:
         self._is_left_out = False
 
     def batch(self, row: Mapping[str, Any]) -> float | None:
-        """The batch of a step; ``None`` where it is not known, or is the smaller one of an epoch's end."""
+        """The batch of a step; ``None`` if it is not known, or is the smaller one of an epoch's end."""
         batch, epoch = finite_number(row.get("batch")), row.get("epoch")
         if batch is None:
             return None

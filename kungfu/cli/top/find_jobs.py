@@ -20,9 +20,9 @@ class FoundJob:
     """A job of this machine.
 
     Args:
-        pid: The process id of its kungfu-run; 0 where the folder names none.
-        user: Who started it.
-        folder: That of its record; ``None`` where this user may not know it.
+        pid: The process id of its kungfu-run; 0 if the folder names none.
+        user: The user that started it.
+        folder: The folder of its record; ``None`` if this user may not know it.
         remark: Why it cannot be looked into, or that it is over; empty for a job that runs.
     """
 
@@ -36,8 +36,8 @@ def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] 
     """The jobs that run on this machine, of all users, and those in ``folders``, in the order of their process ids.
 
     Args:
-        folders: Those of jobs that are wanted in any case, also where they are over.
-        processes: What is searched; all processes of this machine if that is not said.
+        folders: The folders of jobs that are always wanted, even if they are over.
+        processes: The processes to search; by default all processes of this machine.
     """
     found = {job.pid: job for one in processes or psutil.process_iter() if (job := _job_of(one)) is not None}
     seen = {job.folder.resolve() for job in found.values() if job.folder is not None}
@@ -46,7 +46,7 @@ def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] 
 
 
 def is_kungfu_run(words: Sequence[str]) -> bool:
-    """Whether a command line is that of kungfu-run.
+    """True if a command line is that of kungfu-run.
 
     >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
     True

@@ -29,11 +29,11 @@ class JobRow:
 
     Args:
         found: Its kungfu-run and its folder.
-        state: What it does.
+        state: The activity of the job.
         status: Its own answer.
         cpu_percent: Processor time of all its processes on this machine since the look before, 100 for a core.
         memory_bytes: Their resident memory; what they share counts for each.
-        decision: The last decision, in words; empty where there was none.
+        decision: The last decision, in words; empty if there was none.
     """
 
     found: FoundJob
@@ -122,7 +122,7 @@ def row_of(found: FoundJob, meter: UsageMeter) -> JobRow:
 
 
 def _state(status: JobStatus) -> str:
-    """What a job does, in a word or two."""
+    """The activity of a job, in a word or two."""
     starting = sum(peer.state in ("starting", "ready") for peer in status.peers)
     if not status.membership.version:
         return "starting"
@@ -134,7 +134,7 @@ def _state(status: JobStatus) -> str:
 
 
 def last_decision(folder: Path) -> str:
-    """The newest decision, rescale or recovery near the end of a record, in words; empty where there is none."""
+    """The newest decision, rescale or recovery near the end of a record, in words; empty if there is none."""
     lines = GrowingFile(folder / "events.jsonl", at_first_bytes=_TAIL_BYTES).read_all()
     try:
         return decision_words(fold(filter(None, map(event_in, lines))))

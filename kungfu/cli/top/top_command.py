@@ -73,7 +73,7 @@ class TopOfJobs:
     """Looks at the jobs of this machine; those that end meanwhile stay, with how they ended.
 
     Args:
-        folders: Of jobs that are shown in any case.
+        folders: The folders of jobs that are always shown.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
@@ -160,7 +160,7 @@ def shown(rows: Sequence[JobRow], *, width: int) -> Table | Text:
 
 
 def _lines(row: JobRow, *, width: int) -> Text:
-    """A job in lines: its name and state, then its figures where any is known; what has no room goes on indented."""
+    """A job in lines: its name and state, then its figures where any is known; what has no room continues indented."""
     state = [Text(word) for word in _state(row).split()]
     lines = [packed([Text(f"{_name(row)} ", style="bold"), *state], width=width, indent="    ")]
     known = tuple(_figures(row))

@@ -21,9 +21,9 @@ class GraphNode:
     """A node of the graph.
 
     Args:
-        label: What it is called.
-        kind: What it is.
-        how: How it is made, or what the rule does.
+        label: The label of the node.
+        kind: The kind of the node.
+        how: The expression of the node, or the effect of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
         unit: Its unit, where one is known.
         inputs: The places of the nodes that it is made of, among those that `graph_of` gives.
@@ -66,7 +66,7 @@ def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
 
 
 def _is_drawn(node: Signal, label: str) -> bool:
-    """Whether a node has a place of its own: sources, monitors, and whatever the policy has named."""
+    """True if a node has its own place: sources, monitors, and nodes named by the policy."""
     if isinstance(node, Source) or node.monitor:
         return True
     return not is_plain(node) and not is_number(label)
@@ -102,7 +102,7 @@ def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
 
 
 def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
-    """Those that a rule is made of; what only a message or a status line needs is not drawn."""
+    """The nodes of a rule; those that only a message or a status line needs are not drawn."""
     wanted = {place for place, one in enumerate(nodes) if one.kind == "rule"}
     for place in reversed(range(len(nodes))):
         if place in wanted:

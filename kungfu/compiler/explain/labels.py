@@ -36,7 +36,7 @@ def labels_of(plan: Plan) -> Labels:
 
 
 def _source(node: Source) -> str:
-    """What was fed last goes by the name itself, so what one peer was just fed needs another."""
+    """The label of a source: the fed value has the name itself, so the value just fed on one peer needs another."""
     return f"newly_fed({node.source})" if node.kind.given_by == "feed" else node.source
 
 
@@ -54,17 +54,17 @@ def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
 
 
 def is_plain(node: Signal) -> bool:
-    """Whether a node stands as itself wherever it is used, and needs no line."""
+    """True if a node appears as itself wherever it is used, and needs no line."""
     return isinstance(node, (Source, Constant)) or (isinstance(node, Map) and is_exact(node))
 
 
 def is_number(label: str) -> bool:
-    """Whether a label is a number in place of a name."""
+    """True if a label is a number in place of a name."""
     return label.startswith("%") and label[1:].isdecimal()
 
 
 def made(node: Signal, labels: Labels) -> str:
-    """How a node is made, over the labels of its inputs."""
+    """The expression that computes a node, over the labels of its inputs."""
     if isinstance(node, Map):
         return _applied(node, [labels[one] for one in node.operands])
     if isinstance(node, Collective):
@@ -80,7 +80,7 @@ def made(node: Signal, labels: Labels) -> str:
 
 
 def _applied(node: Map, operands: list[str]) -> str:
-    """As Python writes it."""
+    """The application of an operation, in Python's syntax."""
     operation = node.operation
     if operation.name == "take":
         return f"{operands[0]}[{operands[1]}]"

@@ -16,7 +16,7 @@ class Shared:
     Attributes:
         by: The names of the rules.
         nodes: The nodes, each after its inputs.
-        tops: Those of the nodes that are under no other of them.
+        tops: The nodes that are under no other of them.
     """
 
     by: tuple[str, ...]

@@ -35,7 +35,7 @@ class _Words:
 
 
 def explain(plan: Plan, *, monitors: Monitors = "folded") -> str:
-    """A plan as text: what the rules ask for, what is computed when, what is piggybacked, and the cost per step.
+    """A plan as text: what the rules request, what is computed when, what is piggybacked, and the cost per step.
 
     A node stands under its name, else under the variable that the policy keeps it in, else under a number; leaves, and
     functions of step and size alone, stand as themselves. Each line says how the node is made, whether it is local or
@@ -98,7 +98,7 @@ def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
 
 
 def _bound(owner: str, budget: Budget) -> str:
-    """How often a rule may change the cluster, and who says so."""
+    """The limit on how often a rule may change the cluster, with its origin."""
     told = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
     if budget.replacements is None:
         return told

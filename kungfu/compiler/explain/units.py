@@ -29,7 +29,7 @@ _AGREEING = frozenset(["add", "subtract", "minimum", "maximum", "push"])
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each of these nodes, given after their inputs; empty where it has none or none is known.
+    """The unit of each of these nodes, given after their inputs; empty if it has none or none is known.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()
@@ -97,7 +97,7 @@ def _product(one: Dimension, other: Dimension, *, sign: int) -> Dimension:
 
 
 def _root(of: Dimension) -> Dimension:
-    """Of a square the side; where a power is odd, nothing is known."""
+    """The unit of the root of a square; unknown if a power is odd."""
     if of is _ANY or of is _NONE:
         return of
     return _NONE if any(power % 2 for power in of.values()) else {name: power // 2 for name, power in of.items()}

@@ -8,7 +8,7 @@ op: 0.2 to 0.5 ms more per step. The bound on what policies may cost is 3 %, so 
 Nor does XLA. The arithmetic of the same policies (127 nodes, 19 fields of state), called 200 times in a loop in the
 graph, took per call 42 to 48 microseconds of processor time as two ops, 85 to 92 under
 ``tf.function(jit_compile=True)`` and 137 to 148 op by op, of which the empty loop is 10 (the same machine, three runs).
-XLA also took 2.7 s to trace and compile, against 0.2 s, and compiles anew for each size of the cluster.
+XLA also took 2.7 s to trace and compile, against 0.2 s, and compiles again for each size of the cluster.
 """
 
 from kungfu.compiler.fused.program import fused

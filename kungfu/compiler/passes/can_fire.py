@@ -48,7 +48,7 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
         policy: The name of the policy, for the message.
 
     Raises:
-        PolicyError: The trigger holds in no step, or the action asks for nothing that could be done.
+        PolicyError: The trigger holds in no step, or the action requests nothing that could be done.
     """
     if not _can_hold(rule.gate & rule.when):
         raise PolicyError(
@@ -83,7 +83,7 @@ def _can_hold(condition: Signal) -> bool:
 
 
 def _truths(condition: Signal) -> frozenset[bool]:
-    """Which of true and false this can come to."""
+    """The truth values that this can have."""
     ranges: dict[Signal, _Range] = {}
     truths: dict[Signal, frozenset[bool]] = {}
     for node in topological((condition,)):
@@ -95,7 +95,7 @@ def _truths(condition: Signal) -> frozenset[bool]:
 
 
 def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mapping[Signal, _Range]) -> frozenset[bool]:
-    """Which of true and false a node can be, given those of its operands and the intervals below comparisons."""
+    """The truth values that a node can have, given those of its operands and the intervals below comparisons."""
     both = frozenset({True, False})
     if isinstance(node, Constant):
         return frozenset({bool(node.value)})
@@ -118,7 +118,7 @@ def _truth(node: Signal, truths: Mapping[Signal, frozenset[bool]], ranges: Mappi
 
 
 def _compared(name: str, one: _Range, other: _Range, *, whole: bool) -> frozenset[bool]:
-    """Which of true and false a comparison can be; one with a number that may be NaN can always be false."""
+    """The truth values that a comparison can have; one with a number that may be NaN can always be false."""
     always = whole and not _COMPARED[_OPPOSITE[name]](one, other)
     return frozenset({True}) if always else frozenset({True, False} if _COMPARED[name](one, other) else {False})
 
@@ -197,7 +197,7 @@ def _product(one: _Range, other: _Range) -> _Range:
 
 
 def _constraints(parts: Sequence[Signal]) -> dict[str, _Range]:
-    """By whole source, between which constants it has to lie for all parts of a conjunction to hold."""
+    """The interval between constants in which each whole source must lie for all parts of a conjunction to hold."""
     leaves = (node for node in topological(parts) if isinstance(node, Source) and node.type == SignalType("int64"))
     found = {node.source: _range(node, {}) for node in leaves}
     for part in parts:
@@ -220,7 +220,7 @@ def _conjuncts(condition: Signal) -> Iterator[Signal]:
 
 
 def _bound(part: Signal) -> tuple[str, _Range] | None:
-    """Of a comparison of a whole source with a constant, the source and what it has to lie between."""
+    """The source and its interval, from a comparison of a whole source with a constant."""
     if not isinstance(part, Map) or len(part.operands) != 2:
         return None
     name, (one, other) = part.operation.name, part.operands

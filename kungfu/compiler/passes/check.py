@@ -55,7 +55,7 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 
 def _line_to_mend(rule: Rule) -> str:
-    """The user's line: the one that made a prebuilt policy, whose own lines nobody mends."""
+    """The user's line: the one that made a prebuilt policy, whose own lines nobody repairs."""
     return rule.policy.place if rule.policy and is_prebuilt(rule.origin) else rule.origin
 
 
@@ -170,7 +170,7 @@ def _bounded(target: Signal, *, side: Side) -> bool:
 
 
 def _is_bounded(node: Signal, found: dict[Signal, bool], *, side: Side) -> bool:
-    """Whether a node is bounded on a side, given which of its operands are."""
+    """True if a node is bounded on a side, given its bounded operands."""
     if isinstance(node, Constant):
         return node.value > -math.inf if side == "lower" else node.value < math.inf  # neither holds for NaN
     if isinstance(node, Source):

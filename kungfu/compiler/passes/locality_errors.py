@@ -1,4 +1,4 @@
-"""Errors about locality, in the user's own words: the local variable, its line, and the collective that mends it."""
+"""Errors about locality, in the user's own words: the local variable, its line, and the collective that repairs it."""
 
 from __future__ import annotations
 

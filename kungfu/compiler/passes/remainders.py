@@ -36,7 +36,7 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """How a node depends on the source: with a `length` after which it repeats, or else as a polynomial of it.
+    """The dependence of a node on the source: periodic with a `length`, or else a polynomial of it.
 
     A polynomial does not repeat itself, but its remainders do; `length` is then the period of its coefficients.
     """
@@ -46,7 +46,7 @@ class _Period:
 
 
 def can_meet(parts: Iterable[Signal], *, source: str, low: float, high: float) -> bool:
-    """Whether any number meets all conditions on the remainders of a source, as far as they can be followed.
+    """True if any number meets all conditions on the remainders of a source, as far as they can be followed.
 
     Args:
         parts: The conditions of a conjunction; those that depend on more than the source are passed over.
@@ -94,7 +94,7 @@ def _met(some: _Residues, others: _Residues) -> _Residues:
 
 
 def _period(part: Signal, *, source: str) -> _Period | None:
-    """How a condition depends on the source, None where it depends on anything else or in another way."""
+    """The dependence of a condition on the source, None if it depends on anything else or in another way."""
     known: dict[Signal, _Period | None] = {}
     for node in topological((part,)):
         known[node] = _period_of_node(node, known, source=source)

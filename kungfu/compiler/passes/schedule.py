@@ -65,7 +65,7 @@ def _wanted(rule: Rule) -> tuple[Signal, ...]:
 
 
 def is_piggybacked(collective: Collective) -> bool:
-    """Whether its input is known early enough for the gradient all-reduce."""
+    """True if its input is known early enough for the gradient all-reduce."""
     return collective.operand.known == "before"
 
 
@@ -111,9 +111,9 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
 
 
 def _is_cheap(node: Signal) -> bool:
-    """Whether a value can be watched in every step without a message or a pass over the gradients of its own.
+    """True if a value can be watched in every step without an additional message or pass over the gradients.
 
-    Where it cannot, a name does not make it dearer: it is NaN off the steps in which a rule or a fold needs it.
+    Where it cannot, a name does not make it more expensive: it is NaN off the steps in which a rule or a fold needs it.
     """
     order = topological((node,))
     # What a fold holds, and what travels on the gradients anyway, is known without further cost.
@@ -136,7 +136,7 @@ def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:
 
 
 def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:
-    """How many extra messages must have been exchanged before a node is known."""
+    """The number of extra messages that must be exchanged before each node is known."""
     levels: dict[Signal, int] = {}
     for node in order:
         below = max((levels.get(one, 0) for one in node.inputs), default=0)
@@ -166,7 +166,7 @@ def _messages(collectives: Iterable[Collective], *, demand: Mapping[Signal, Gate
 
 
 def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator[Segment]:
-    """As few segments as an order by need allows: always the longest run that the first waiting node can begin."""
+    """The fewest segments of an order by need: always the longest run that the first waiting node can begin."""
     waiting = nodes
     while waiting:
         gates = demand[waiting[0]]
@@ -183,7 +183,7 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
 
 
 def _same(some: Gates, others: Gates) -> bool:
-    """Whether these are the same gates, node by node; == on signals would make a signal."""
+    """True if these are the same gates, node by node; == on signals would make a signal."""
     return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
 
 

@@ -58,7 +58,7 @@ class Replay:
 
     @property
     def states(self) -> States:
-        """What the folds hold: for each field of each fold's state a tuple with one array per peer."""
+        """The states of the folds: for each field of each fold's state a tuple with one array per peer."""
         if self._states is None and self._program is not None:
             fields = self._program.fields(self._words)
             self._states = {fold: tuple(next(fields) for _ in fold.recurrence.init) for fold in self._folds}
@@ -169,7 +169,7 @@ class Replay:
 
 
 def _native_program(plan: Plan) -> NativeProgram | None:
-    """The plan in the native library; ``None`` where there is no compiler."""
+    """The plan in the native library; ``None`` if there is no compiler."""
     try:
         return NativeProgram(plan)
     except UsageError:

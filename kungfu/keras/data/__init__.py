@@ -1,4 +1,4 @@
-"""What ``fit`` is given, as samples that the peers of a job share: one module for each kind of data."""
+"""The data of ``fit`` as samples that the peers of a job share: one module for each kind of data."""
 
 from kungfu.keras.data.choose import fit_data
 from kungfu.keras.data.fit_data import FitData

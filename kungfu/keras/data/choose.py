@@ -1,4 +1,4 @@
-"""Which kind of data ``fit`` was given."""
+"""The choice of the kind of data that ``fit`` was given."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], i
 
 
 def _steady_checksum(read: Callable[[], Any]) -> int:
-    """That of a batch; -1 where it is another one when it is read again, as samples are changed at random."""
+    """The checksum of a batch; -1 if it differs when the batch is read again, because samples change at random."""
     first, again = _batch_checksum(read()), _batch_checksum(read())
     return first if first == again else -1
 

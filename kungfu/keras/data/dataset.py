@@ -47,8 +47,8 @@ def of_dataset(given: Mapping[str, Any]) -> FitData:
 def of_generator(given: Mapping[str, Any]) -> FitData:
     """A generator's batches are those of the job at its start.
 
-    One reading goes on over the epochs, as a generator can be read once. What peers know of it beforehand is its first
-    batch: ``steps_per_epoch`` times the samples of that one make an epoch, whatever the later batches hold.
+    One reading continues over the epochs, as a generator can be read once. What peers know of it beforehand is its
+    first batch: ``steps_per_epoch`` times the samples of that one make an epoch, whatever the later batches hold.
 
     Args:
         given: The arguments of ``fit``.

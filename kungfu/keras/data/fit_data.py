@@ -1,4 +1,4 @@
-"""What ``fit`` walks in a job, and how its batches look.
+"""The data of ``fit`` in a job, and the form of its batches.
 
 ``batch_size``, or a batch of data that come in batches, is that of the whole job; a step takes the next samples of the
 epoch, and each peer its slice of them, as with ``training.batches``.
@@ -21,16 +21,16 @@ from kungfu.training.data.stream import Stream, StreamSampler
 
 @dataclass(frozen=True)
 class FitData:
-    """What ``fit`` walks, and what it validates on.
+    """The training data of ``fit``, and its validation data.
 
     Args:
         plan: The samples, their order, the batch of the job at its start, and the epochs that are left to do.
-        described: What has to be the same on all peers: ``seed``, that of the order, or -1 where samples come as the
-            data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets`` and
+        described: The values that must be the same on all peers: ``seed``, that of the order, or -1 where samples come
+            as the data have them; ``first_batch``, a checksum, where each peer reads all of the data; ``targets`` and
             ``weights``, checksums of their order, where peers share samples of arrays by index; ``validation``, a
             checksum of the validation data, or -1 where these come in another order each time.
         symbolic_batch: A batch in words: shapes with an open first dimension, and types.
-        validation: What ``evaluate`` is given, or ``None``.
+        validation: The arguments of ``evaluate``, or ``None``.
     """
 
     plan: BatchPlan
@@ -51,7 +51,7 @@ class FitData:
         return -1 if known is None else known
 
     def refuse_other(self, epoch: int, *, coordinators: int) -> None:
-        """Raises ``UsageError`` where an epoch begins with another batch on this peer than on the coordinator."""
+        """Raises ``UsageError`` if an epoch begins with another batch on this peer than on the coordinator."""
         own = self.first_batch_of(epoch) if coordinators >= 0 else -1
         if own not in (-1, coordinators):
             raise UsageError(
@@ -79,7 +79,7 @@ class BatchFormat:
 
     Args:
         what: The data in words, as in "a generator".
-        class_weight: That of ``fit``.
+        class_weight: The class weights of ``fit``.
     """
 
     def __init__(self, what: str, class_weight: Mapping[int, float] | None = None) -> None:

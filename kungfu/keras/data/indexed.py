@@ -38,10 +38,10 @@ def of_source(source: SampleSource, batch: Any, given: Mapping[str, Any], *, see
     """Samples that are known by their index.
 
     Args:
-        source: Where they come from.
+        source: The source of the samples.
         batch: Arrays that look as a batch of them.
         given: The arguments of ``fit``.
-        seed: That of the order.
+        seed: The seed of the order.
     """
     samples, order = source.samples, seed if given["shuffle"] else None
     batch_size = _batch_size(given, samples)
@@ -71,7 +71,7 @@ def _sampler(samples: int, seed: int | None, *, batch_size: int, steps: int | No
 
 
 def _batch_size(given: Mapping[str, Any], samples: int) -> int:
-    """That of the job at its start; as Keras chooses it where none is given."""
+    """The batch size of the job at its start; Keras' default if none is given."""
     steps, batch_size = given["steps_per_epoch"], given["batch_size"]
     if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
         raise UsageError(f"model.fit(steps_per_epoch={steps!r}): must be an integer of at least 1")
@@ -137,7 +137,7 @@ def _refuse_leaves(data: Any) -> None:
 
 
 def _standard(leaf: Any) -> Any:
-    """As Keras makes them: floats of its own width."""
+    """Standard arrays, as Keras makes them: floats of its own width."""
     array = np.asarray(leaf)
     if array.dtype.kind == "f" and array.dtype.name != keras.config.floatx():
         array = array.astype(keras.config.floatx())

@@ -87,8 +87,8 @@ class IndexedBatches:
     Args:
         dataset: The PyDataset.
         batch_format: Brings its batches into the structure of ``fit``.
-        number: How many it has; ``None`` without an end.
-        seed: That of the order; ``None`` for the order of the indices.
+        number: The number of its batches; ``None`` without an end.
+        seed: The seed of the order; ``None`` for the order of the indices.
         steps: Steps of an epoch, where that is not a pass over the data.
     """
 
@@ -116,7 +116,7 @@ class IndexedBatches:
             )
 
     def read(self, reading: int, at: int) -> tuple[int, Iterator[Any]]:
-        """As `Stream` wants it: the first sample of the batch that sample ``at`` is in, and the batches from there."""
+        """The first sample of the batch that contains sample ``at``, and the batches from there, for `Stream`."""
         place = self._place_of(at)
         return self._first_sample(place), self._from(place)
 

@@ -21,11 +21,11 @@ States = list[NDArray[Any]]
 
 
 class MetricStates:
-    """Of all metrics of a model.
+    """The states of all metrics of a model.
 
     Args:
         metrics: Built ones.
-        combine: By the name of a metric, how its states are combined over the peers; see ``kf.keras.attach``.
+        combine: The combination of a metric's states over the peers, by its name; see ``kf.keras.attach``.
     """
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
@@ -33,7 +33,7 @@ class MetricStates:
 
     @property
     def can_be_combined(self) -> bool:
-        """Whether all of them are those of the whole job, once the parts are together."""
+        """True if all of them cover the whole job, once the parts are combined."""
         return all(one.way not in (None, "mean") for one in self._metrics)
 
     def take_part(self) -> None:
@@ -57,7 +57,7 @@ class MetricStates:
 
 
 class _MetricState:
-    """Of one metric: ``own`` is what this peer's parts have come to."""
+    """The state of one metric: ``own`` is that of this peer's parts."""
 
     def __init__(self, metric: Any, way: Combination | None) -> None:
         self.metric, self.way = metric, way
@@ -70,7 +70,7 @@ class _MetricState:
         self.own = self.combined([np.stack(pair) for pair in parts]) if parts else part
 
     def combined(self, stacked: Sequence[NDArray[Any]]) -> States:
-        """Of the states of several parts, which are stacked along a new first axis."""
+        """The combined state of several parts, which are stacked along a new first axis."""
         if self.way == "sum":
             return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
         if self.way in ("max", "min"):

@@ -25,8 +25,8 @@ class NumberedBatches:
     """Batches 0..count-1.
 
     Args:
-        count: How many there are.
-        checksum: Of some of the data; the same on peers that were given the same.
+        count: The number of batches.
+        checksum: The checksum of some of the data; the same on peers that were given the same.
         part: The arguments by which Keras does those with these numbers, in their order; at least one.
     """
 
@@ -94,7 +94,7 @@ def _rows(leaf: Any, rows: Any) -> Any:
 
 
 def _checksum(data: Any, *, batch_size: int = 0) -> int:
-    """Of rows that are spread over the data, to the last digit, and of how these are cut into batches."""
+    """The checksum of rows spread over the data, to the last digit, and of their division into batches."""
     leaves = tf.nest.flatten(data)
     looks = np.array(str([batch_size, *(tuple(one.shape) for one in leaves)]))
     return checksum([looks, *(np.asarray(_rows(one, spread_rows(one.shape))) for one in leaves)])

@@ -34,7 +34,7 @@ _PIECE_BYTES = 1 << 24
 
 
 class Work(Protocol):
-    """What is done with batches."""
+    """The work on batches."""
 
     name: str
 
@@ -55,8 +55,8 @@ class SharedPass:
     """One pass over data by all peers of a view.
 
     Args:
-        batches: The data; ``None`` where they come without numbers.
-        work: What is done with them.
+        batches: The data; ``None`` if they come without numbers.
+        work: The work on them.
     """
 
     def __init__(self, batches: NumberedBatches | None, work: Work) -> None:
@@ -70,7 +70,7 @@ class SharedPass:
         """Goes through the pass once, or on from where it was.
 
         Args:
-            meet: Holds a meeting; False where peers were lost over it.
+            meet: Holds a meeting; False if peers were lost over it.
 
         Returns:
             Whether ``result`` is there; else peers were lost, and the others come here again.
@@ -101,7 +101,7 @@ class SharedPass:
         return True
 
     def _split(self, meeting: PeerGroup) -> list[int] | None:
-        """The batches that this peer does now; ``None`` where each does the whole."""
+        """The batches that this peer does now; ``None`` if each does the whole."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
         (self.differs,) = meeting.any_of([own != agreed(meeting, own)])
@@ -166,8 +166,8 @@ class SharedEvaluation:
     Args:
         model: Compiled and built.
         given: The arguments of the call by name.
-        callbacks: Those that run on this peer, as Keras' list.
-        combine: How the states of metrics are combined, by the name of the metric.
+        callbacks: The callbacks that run on this peer, as Keras' list.
+        combine: The combination of the states of metrics, by the name of the metric.
     """
 
     name = "model.evaluate()"
@@ -221,7 +221,7 @@ class SharedPrediction:
     Args:
         model: Built.
         given: The arguments of the call by name.
-        callbacks: Those that run on this peer, as Keras' list.
+        callbacks: The callbacks that run on this peer, as Keras' list.
     """
 
     name = "model.predict()"

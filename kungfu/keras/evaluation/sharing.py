@@ -48,7 +48,7 @@ class _Sharing:
         self._broken: Training | None = None  # after whose end a peer did not come
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What stands for one of the two on the model."""
+        """The function that replaces `evaluate` or `predict` on the model."""
         own = getattr(type(self._model), name)
 
         @wraps(own)
@@ -69,7 +69,7 @@ class _Sharing:
         return call
 
     def _loop(self) -> JobLoop | None:
-        """Of the job whose training is over, as long as all its peers come to each call."""
+        """The loop of the job whose training is over, as long as all its peers reach each call."""
         training = self._attached.training
         if training is None or training is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
@@ -88,7 +88,7 @@ class _Sharing:
         return self._in_form(found[0], given)
 
     def _told(self, given: dict[str, Any]) -> tuple[Any] | None:
-        """What the others have come to in this call; ``None`` where they have not, or had data without numbers."""
+        """The result of the others in this call; ``None`` if they have none, or had data without indices."""
         batches = numbered_batches(given)
         logs = None if batches is None else self._attached.evaluations.take(_described(batches))
         if logs is None:
@@ -109,7 +109,7 @@ class _Sharing:
         return self._shared(loop, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
 
     def _shared(self, loop: JobLoop, shared: SharedPass, what: str) -> tuple[Any] | None:
-        """The result, in a tuple of one; ``None`` where this peer has to do the whole."""
+        """The result, in a tuple of one; ``None`` if this peer has to do the whole."""
         reason = ""
 
         def meet(together: Callable[[PeerGroup], None]) -> bool:

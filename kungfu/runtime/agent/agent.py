@@ -233,7 +233,7 @@ class Agent:
 
     @property
     def _recorded_host(self) -> int | None:
-        """The number of this host in events of its own; ``None`` where the job has one host only."""
+        """The number of this host in events of its own; ``None`` if the job has one host only."""
         job = self._job
         return job.own_host if len(job.hosts) > 1 else None
 
@@ -334,7 +334,7 @@ class Agent:
 
 
 def _is_down(host: Host) -> bool:
-    """Whether an agent has ended: its port refuses twice, for one refusal may come of a connection that breaks."""
+    """True if an agent has ended: its port refuses twice, because one refusal may come from a breaking connection."""
     if may_be_up(host):
         return False
     time.sleep(_TICK_S)

@@ -1,4 +1,4 @@
-"""What every agent of a job has, whether it leads or follows: the job, its peers, its record, its queue of events."""
+"""The context of every agent of a job, leader or follower: the job, its peers, its record, its queue of events."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ NO_QUORUM_CODE = 4
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What to run.
+    """The job to run.
 
     Args:
         command: The program and its arguments.
-        size: How many peers begin the job.
+        size: The number of peers that begin the job.
         settings: The peers' settings, without their own id.
         environment: The variables that peers get.
-        budgets: How many peers are replaced at most.
-        scaling: Whether the peers of the job may be changed from outside.
-        hosts: Those of the job; a job that names none runs on this machine, with room for every peer.
+        budgets: The most peers that are replaced.
+        scaling: "elastic" if the peers of the job may be changed from outside.
+        hosts: The hosts of the job; a job that names none runs on this machine, with room for every peer.
         own_host: The number of this one among them.
-        standby: How many processes of this host have loaded TensorFlow ahead, for peers that join.
+        standby: The number of processes of this host that have loaded TensorFlow ahead, for peers that join.
     """
 
     command: tuple[str, ...]
@@ -65,12 +65,12 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a job ended on this host.
+    """The end of a job on this host.
 
     Args:
         code: The exit code.
         failure: The one at the root, if there was one.
-        leaves: Only this host is through with the job; the others go on.
+        leaves: Only this host is through with the job; the others continue.
         raised: The exceptions of their own that peers were lost to, by peer.
     """
 
@@ -121,7 +121,7 @@ class Outbox:
             self._changed.notify_all()
 
     def holds(self, kind: pb.HostEventKind) -> bool:
-        """Whether an event of this kind is not confirmed yet."""
+        """True if an event of this kind is not confirmed yet."""
         with self._changed:
             return any(event.kind == kind for event in self._waiting)
 
@@ -131,14 +131,14 @@ class AgentContext:
     """An agent's own things.
 
     Args:
-        job: What it runs.
-        settings: Those of this host's peers.
+        job: The job to run.
+        settings: The settings of this host's peers.
         consensus: Its term, vote and log.
         supervisor: Its peers' processes.
         recorder: Its record of the job.
         clock: Monotonic, in seconds; after an election that of the leader before.
         events: The queue of its main thread.
-        host_events: What the leader, wherever it is, is to be told of this host.
+        host_events: The events of this host for the leader, wherever it is.
     """
 
     job: JobSpec

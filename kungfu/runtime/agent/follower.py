@@ -21,12 +21,12 @@ class Follower:
 
     @property
     def cluster(self) -> Cluster:
-        """What this agent holds of the job."""
+        """The state of the job on this agent."""
         return self._context.consensus.cluster or Cluster(JobLimits(self._context.job.deadlines))
 
     @property
     def is_idle(self) -> bool:
-        """Whether no deadline is near: always, for the leader keeps them."""
+        """True if no deadline is near: always, because the leader keeps them."""
         return True
 
     def handle(self, event: Any) -> Ending | LeaderLost | None:

@@ -62,17 +62,17 @@ class Leader:
 
     @property
     def cluster(self) -> Cluster:
-        """What is known of the job."""
+        """The known state of the job."""
         return self._controller.cluster
 
     @property
     def is_idle(self) -> bool:
-        """Whether no deadline is near."""
+        """True if no deadline is near."""
         is_asked = current(self._controller.requests.request_log) is not None
         return self._controller.has_begun and not is_asked and not _awaits(self.cluster)
 
     def begin(self) -> Ending | None:
-        """Starts the job, once the agents of all its hosts are admitted; or goes on with it after an election."""
+        """Starts the job, once the agents of all its hosts are admitted; or continues with it after an election."""
         # The job has begun under another leader, which is lost.
         if self._elected is not None:
             return self._take_over(self._elected)
@@ -122,7 +122,7 @@ class Leader:
         """Tells the followers how the job ended; if only this agent ends, that it leaves and they are to elect another.
 
         Args:
-            ending: How this host's part of the job ended; ``None`` where this agent has failed.
+            ending: The end of this host's part of the job; ``None`` if this agent has failed.
         """
         end = None
         # The whole job has ended, not only this host's part of it.
@@ -197,14 +197,10 @@ class Leader:
             return None
         settings, command = self._context.settings, tuple(self._job.command)
         self._controller.record(
-            StartedEvent(
-                job=settings.job, size=self._job.size, command=command, attachment=settings.attachment
-            ),
+            StartedEvent(job=settings.job, size=self._job.size, command=command, attachment=settings.attachment),
             shown=True,
-        )  # fmt: skip
-        return self._controller.apply(
-            decided.start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts)
         )
+        return self._controller.apply(start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts))
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.deadlines.ready_s

@@ -40,7 +40,7 @@ class CheckpointFolder:
         """Publishes a new checkpoint and returns its path.
 
         Args:
-            step: How many steps it is of.
+            step: The number of steps of the checkpoint.
             write: Fills an empty folder.
 
         Raises:
@@ -114,7 +114,7 @@ def published(folder: Path) -> list[Path]:
 
 
 def _number(path: Path) -> int:
-    """The number of a checkpoint in the order of its folder; 0 where it has none."""
+    """The number of a checkpoint in the order of its folder; 0 if it has none."""
     try:
         with (path / _PUBLISHED).open("rb") as file:
             digits = file.read(_MOST_DIGITS + 1).partition(b" ")[0].strip()
@@ -124,7 +124,7 @@ def _number(path: Path) -> int:
 
 
 def has_step(folder: Path, step: int) -> bool:
-    """Whether a folder has a whole checkpoint of so many steps."""
+    """True if a folder has a complete checkpoint of this many steps."""
     return any(_is_whole(path.parent) for path in folder.glob(f"{_name(step)}*/{MANIFEST}"))
 
 

@@ -31,13 +31,13 @@ class VariableEntry(NamedTuple):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=_FORMAT):
-    """Where training stood when the checkpoint was written.
+    """The position of training when the checkpoint was written.
 
     Args:
         step: Steps done.
         size: Peers.
         batch: The global batch size that training began with, in samples.
-        terms: Those in force.
+        terms: The terms in force.
         variables: All that the checkpoint holds.
         data: The position in the data.
         files: The size of each file beside the manifest, in bytes.

@@ -1,14 +1,14 @@
 """The decision of a barrier: a pure function of the view, its terms, the requests and the peers ready to join.
 
 `decide` first merges the requests (see ``core.request``), then chooses the next view (see
-``core.next_membership``), then the terms with the settings that rules ask for. Real peers and the model of
+``core.next_membership``), then the terms with the settings that rules request. Real peers and the model of
 ``kungfu.testing`` hold their barriers with it.
 
 Nothing that can be done at once waits for joiners. The table shows what a request becomes in the next barrier of three
 peers, where two more are on their way: they start, they are offered to this barrier, or they are on their way to the
 survivors of a loss.
 
-| a rule or hook asks for | nothing under way | joiners start         | joiners offered       | after a loss          |
+| a rule or hook requests | nothing under way | joiners start         | joiners offered       | after a loss          |
 | ----------------------- | ----------------- | --------------------- | --------------------- | --------------------- |
 | nothing                 | nothing           | joiners come          | joiners join          | joiners come          |
 | the end of training     | ends              | ends, joiners         | ends, joiners         | ends, joiners         |
@@ -28,8 +28,8 @@ survivors of a loss.
 | a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
 |                         |                   | start                 | start                 | start                 |
 
-Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is asked for again in
-the next one (`kungfu.training.loop.barrier`). One thing waits, for one step: a rule that asks for a size, a batch, a
+Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is requested again in
+the next one (`kungfu.training.loop.barrier`). One thing waits, for one step: a rule that requests a size, a batch, a
 rate or a call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``),
 where it would judge by a size that is about to change.
 """
@@ -78,7 +78,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """A recovery: how the others were lost, by id, how this peer noticed, and the rank whose state all go on with."""
+    """A recovery: how the others were lost, by id, how this peer noticed, and the rank whose state all continue
+    with."""
 
     lost: Mapping[int, str]
     error: str
@@ -95,7 +96,7 @@ class BarrierResult:
         peer: The id of the peer.
         offer: The agent's offer that the coordinator decided with; known to the coordinator only.
         parts: Seconds that the parts took, by name.
-        recovery: How this peer goes on, where others were lost.
+        recovery: The recovery of this peer, if others were lost.
         sources: The ranks of the view after it that held the state when that view began.
     """
 
@@ -109,7 +110,7 @@ class BarrierResult:
 
     @property
     def rank(self) -> int | None:
-        """The rank of the peer now; ``None`` where the view let it go."""
+        """The rank of the peer now; ``None`` if the view let it go."""
         return self.after.view.rank_of(self.peer)
 
 
@@ -178,7 +179,7 @@ def with_settings(
     Args:
         decision: The decision; its settings take effect after those of the rescale.
         before: The view before the barrier and its terms.
-        position: How far the job is.
+        position: The position of the job.
         on_rescale: Gives the settings that rules choose, from the size before and the size after, where these differ.
     """
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
@@ -195,10 +196,10 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
     """The terms with these settings in force, the later ones over the earlier.
 
     Args:
-        terms: Those without the settings.
+        terms: The terms without the settings.
         settings: A batch is held between one sample per peer and the samples of an epoch. A learning rate begins to
             move at the next step, from where it is.
-        position: How far the job is.
+        position: The position of the job.
         size: Peers.
 
     >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
@@ -224,7 +225,7 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
 
 
 def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
-    """What was refused is forgotten where slots may be free again, and a replacement where somebody outside asks."""
+    """The terms without outdated refusals: all once slots may be free again, replacements on a request from outside."""
     if any(isinstance(one.what, Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and changes_membership(one) for one in requests)
@@ -232,7 +233,7 @@ def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
 
 
 def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
-    """How many of the peers that join take the places of others, and do not make the job larger."""
+    """The number of joining peers that replace others, and do not make the job larger."""
     joined = sum(before[0].rank_of(peer) is None for peer in after[0].ids)
     return joined - min(joined, max(0, meant_size(*after) - meant_size(*before)))
 

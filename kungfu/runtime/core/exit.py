@@ -20,11 +20,11 @@ _KINDS: Mapping[type[BaseException], ExitKind] = {
 
 @dataclass(frozen=True)
 class Exit:
-    """How a peer's program leaves its training.
+    """The exit of a peer's program from its training.
 
     Args:
-        kind: "loop" where it left the training loop and goes on, "exit" at the end of the script or by ``sys.exit``
-            (the exit code says which), "usage" by an error that asks for something that cannot work, "loss" and
+        kind: "loop" where it left the training loop and continues, "exit" at the end of the script or by ``sys.exit``
+            (the exit code says which), "usage" by an error that requests something that cannot work, "loss" and
             "deadline" by an error about the loss of others or a wait for them, and "exception" by any other one.
         step: Steps done.
         name: The class of the exception; empty without one.
@@ -39,7 +39,7 @@ class Exit:
     where: str = ""
 
     def repeats(self, other: Exit) -> bool:
-        """Whether two programs raised the same class of exception at the same line."""
+        """True if two programs raised the same class of exception at the same line."""
         return self.kind == other.kind == "exception" and (self.name, self.where) == (other.name, other.where)
 
 
@@ -56,10 +56,10 @@ def kind_of(error: BaseException) -> ExitKind:
 
 
 def described(exit: Exit) -> str:
-    """What the program did, in words.
+    """The program's exit in words.
 
     Args:
-        exit: How it left its training.
+        exit: The way in which it left its training.
 
     >>> described(Exit("exception", 5, "ValueError", "ValueError: too wide", "train.py:42"))
     'its program raised ValueError: too wide (train.py:42) after step 5'

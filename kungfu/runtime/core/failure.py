@@ -1,4 +1,4 @@
-"""Which of several failures is the root: what a person must read first."""
+"""The root cause among several failures: the one that a person must read first."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def find_root_cause(
     late: bool,
     exit_kinds: Mapping[int, ExitKind],
 ) -> Failure:
-    """Of the peers that ended badly, the one whose end is not explained by another's.
+    """The peer that ended with an error that is not explained by another peer's end.
 
     A peer that was killed, or whose program raised something of its own, comes before those that only report that they
     lost somebody, and those before a wait that expired.
 
     Args:
-        ended: How each of them ended, by id; -1 is the agent itself.
+        ended: The end of each of them, by id; -1 is the agent itself.
         tails: The last lines that each printed, which people are shown: nothing is decided by them.
         ranks: The ranks of those that are in the view.
         first: Whose end was seen first.
-        late: Whether a deadline of the job has expired.
+        late: True if a deadline of the job has expired.
         exit_kinds: The kinds of ends that peers reported of their programs; the others were killed, or never came
             to ``attach`` for a reason of their own.
 

@@ -25,7 +25,7 @@ only after its first step.
 
 What is under way is a size *and* peers to exchange, and one wave of joiners serves both. A rule or a hook adds to it:
 
-| under way            | a rule or hook asks for | becomes                                                         |
+| under way            | a rule or hook requests | becomes                                                         |
 | -------------------- | ----------------------- | --------------------------------------------------------------- |
 | a size               | peers to be replaced    | that size, and the exchange; more joiners are prepared           |
 | an exchange          | more peers to be        | all of them; one that is under exchange already is exchanged     |
@@ -33,15 +33,15 @@ What is under way is a size *and* peers to exchange, and one wave of joiners ser
 | an exchange          | a size                  | that size, and the exchange                                      |
 | a size               | another size            | the newer size                                                   |
 | a size, an exchange  | peers to leave now      | the exchange of the others, and that size less those who leave   |
-| a size               | that size, kept alike   | nothing: it is asked for already (`is_under_way`)                |
+| a size               | that size, kept alike   | nothing: it is requested already (`is_under_way`)                |
 | a command's size     | the present size        | nothing                                                         |
 
-Where fewer come than were asked for, peers are exchanged first, the slowest before others: an exchange gives back the
+Where fewer come than were requested, peers are exchanged first, the slowest before others: an exchange gives back the
 slot that it takes, and a slow peer costs the job more than one peer that is missing. The size is then marked as
 refused. Nobody leaves for a peer that has not come.
 
 A request from outside takes the place of all that is under way; only a notice leaves the exchanges as they are. An
-offer that does not account for exactly the peers that were asked for last was made for an older request, and some of
+offer that does not account for exactly the peers that were requested last was made for an older request, and some of
 its peers may be dismissed by now: the agent is asked for a new one, and keeps those who are on their way.
 """
 
@@ -60,7 +60,7 @@ from kungfu.runtime.settings import Limits
 
 @dataclass(frozen=True)
 class JoinerOffer:
-    """What the agent says of the peers that it was told to prepare.
+    """The agent's report on the peers that it was told to prepare.
 
     Args:
         ready: The peers that are ready to join.
@@ -86,8 +86,8 @@ class Decision:
         terms: Its terms.
         prepare: A number of processes for the agent to bring the job to, those included that leave when others have
             come; ``None`` if the agent has nothing to do.
-        host: The number of the host on which new processes shall run; ``None`` for any.
-        requests: The requests for a size or about peers that were carried out together; the first one asks for a size,
+        host: The number of the host on which new processes should run; ``None`` for any.
+        requests: The requests for a size or about peers that were carried out together; the first one requests a size,
             if one does.
         settings: The requests for another batch or learning rate, and for the end of training.
         superseded: The requests that were passed over.
@@ -107,16 +107,16 @@ class Decision:
 
 @dataclass(frozen=True)
 class BarrierInput:
-    """What a barrier decides from.
+    """The input of a barrier's decision.
 
     Args:
         view: The view that holds the barrier.
         terms: Its terms.
         limits: The least and the most peers of the job.
-        requests: What the barrier is asked for; `next_membership` takes those of the membership that are carried out
-            together, of which the first one asks for a size, if one does.
+        requests: The requests to the barrier; `next_membership` takes those of the membership that are carried out
+            together, of which the first one requests a size, if one does.
         offer: The agent's newest offer, if there is one.
-        speeds: Of peers by id, as fractions of the median peer's, where they are measured.
+        speeds: The speeds of peers by id, as fractions of the median peer's, if they are measured.
     """
 
     view: View
@@ -133,7 +133,7 @@ class BarrierInput:
 
     @property
     def exchanged(self) -> tuple[int, ...]:
-        """The peers whose exchange goes on whatever is requested: somebody outside ends it, but not by a notice."""
+        """The peers whose exchange continues whatever is requested: somebody outside ends it, but not by a notice."""
         what = None if self.outside is None else self.outside.what
         is_notice = isinstance(what, Leave) and what.when == "noticed"
         return self.terms.leaving if what is None or is_notice else ()
@@ -169,8 +169,8 @@ def next_membership(at: BarrierInput) -> Decision:
 def is_under_way(asked: Asked, at: BarrierInput) -> bool:
     """True if a request of a rule or a hook changes nothing of what joiners are on their way for.
 
-    It asks for that size; or for the present one, while they come because of a command: that it is content undoes
-    nothing that somebody else has asked for.
+    It requests that size; or for the present one, while they come because of a command: that it is content undoes
+    nothing that somebody else has requested.
     """
     terms = at.terms
     if asked.is_outside or not isinstance(asked.what, Resize) or not terms.target_size:
@@ -230,7 +230,7 @@ def _shrink(at: BarrierInput, target: int, *, preparing: bool) -> Decision:
 
 
 def _under_way(view: View, terms: Terms) -> int:
-    """How many peers the agent was asked to prepare that are not in the view yet."""
+    """The number of peers that the agent was asked to prepare and that are not in the view yet."""
     return terms.target_size - view.size + len(terms.leaving)
 
 
@@ -246,7 +246,7 @@ def _without_lost(view: View, terms: Terms) -> Terms:
 
 
 def _let_departing_leave(at: BarrierInput) -> Decision:
-    """The replaced peers leave; whatever else the barrier is asked for is decided about the rest."""
+    """The replaced peers leave; whatever else the barrier is requested is decided about the rest."""
     view, terms, gone = at.view, at.terms, len(at.terms.departing)
     rest = replace(view.changed(leave=terms.departing), version=view.version)
     target = terms.target_size - gone
@@ -278,8 +278,8 @@ def _admit_offered(at: BarrierInput, target: int, offer: JoinerOffer) -> Decisio
 
 
 def _accounts_for(offer: JoinerOffer, asked: int, view: View) -> bool:
-    """Whether an offer is the newest one. One with a member of the view is old: peers were lost since, and others are
-    asked for."""
+    """True if an offer is the newest one. One with a member of the view is old: peers were lost since, and others are
+    requested."""
     joined = any(view.rank_of(peer.id) is not None for peer in offer.ready)
     return not joined and len(offer.ready) + len(offer.missing) == asked
 
@@ -292,11 +292,11 @@ class _Named:
     """The peers that requests name, in rank order.
 
     Args:
-        now: Those that leave now.
-        replaced: Those that leave when others have come; those too that were under exchange before.
-        kept: How many would leave now, and have to stay for the job's minimum.
-        noticed_only: Whether all that leave now are taken away by their platform.
-        host: The number of the host on which the replacements shall run.
+        now: The peers that leave now.
+        replaced: The peers that leave when others have come, including those that were under exchange before.
+        kept: The number of peers that would leave now, and have to stay for the job's minimum.
+        noticed_only: True if all peers that leave now are taken away by their platform.
+        host: The number of the host on which the replacements should run.
     """
 
     now: tuple[int, ...]
@@ -378,7 +378,7 @@ def _named(at: BarrierInput) -> _Named:
 
 
 def _size_after_named_leave(at: BarrierInput, lead: Leave, named: _Named) -> int:
-    """The size that the job shall have after requests that name peers and ask for no size."""
+    """The size that the job should have after requests that name peers and request no size."""
     staying, terms = at.view.size - len(named.now), at.terms
     if named.now and named.noticed_only:
         # A notice says how many the job shall have with those under way.

@@ -19,7 +19,7 @@ _MOST_SECTIONS = 3  # of which a difference tells
 
 
 def installed_version() -> str:
-    """That of kungfu, as its distribution is called."""
+    """The version of kungfu, by the name of its distribution."""
     try:
         return version("kungfu-training")
     except PackageNotFoundError:
@@ -92,7 +92,7 @@ def hash_of(text: str, *, size: int = 8) -> str:
 
 
 def difference(reference: Description, other: Description, *, names: tuple[str, str]) -> str:
-    """The sections in which two programs differ, each with the first part that does; empty where none does.
+    """The sections in which two programs differ, each with the first part that does; empty if none does.
 
     Args:
         reference: The program of one peer.

@@ -1,6 +1,6 @@
 """Requests: what rules, hooks, people, schedulers and agents ask of a job, and the merge of those of one barrier.
 
-A `Request` says what is asked for, and `Asked` who asks, when and why; both stay the same from the mouth to the barrier
+A `Request` says what is requested, and `Asked` who asks, when and why; both stay the same from the mouth to the barrier
 that carries them out. A barrier carries out one size, any peers by name (those that leave now, and those that leave
 when others have come for them), one batch, one learning rate, one content of each registered value, a checkpoint, and
 the end of training. ``merge`` chooses among several requests.
@@ -146,7 +146,7 @@ Request = Membership | ScaleOut | Migrate | Profile | Setting | SaveCheckpoint |
 
 @dataclass(frozen=True)
 class Asked:
-    """A request, with who asks for it, when and why.
+    """A request, with who requests it, when and why.
 
     Args:
         what: The request.
@@ -159,7 +159,7 @@ class Asked:
             the leading agent itself; empty for a rule and a hook.
         if_view: The version of the view in which the request holds; in any other one it is refused. ``None`` for any.
         superseded_by: The rule, or the command from outside, that came before it in a barrier that did not take it up;
-            empty where it was taken up, and before.
+            empty if it was taken up, and before.
         number: Counted by the leading agent where it sends one to the coordinator: what is sent again keeps its number.
     """
 
@@ -192,7 +192,7 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
         requests: In the order of the policies; of those from outside the newest one first.
 
     Returns:
-        Each request once. Those that are taken up come first, led by the one that asks for a size, if one does; the
+        Each request once. Those that are taken up come first, led by the one that requests a size, if one does; the
         others say what superseded them.
 
     >>> grow, rate = Asked(Resize(4), "grow", 7), Asked(SetRate(0.1), "rate", 7)
@@ -213,7 +213,7 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
 
 
 def _rank_among_taken(asked: Asked) -> tuple[bool, ...]:
-    """The order of a merge: what is taken up before the rest, and the one that asks for a size before others."""
+    """The order of a merge: what is taken up before the rest, and the one that requests a size before others."""
     return bool(asked.superseded_by), not isinstance(asked.what, Resize), not changes_membership(asked)
 
 
@@ -224,19 +224,19 @@ def _changes_from_outside(asked: Asked) -> bool:
 
 
 def _place(asked: Asked) -> tuple[Any, ...]:
-    """The thing that a request asks for, of which a barrier can have one."""
+    """The thing that a request requests, of which a barrier can have one."""
     what = asked.what
     return (SetValue, what.name) if isinstance(what, SetValue) else (type(what),)
 
 
 def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked | None) -> Asked | None:
-    """The request that supersedes this one; ``None`` where it can be carried out beside the others.
+    """The request that supersedes this one; ``None`` if it can be carried out beside the others.
 
     Args:
         one: The request.
-        first: The first one that asks for the same thing.
+        first: The first one that requests the same thing.
         outside: The newest of what somebody outside asks of the membership, notices aside.
-        stop: What ends training.
+        stop: The request that ends training.
     """
     let_go = outside.what if outside is not None and isinstance(outside.what, Leave) else None
     if _changes_from_outside(one) and one is not outside:

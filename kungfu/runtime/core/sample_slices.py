@@ -33,8 +33,8 @@ class Stamp:
         offset: The samples of the epoch that were done.
         version: The version of the view.
         micro: The number, from 0, of the micro-batch among those of this peer's share of the step.
-        micros: How many micro-batches the share was cut into.
-        empty: Whether the share has no sample; the batch is then a sample of another peer, and does not count.
+        micros: The number of micro-batches into which the share was cut.
+        empty: True if the share has no sample; the batch is then a sample of another peer, and does not count.
     """
 
     epoch: int
@@ -62,12 +62,12 @@ def shuffled(samples: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]
 def slice_indices(
     position: Position, *, samples: int, seed: int | None, global_batch_size: int, size: int, rank: int
 ) -> NDArray[np.int64]:
-    """The indices of this peer's slice of the next step; empty where there are fewer samples than peers.
+    """The indices of this peer's slice of the next step; empty if there are fewer samples than peers.
 
     Args:
         position: The agreed position.
         samples: Samples of an epoch.
-        seed: That of the order of the samples; without one it is that of the data.
+        seed: The seed of the order of the samples; without one it is that of the data.
         global_batch_size: Samples of a step, of all peers together.
         size: Peers.
         rank: This peer's.

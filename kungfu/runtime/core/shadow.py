@@ -16,7 +16,7 @@ _CLOSE = 1e-4  # relative: arithmetic differs in the last bits between processor
 
 @dataclass(frozen=True)
 class ShadowAsk:
-    """A rule in the shadow that fired after ``step``, and the number that it asks for (NaN: none)."""
+    """A rule in the shadow that fired after ``step``, and the number that it requests (NaN: none)."""
 
     rule: str
     step: int
@@ -27,7 +27,7 @@ def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
     """The requests that not all peers would have made since they met last, by rank and in words; empty without any.
 
     Args:
-        asked: What rules in the shadow asked for, by rank.
+        asked: The requests of rules in the shadow, by rank.
 
     >>> two = ShadowAsk("shadow(grow)", 50, 2.0)
     >>> differing({0: [two], 1: []})

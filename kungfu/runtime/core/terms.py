@@ -1,6 +1,6 @@
 """The terms of a view beside its members: batch sizes, the change under way, the ramp of the learning rate, the end.
 
-A barrier changes them: by what happens to the membership (``core.barrier``), and by the settings that rules ask for.
+A barrier changes them: by what happens to the membership (``core.barrier``), and by the settings that rules request.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the peers of a view agree on besides its members.
+    """The agreed values of a view besides its members.
 
     Args:
         global_batch_size: Samples of a step, of all peers together.
         batch_per_peer: Samples of a step per peer, as it is meant: a fraction where the batch is not a multiple.
         target_size: The number of peers that the job will have when those under way have come; 0 if none are.
-        refused_size: The size that was asked for last, where it is out of reach; else 0.
+        refused_size: The size that was requested last, where it is out of reach; else 0.
         keep: The batch size that stays when the number of peers changes.
         ramp: The ramp of the learning rate that is under way, or was last.
-        stopped: Whether training is over.
+        stopped: True if training is over.
         leaving: The ids of the peers that leave when those under way have come.
         departing: The ids of the peers that stay only until those who came hold the state, and leave at the next
             barrier.
         max_global_batch: The most samples that a change of size makes of a step where the local batch stays; 0 for any
             number. A batch that was set to more stays, and grows no more. With it the global batch may be less than
             ``batch_per_peer`` times the peers.
-        replaced_peers: How many peers were replaced so far because somebody asked for it.
-        replacement_refused: Whether nobody came for the peers that were to be replaced last. It is remembered until the
+        replaced_peers: The number of peers replaced so far by request.
+        replacement_refused: True if no peer came for the last peers to replace. It is remembered until the
             view changes, joiners are dismissed, or a host with free slots comes.
-        by_command: Whether somebody outside asked for the size that is under way, or was asked for last.
+        by_command: True if a request from outside requested the size that is under way, or was requested last.
         policy_share: The batch per peer that a policy, or attach, had set, where a command has changed it since; else
             0. The next change of the size that a policy decides takes it up again.
         base_batch: The global batch size from which rules on a rescale choose, as it was set last, by attach or by a
-            rule in a step; 0 where no rule on a rescale has chosen another one since.
+            rule in a step; 0 if no rule on a rescale has chosen another one since.
         base_size: The peers that it was set for; 0 as `base_batch`.
     """
 
@@ -94,13 +94,13 @@ class Terms:
     base_size: int = 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The global batch size that rules on a rescale of so many peers go by, and the peers that it was set for."""
+        """The global batch size that rules on a rescale of this many peers go by, and the peers that it was set for."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 
 @dataclass(frozen=True)
 class RunPosition:
-    """How far the job is at a barrier.
+    """The position of the job at a barrier.
 
     Args:
         steps: Steps done.
@@ -116,7 +116,7 @@ class RunPosition:
 
 
 def meant_size(view: View, terms: Terms) -> int:
-    """How many peers a view is meant to have: a peer that stays only until others hold the state does not count.
+    """The intended number of peers of a view: a peer that stays only until others hold the state does not count.
 
     Args:
         view: The view.

@@ -35,7 +35,7 @@ class View:
     Args:
         version: Its number; 0 is that of a program that runs alone, and 1 the first one of a job.
         peers: Its members, in rank order.
-        begins_phase: Whether it is the first view of a phase after the job's first one: see ``core.cluster.phases``.
+        begins_phase: True if it is the first view of a phase after the job's first one: see ``core.cluster.phases``.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
@@ -52,7 +52,7 @@ class View:
 
     @property
     def begins(self) -> bool:
-        """Whether all its peers begin the job, or a phase of it, with it: nobody trained before."""
+        """True if all its peers begin the job, or a phase of it, with it: none trained before."""
         return self.version <= 1 or self.begins_phase  # 0 is that of a program that runs alone
 
     @property
@@ -67,8 +67,8 @@ class View:
         """The ids in the order in which the peers go when the job shrinks: slow ones, slowest first, then the newest.
 
         Args:
-            speeds: Of peers by id, as fractions of the median peer's speed. One without a finite number, as a peer that
-                has just joined, counts as not slow. Of equally slow peers the newer one goes first.
+            speeds: The speeds of peers by id, as fractions of the median peer's speed. One without a finite number, as
+                a peer that has just joined, counts as not slow. Of equally slow peers the newer one goes first.
 
         >>> view = View(1, tuple(Peer(id, "") for id in range(4)))
         >>> view.leave_order({0: 0.5, 1: 1.0, 2: 0.95, 3: 1.1})
@@ -89,7 +89,7 @@ class View:
 
 
 def is_slow(peer: int, speeds: Mapping[int, float]) -> bool:
-    """Whether the speed of a peer, by id, is known, and clearly below that of the median peer."""
+    """True if the speed of a peer, by id, is known, and clearly below that of the median peer."""
     return speeds.get(peer, 1.0) < SLOW  # false for a NaN
 
 
@@ -112,7 +112,7 @@ def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]
 
     Args:
         total: Bytes.
-        sources: Those that give.
+        sources: The ranks that give.
 
     >>> even_slices(10, [0, 2, 3])
     [(0, 0, 4), (2, 4, 7), (3, 7, 10)]

@@ -22,7 +22,7 @@ _Convert = Callable[[Any], Any]
 
 
 def optional_field(message: Any, name: str) -> Any:
-    """The value of an ``optional`` field; ``None`` where it is not set."""
+    """The value of an ``optional`` field; ``None`` if it is not set."""
     return getattr(message, name) if message.HasField(name) else None
 
 
@@ -56,7 +56,7 @@ def converters(
 
 
 def union_converters(kinds: Any, message: type[Message]) -> tuple[Callable[[Any], Message], Callable[[Message], Any]]:
-    """As `converters`, of a union of records, of which the message is a ``oneof``."""
+    """The `converters` of a union of records, whose message is a ``oneof``."""
     wire: Any = message
     encode, decode = _one_of(kinds, wire.DESCRIPTOR.oneofs[0], {})
     return lambda value: message(**encode(value)), decode
@@ -121,7 +121,7 @@ def _field(hint: Any, wire: Any, name: str, unspecified: Mapping[str, str]) -> t
 
 
 def _one_of(hint: Any, wire: Any, unspecified: Mapping[str, str]) -> tuple[_Convert, _Convert]:
-    """As `_field`, of a record of one of several classes, each of which has a field of the message."""
+    """The `_field` of a record of one of several classes, each of which has a field of the message."""
     kinds = {one.__name__: one for one in get_args(hint)}
     rows = {field.name: (kinds[field.message_type.name], field) for field in wire.fields}
     parts = {name: (kind, *_part(kind, field, unspecified)) for name, (kind, field) in rows.items()}

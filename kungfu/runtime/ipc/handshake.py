@@ -1,4 +1,4 @@
-"""How two peers prove to each other that they belong to the same view of the same job, over any stream socket.
+"""The proof between two peers that they belong to the same view of the same job, over any stream socket.
 
 The caller says hello with its rank and a nonce. The answer is the listener's nonce and its proof, an HMAC under the
 job's secret over both nonces and all that the two must agree on. The caller checks it and sends its own proof. The two
@@ -29,7 +29,7 @@ _PROOF_BYTES = 32
 
 @dataclass(frozen=True)
 class Credentials:
-    """What a peer proves of itself: that it has this rank in this view of this job, and knows the job's secret."""
+    """The credentials of a peer: that it has this rank in this view of this job, and knows the job's secret."""
 
     job: str
     view: int

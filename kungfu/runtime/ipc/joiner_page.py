@@ -28,7 +28,7 @@ class JoinerPage:
     """The page of one host; the memory is gone when nobody has it open any more.
 
     Args:
-        descriptor: Of the memory; the page owns it.
+        descriptor: The descriptor of the memory; the page owns it.
 
     Attributes:
         path: Under this path processes of the same user can open it, as long as its maker runs.
@@ -41,7 +41,7 @@ class JoinerPage:
 
     @classmethod
     def create(cls) -> JoinerPage | None:
-        """A page on which nobody is on the way; ``None`` where this machine gives no such memory."""
+        """A page on which nobody is on the way; ``None`` if this machine gives no such memory."""
         try:
             return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:
@@ -70,7 +70,7 @@ class JoinerPage:
             self._mark(peer, _NOBODY)
 
     def count(self) -> int:
-        """How many peers are on their way: a tenth of a microsecond while nobody is."""
+        """The number of joining peers: a tenth of a microsecond while there are none."""
         try:
             return 0 if self._memory.find(_MARK) < 0 else self._memory[:].count(_MARK)
         except ValueError:  # closed

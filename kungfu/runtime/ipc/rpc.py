@@ -54,7 +54,7 @@ class _SecretRequired(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has
     """Refuses every call without the job's secret.
 
     Attributes:
-        ports: Of callers on whose connections the secret was given.
+        ports: The ports of callers on whose connections the secret was given.
     """
 
     def __init__(self, secret: str) -> None:
@@ -169,7 +169,7 @@ def serve(
         secret: The job's.
         threads: Calls that are handled at a time.
         port: The port to listen on; 0 for a free one.
-        connections: How many there are at most at a time, or eight per thread if that is more; half of the descriptors
+        connections: The most connections at a time, or eight per thread if that is more; half of the descriptors
             that this process may have at the most, so that strangers do not use them up.
 
     Raises:
@@ -242,7 +242,7 @@ class Channel:
         self._channel = grpc.insecure_channel(address, options=options)
 
     def unary_unary(self, *arguments: Any, **named: Any) -> Method:
-        """As stubs call it."""
+        """A unary call, in the signature of stubs."""
         return Method(self._channel.unary_unary(*arguments, **named), self.address, self._secret)
 
     def unary_stream(self, *arguments: Any, **named: Any) -> Method:
@@ -266,7 +266,7 @@ def connect(address: str, *, secret: str, shared: bool = True) -> Channel:
     Args:
         address: ``HOST:PORT`` of the service.
         secret: The job's.
-        shared: Whether it uses the same connection as other channels of this process to this address.
+        shared: True if it uses the same connection as other channels of this process to this address.
     """
     return Channel(address, secret, _OPTIONS if shared else [*_OPTIONS, ("grpc.use_local_subchannel_pool", 1)])
 
@@ -354,12 +354,12 @@ def _answered_unless(abandoned: Callable[[], PeerFailure | None], answer: Any, w
 
 
 def is_passing(error: Any, address: str) -> bool:
-    """Whether only the connection of a call failed, so that the call may be answered when it is repeated."""
+    """True if only the connection of a call failed, so that the call may be answered when it is repeated."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not is_refused(address)
 
 
 def is_refused(address: str) -> bool:
-    """Whether nobody listens at ``HOST:PORT``.
+    """True if no process listens at ``HOST:PORT``.
 
     It is the only sign by which a network tells that a process has ended: no answer at all may be a link that is down
     or a machine that is slow.

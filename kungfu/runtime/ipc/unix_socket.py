@@ -28,7 +28,7 @@ def listen(job: str, name: str, *, secret: bytes, who: str, backlog: int) -> soc
         name: Unique within the job.
         secret: The job's, from which the addresses follow.
         who: The name of this peer in errors.
-        backlog: How many connections wait to be accepted at most.
+        backlog: The most connections that wait to be accepted.
 
     Raises:
         UsageError: Others listen at all addresses of ``name``, or the job's name is too long.

@@ -21,7 +21,7 @@ DEADLINE_S = 5.0
 
 
 class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
-    """The job has ended; ``code`` is the exit code of its kungfu-run, ``None`` where it left none."""
+    """The job has ended; ``code`` is the exit code of its kungfu-run, ``None`` if it left none."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -32,7 +32,7 @@ class JobClient:
     """Calls one job; every call is answered within `DEADLINE_S` seconds, or raises.
 
     Args:
-        folder: That of the job, whose file says how the job ended if its agent does not answer.
+        folder: The folder of the job, whose file says how the job ended if its agent does not answer.
         channel: To the job's agent.
 
     Raises:
@@ -54,7 +54,7 @@ class JobClient:
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
     def plan(self, request: Asked) -> RequestPlan:
-        """What a request would come to, if it were submitted now."""
+        """The effects of a request, if it were submitted now."""
         return to_plan(self._call(self._stub.PlanRequest, from_request(request)))
 
     def progress(self, name: str) -> RequestProgress:

@@ -24,7 +24,7 @@ def from_request(request: Asked) -> pb.Asked:
 
 
 def to_request(message: pb.Asked) -> Asked:
-    """The request of a message; raises ``UsageError`` where it has no id, or is of a kind that is not known."""
+    """The request of a message; raises ``UsageError`` if it has no id, or is of a kind that is not known."""
     # An id is by what a repeated request is recognized: without it a repetition would be carried out once more.
     if message.id in ("", AGENT):
         raise UsageError("the request has no id; give one that no other request has")

@@ -22,7 +22,7 @@ _START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the file says of a job.
+    """The contents of the job file.
 
     Args:
         job: Its name.
@@ -32,7 +32,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         started: When it began, seconds since 1970.
         ended: When it ended, seconds since 1970; ``None`` while it runs.
         code: The exit code of its kungfu-run; ``None`` while it runs.
-        process: What ``identify_process`` gave for ``pid``, which may be another process's once this one has ended.
+        process: The result of ``identify_process`` for ``pid``, which another process may have once this one has ended.
     """
 
     job: str
@@ -96,7 +96,7 @@ def _began(folder: Path) -> tuple[bool, float]:
 
 
 def is_running(content: JobFile) -> bool:
-    """Whether the kungfu-run that wrote this still runs on this host."""
+    """True if the kungfu-run that wrote this still runs on this host."""
     if content.ended is not None:
         return False
     process = identify_process(content.pid)

@@ -1,4 +1,4 @@
-"""What a request would come to, if it were submitted now: the job's own decisions, taken on a copy.
+"""The effects of a request, if it were submitted now: the job's own decisions, made on a copy.
 
 The request log, the barrier's decision, the agent's choice of hosts and the barrier that admits the joiners are pure
 functions: a plan runs them one after the other, and nothing of what they decide leaves it.
@@ -45,17 +45,17 @@ class RefusedSizes:
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """What a request would come to.
+    """The effects of a request.
 
     Args:
         words: The request as a person would type it.
-        refusal: Why it would be refused; empty where it would be accepted.
+        refusal: Why it would be refused; empty if it would be accepted.
         view: The version of the view in force.
         before: Peers now.
         after: Peers once it is carried out.
         joins: The peers that would start, with their hosts; those that are on their way already among them.
         leaves: The peers that would leave, in the order of their ranks.
-        missing: How many more would be needed, for which no host has a free slot.
+        missing: The number of further peers needed, for which no host has a free slot.
         batch_before: Samples of a step now; ``None`` before steps were measured.
         batch_after: Samples of a step afterwards, if no rule sets another batch.
         refused_sizes: The sizes that the job cannot have now.
@@ -84,7 +84,7 @@ def plan_request(
     speeds: Mapping[int, float],
     now: float,
 ) -> RequestPlan:
-    """What this request would come to.
+    """Previews the effects of this request.
 
     Args:
         request: The request; it is not submitted.
@@ -92,7 +92,7 @@ def plan_request(
         context: The job as it is now.
         cluster: The cluster as it is now.
         hosts: The names of the hosts by number.
-        speeds: Of peers by id, as fractions of the median peer's, where they are known.
+        speeds: The speeds of peers by id, as fractions of the median peer's, if they are known.
         now: Seconds of the agent's clock.
     """
     view = context.view or View(0, ())

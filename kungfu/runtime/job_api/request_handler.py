@@ -45,10 +45,10 @@ class RequestHandler:
 
     Args:
         settings: The job's.
-        scaling: Whether requests may change its peers.
+        scaling: "elastic" if requests may change its peers.
         tell: Records events that a person sees.
         process_of: Gives the process id of a peer.
-        hosts: Those of the job, in the order of their numbers; without any the peers run on the agent's host.
+        hosts: The hosts of the job, in the order of their numbers; without any the peers run on the agent's host.
         request_log: The requests so far, after an election.
     """
 
@@ -123,7 +123,7 @@ class RequestHandler:
             self._recent.add_event(event)
 
     def _request_events(self, event: Any) -> Iterator[requests.Event]:
-        """What an event means for the request that is under way."""
+        """The consequences of an event for the request that is under way."""
         external = self._request_log.external
         match event:
             # A profile counts the steps; a checkpoint was written, or could not be.
@@ -259,7 +259,7 @@ class RequestHandler:
 
 
 def _is_reply_to(event: CheckpointEvent, external: Asked) -> bool:
-    """Whether a checkpoint of rank 0 is the outcome of an external request."""
+    """True if a checkpoint of rank 0 is the outcome of an external request."""
     return isinstance(external.what, SaveCheckpoint) and event.rule == external.by
 
 

@@ -36,11 +36,11 @@ class PeerStatus:
         rank: Its rank; ``None`` outside the view.
         host: The name of its host.
         pid: Its process id.
-        state: What it does.
-        for_s: How long it has been in that state.
-        speed: Its average speed, as a fraction of the median peer's; ``None`` where no policy measures it.
-        is_straggler: Whether that is below `kungfu.slowness.STRAGGLER`; ``None`` where it is not known.
-        address: Where it listens, for those who know the job's secret; empty outside the view.
+        state: The activity of the peer.
+        for_s: Seconds it has been in that state.
+        speed: Its average speed, as a fraction of the median peer's; ``None`` if no policy measures it.
+        is_straggler: True if that is below `kungfu.slowness.STRAGGLER`; ``None`` if it is not known.
+        address: The address of the peer, for callers with the job's secret; empty outside the view.
     """
 
     id: int
@@ -56,7 +56,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Metrics of the newest steps of the view, ``None`` where not known. The batch is the whole job's, in samples."""
+    """Metrics of the newest steps of the view, ``None`` if not known. The batch is the whole job's, in samples."""
 
     step: int | None = None
     epoch: int | None = None

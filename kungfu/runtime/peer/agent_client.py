@@ -66,7 +66,7 @@ class AgentClient:
 
     @contextmanager
     def on_the_way(self, *, every_s: float = _ON_THE_WAY_EVERY_S) -> Iterator[None]:
-        """The agent waits for this peer to get ready as long as the block goes on, half an hour at most."""
+        """The agent waits for this peer to get ready as long as the block continues, half an hour at most."""
         over, until = threading.Event(), time.monotonic() + _ON_THE_WAY_S
 
         def report() -> None:
@@ -87,7 +87,7 @@ class AgentClient:
         self.report(PeerProgressed(self._peer, True, identity, phase))
 
     def phase_progress(self) -> pb.PhaseProgress:
-        """Which phases of the job are over, and the peers that know what they came to."""
+        """The phases of the job that are over, and the peers that know their results."""
         ask, deadline_s = self._stub.GetPhaseProgress, self._deadline_s
         progress: pb.PhaseProgress = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what="the agent")
         return progress
@@ -114,9 +114,9 @@ class AgentClient:
         """This peer's training is over; everything it recorded is with the agent when this returns.
 
         Args:
-            summary: What else the event of it has.
-            leaving: Whether a decision let it go.
-            phase: The phase that is over, after which another one may follow; 0 where none can.
+            summary: Further fields of its event.
+            leaving: True if a decision let it go.
+            phase: The phase that is over, after which another one may follow; 0 if none can.
         """
         self._flush()
         event = FinishedEvent(peer=self._peer.id, leaving=leaving, phase=phase, **summary)

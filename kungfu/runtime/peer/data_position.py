@@ -1,4 +1,4 @@
-"""Where the peers that train are in data that has to be read from its start: asked by a joiner that reads on to there.
+"""The position of training peers in data that are read from their start: a joiner requests it and reads up to there.
 
 It asks again and again before it is ready, and says meanwhile to its agent that it is on its way.
 """
@@ -25,7 +25,7 @@ _REPORT_S = 5.0
 
 
 class OwnPosition:
-    """Where this peer is, as others may ask; any thread may call it."""
+    """The position of this peer, for others; any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class OwnPosition:
             self._read = read
 
     def message(self) -> pb.DataPosition:
-        """The answer to a joiner: of phase 0 where this peer does not know."""
+        """The answer to a joiner: of phase 0 if this peer does not know."""
         with self._lock:
             phase, position = self._phase, self._read()
         if position is None:
@@ -54,7 +54,7 @@ class DataPositionClient:
     """A joiner's side.
 
     Args:
-        own: What this peer tells others.
+        own: The position that this peer reports to others.
         agent_client: Knows which peers train.
         channels: To these.
         settings: Its deadlines bound each question, and what may be left to read.
@@ -75,7 +75,7 @@ class DataPositionClient:
 
     @property
     def allowed_s(self) -> float:
-        """How long this peer may read once it is in the view, where a step waits for it: well within the deadline."""
+        """The seconds this peer may read once it is in the view, while a step waits: well within the deadline."""
         return self._settings.deadlines.longest_wait_s / 4
 
     def record(self, batches: int, seconds: float) -> None:
@@ -89,7 +89,7 @@ class DataPositionClient:
         self._agent_client.record("events", event)
 
     def of_others(self, phase: int) -> Position | None:
-        """Where the peers are that train this phase; ``None`` where none does, or knows."""
+        """The position of the peers that train this phase; ``None`` if none does, or knows."""
         try:
             members = [to_peer(one) for one in self._agent_client.phase_progress().holders]
         # No agent answers now: without the position this peer reads when it is in the view.

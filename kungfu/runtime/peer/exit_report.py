@@ -2,7 +2,7 @@
 
 Python gives no hook that sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But
 the interpreter leaves the exception that ended the program in ``sys.last_value``, calls what ``atexit`` has, and lets
-whoever waits for the main thread go on before that, when it still waits for other threads. What the process was told
+whoever waits for the main thread continue before that, when it still waits for other threads. What the process was told
 by ``sys.exit`` is its exit code, which the agent sees.
 """
 
@@ -52,7 +52,7 @@ class ExitReport:
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """The program has left its training loop before the end of training: told if it goes on after that."""
+        """The program has left its training loop before the end of training: told if it continues after that."""
         # The program goes on for now, and this is no child that it has forked.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
@@ -111,7 +111,7 @@ class ExitReport:
 def report_unattached_exit() -> None:
     """Reports the end of a program that an error of kungfu ends before ``attach``, which would report it.
 
-    What the program prints is for people: that it asks for something that cannot work, the agent has to be told.
+    What the program prints is for people: that it requests something that cannot work, the agent has to be told.
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.
@@ -128,7 +128,7 @@ def is_exit_reported() -> bool:
 
 
 def exit_of(error: BaseException | None, *, step: int) -> Exit:
-    """How a program ends.
+    """The way in which a program ends.
 
     Args:
         error: The exception that ends it; ``None`` at the end of the script or by ``sys.exit``.

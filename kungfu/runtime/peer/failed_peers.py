@@ -1,4 +1,4 @@
-"""Which peers have failed, as far as this one knows: what it has heard of, and what it has noticed itself."""
+"""The failed peers, as far as this one knows: by reports, and by its own detection."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FailedPeers:
                 self._broken, self._how = version, how
 
     def gone(self, peer: int) -> bool:
-        """Whether this peer is known to have ended."""
+        """True if this peer is known to have ended."""
         with self._lock:
             return peer in self._gone
 
@@ -85,7 +85,7 @@ class FailedPeers:
 
 @dataclass(frozen=True)
 class NoticedLoss:
-    """What this peer knows when it has lost others: the error, its steps done, the terms in force, and its stage.
+    """The knowledge of this peer when it has lost others: the error, its steps done, the terms in force, and its stage.
 
     The digest is of what it holds at that stage. See `kungfu.runtime.core.cluster.LossReport`.
     """
@@ -101,7 +101,7 @@ def at_fault(error: KungfuError, view: View) -> set[int]:
     """The ids of the peers that an error names.
 
     Args:
-        error: How a loss was noticed.
+        error: The error by which a loss was noticed.
         view: The view whose ranks the error names, unless it says another one.
 
     >>> from kungfu.runtime.core.view import Peer

@@ -82,7 +82,7 @@ class JobMembership:
         self._service.write_trace = write_trace
 
     def on_the_way(self) -> AbstractContextManager[None]:
-        """The agent waits for this peer to get ready as long as the block goes on."""
+        """The agent waits for this peer to get ready as long as the block continues."""
         return self._agent_client.on_the_way()
 
     def lasting_failure(self) -> PeerFailure | None:
@@ -99,11 +99,11 @@ class JobMembership:
 
     @property
     def has_joined(self) -> bool:
-        """Whether this peer has been in a view."""
+        """True if this peer has been in a view."""
         return self._in_force is not None
 
     def phases_over(self) -> int:
-        """How many phases of the job are over."""
+        """The number of phases of the job that are over."""
         return self._agent_client.phase_progress().over
 
     def fetch_phase(self, number: int) -> bytes:
@@ -155,7 +155,7 @@ class JobMembership:
         return result
 
     def host_joiners(self) -> int | None:
-        """How many joiners are getting ready on the host of this peer; ``None`` where that is not known."""
+        """The number of joiners that get ready on the host of this peer; ``None`` if unknown."""
         return None if self._joiners is None else self._joiners.count()
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
@@ -232,7 +232,7 @@ class JobMembership:
         self._agent_client.finish(summary, leaving=leaving, phase=phase)
 
     def withdraw(self) -> None:
-        """This peer's program is over: nobody shall wait for it in a message, or ask it for anything."""
+        """This peer's program is over: nobody should wait for it in a message, or ask it for anything."""
         with self._unplugging:
             self._attachment.leave()
         self._server.stop()
@@ -255,7 +255,7 @@ class JobMembership:
         shadows: Sequence[ShadowAsk],
         compared: Compared,
     ) -> tuple[pb.BarrierArrival, tuple[str, ...], Callable[[], dict[str, int]]]:
-        """What this peer brings to its next barrier, the names of what it holds, and how that is compared anew."""
+        """This peer's arrival at its next barrier, the names of its variables, and a function to compare again."""
         number, self._barriers = self._barriers, self._barriers + 1
         # The peers agree on what rules ask for; somebody outside, and a program that stops, asks rank 0 alone.
         of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
@@ -332,7 +332,7 @@ class JobMembership:
             state: The replicated state.
             make_terms: Gives what makes the terms of a view, if this peer leads it.
             before: What was in force; ``None`` for a joiner.
-            loss: What it has to report first; ``None`` for a joiner.
+            loss: The report to make first; ``None`` for a joiner.
         """
         # Whoever was in a view of this phase is awaited by the others; a joiner may come too late.
         watch = PhaseWatch(self._agent_client, self._phase).look if before is None else _nothing
@@ -377,7 +377,7 @@ def _nothing() -> None:
 
 
 def _request_text(request: Asked) -> str:
-    """What a rule asks for, as it is compared with what the rules of the other peers ask for."""
+    """The request of a rule as text, for the comparison with the rules of the other peers."""
     match request.what:
         case Resize(size):
             return f"{request.by} asks for {size}"

@@ -36,10 +36,11 @@ class Membership(Protocol):
 
     @property
     def data_position(self) -> DataPositionClient | None:
-        """Asks where the others are in the data; ``None`` where there are no others."""
+        """Asks where the others are in the data; ``None`` if there are no others."""
 
     def lasting_failure(self) -> PeerFailure | None:
-        """Why the view of this peer does not go on though its messages may: see ``FailedPeers.lasting_failure_in``."""
+        """Why the view of this peer does not continue though its messages may: see
+        ``FailedPeers.lasting_failure_in``."""
 
     def phases_over(self) -> int:
         """The number of phases of the job that are over."""
@@ -78,7 +79,7 @@ class Membership(Protocol):
         """
 
     def host_joiners(self) -> int | None:
-        """The number of joiners that are getting ready on the host of this peer; ``None`` where it is not known."""
+        """The number of joiners that are getting ready on the host of this peer; ``None`` if it is not known."""
 
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
@@ -88,7 +89,7 @@ class Membership(Protocol):
 
         Args:
             state: The replicated state.
-            loss: How this peer noticed the loss, its steps done, and the terms in force.
+            loss: The knowledge of this peer of the loss, its steps done, and the terms in force.
             adjust: Makes the terms of the new view where this peer has the lowest rank, and so leads it.
 
         Returns:
@@ -113,12 +114,13 @@ class Membership(Protocol):
 
         Args:
             state: The replicated state, which must be the same on all peers.
-            terms: Those in force at this peer.
-            requests: What its rules ask for, which ought to be the same on all peers; the coordinator's also have what
-                somebody outside asks for.
-            shadows: What rules in the shadow would have asked for since the last barrier.
+            terms: The terms in force at this peer.
+            requests: The requests of its rules, which must be the same on all peers; the coordinator's also have what
+                somebody outside requests.
+            shadows: The requests that rules in the shadow would have made since the last barrier.
             adjust: Makes the coordinator's terms of what is decided about the membership.
-            speeds: Of peers by id, as fractions of the median peer's, where they are measured; the coordinator's count.
+            speeds: The speeds of peers by id, as fractions of the median peer's, if they are measured; the
+                coordinator's count.
             compared: All of the state, or its part whose turn it is; the same on all peers.
 
         Returns:

@@ -28,14 +28,14 @@ _LOOK_S = 0.5
 
 
 class PhaseIsOver(Exception):  # noqa: N818 - nothing is wrong: it ends a wait
-    """The phase that this peer got ready for is over: it goes on in its program, to the next one."""
+    """The phase that this peer got ready for is over: it continues in its program, to the next one."""
 
 
 class PastPhases:
-    """What the phases that are over came to, as this peer knows it; any thread may ask.
+    """The results of finished phases, as this peer knows them; any thread may ask.
 
     Cost:
-        What ``keep`` is given is held until the process ends, and packed anew for each peer that asks.
+        What ``keep`` is given is held until the process ends, and packed again for each peer that asks.
     """
 
     def __init__(self) -> None:
@@ -48,13 +48,13 @@ class PastPhases:
             self._contents[number] = content
 
     def content(self, number: int) -> bytes | None:
-        """What a phase came to; ``None`` where this peer does not know."""
+        """The result of a phase; ``None`` if this peer does not know it."""
         with self._lock:
             packed = self._contents.get(number)
         return None if packed is None else packed()
 
     def packed(self, number: int) -> bytes:
-        """What a phase came to that is in ``numbers``."""
+        """The packed result of a phase that is in ``numbers``."""
         content = self.content(number)
         assert content is not None
         return content
@@ -97,7 +97,7 @@ class PhaseWatch:
 
 
 def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> bytes:
-    """What a phase came to, from the first peer that can tell.
+    """The result of a phase, from the first peer that knows it.
 
     Raises:
         DeadlineExceeded: Nobody could tell within ``--wait``.

@@ -35,9 +35,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     """Takes the messages of other peers and of the agent to this peer.
 
     Args:
-        deadline_s: How long a peer waits for another one, in seconds.
+        deadline_s: Seconds that a peer waits for another one.
         on_offer: Called in a thread of the server when there is something to hold a barrier for: it posts.
-        prepare_attachment: Prepares the attachment of a view of so many peers; gives its address.
+        prepare_attachment: Prepares the attachment of a view of this many peers; gives its address.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         Args:
             after: The version of the newest view that it knows: admissions to earlier ones do not count.
             deadline_s: Seconds.
-            what: What it waits for, in words.
+            what: The object of the wait, in words.
             meanwhile: Called five times a second.
 
         Raises:
@@ -209,7 +209,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             return admission
 
     def take_external_request(self) -> Asked | None:
-        """The oldest external request not yet carried out, once; if others are left, another barrier is asked for."""
+        """The oldest external request not yet carried out, once; if others are left, another barrier is requested."""
         with self._changed:
             external = self._external_requests.pop(0) if self._external_requests else None
             others = bool(self._external_requests)
@@ -219,7 +219,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return external
 
     def is_stop_requested(self) -> bool:
-        """Whether the end of training is requested; it stays so, for nothing comes after it."""
+        """True if the end of training is requested; it stays so, because nothing follows it."""
         with self._changed:
             return any(isinstance(external.what, StopTraining) for external in self._external_requests)
 

@@ -1,4 +1,4 @@
-"""How survivors of a loss come to the view that follows: they report the loss, and wait until the job admits them.
+"""The way of survivors of a loss into the next view: they report the loss, and wait until the job admits them.
 
 A joiner waits for its admission in the same way; it has nothing to report.
 """
@@ -28,12 +28,12 @@ _BEFORE_A_LOSS = "a barrier before a loss"
 
 @dataclass(frozen=True)
 class LastView:
-    """Where this peer was when it lost others.
+    """The position of this peer when it lost others.
 
     Args:
         view: The view that it was in or about to enter; ``None`` before its first one.
-        version: Of the newest view that it knows.
-        holds: Whether it holds the state.
+        version: The version of the newest view that it knows.
+        holds: True if it holds the state.
     """
 
     view: View | None
@@ -69,7 +69,7 @@ class RegroupProtocol(Meeting):
         return self.await_admission(after=last.version, meanwhile=look)
 
     def _loss_report(self, loss: NoticedLoss, last: LastView) -> LossReport:
-        """What this peer knows of a loss: the peers that the error names, and those whose heartbeats it misses."""
+        """The report of a loss: the peers that the error names, and those whose heartbeats are missing."""
         error, suspects = str(loss.error), set[int]()
         if last.view is not None:
             suspects = at_fault(loss.error, last.view)

@@ -37,7 +37,7 @@ class StandaloneMembership:
         return 0
 
     def fetch_phase(self, number: int) -> bytes:
-        """What a phase came to that a resumed run goes on after."""
+        """The result of a phase after which a resumed run continues."""
         content = self.past_phases.content(number)
         if content is None:
             raise InternalError(f"phase {number} of a program that runs alone is not known")

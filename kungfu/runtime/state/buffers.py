@@ -48,7 +48,7 @@ class Buffers:
             source += size
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Where a part lies: address and number of bytes, variable after variable."""
+        """The location of a part: address and number of bytes, variable after variable."""
         ends = np.cumsum(self.table[:, 1])
         first, last = np.searchsorted(ends, [start, stop - 1], side="right")
         for row in range(first, min(last + 1, len(ends))):

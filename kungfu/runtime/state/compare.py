@@ -50,7 +50,7 @@ def sampled(buffers: Buffers, turn: int) -> Buffers:
 
 
 def differing_variables(digests: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """By the index of a variable, the ranks whose variable is not that of the lowest rank.
+    """The ranks whose variable is not that of the lowest rank, by the index of the variable.
 
     Args:
         digests: The checksums of each rank's variables, in their order: Keras numbers names in each process by itself.
@@ -72,7 +72,7 @@ def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]])
     """The first variable on which the peers disagree, and a rank that differs; ``None`` if all agree.
 
     Args:
-        names: Those of the lowest rank's variables.
+        names: The names of the lowest rank's variables.
         digests: The checksums of each rank's variables, in their order.
 
     >>> first_difference(["w", "b"], {0: [1, 2], 1: [1, 3]})
@@ -89,7 +89,7 @@ def first_difference(names: Sequence[str], digests: Mapping[int, Sequence[int]])
 
 @dataclass(frozen=True)
 class VariableGap:
-    """How far a peer's values of the variable at ``index`` are from those of rank 0.
+    """The distance of a peer's values of the variable at ``index`` from those of rank 0.
 
     Args:
         index: The place of the variable in the order of the digest.
@@ -109,7 +109,7 @@ def gap_of(index: int, own: NDArray[np.generic], reference: NDArray[np.generic])
     """The gap between two values of one variable.
 
     Args:
-        index: That of the variable.
+        index: The index of the variable.
         own: This peer's value.
         reference: Rank 0's, of the same shape and dtype.
 

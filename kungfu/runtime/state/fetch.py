@@ -111,7 +111,7 @@ class _PartTransfer:
         return peers[self.part.source].host == peers[self.context.rank].host
 
     def _on_open(self, hang_up: Callable[[], None]) -> bool:
-        """Remembers how to end the transfer; false where ``cut`` came first."""
+        """Remembers how to end the transfer; false if ``cut`` came first."""
         with self._lock:
             # It was cut before it had begun.
             if self._hang_up is None:

@@ -31,7 +31,7 @@ def receive_over_network(
         buffers: The memory to be filled.
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
-        on_open: Is given what ends the transfer early; false where that has been asked for already.
+        on_open: Is given what ends the transfer early; false if that has been requested already.
         on_progress: Is told how many bytes have come.
 
     Raises:

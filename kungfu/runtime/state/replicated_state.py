@@ -41,4 +41,4 @@ class ReplicatedState(StateMemory, Protocol):
         """Gives shared variables, by index, other values of their shapes and dtypes."""
 
     def rescaled(self) -> None:
-        """The view has changed: folds that declare a reset on a rescale start anew."""
+        """The view has changed: folds that declare a reset on a rescale start again."""

@@ -20,7 +20,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass
 class _Served:
-    """What is being served, and the ranks that have not taken their parts yet, in their order."""
+    """The parts being served, and the ranks that have not received theirs yet, in order."""
 
     version: int
     purpose: str
@@ -50,7 +50,7 @@ class StateServer:
 
         Raises:
             DeadlineExceeded: Its turn did not come within ``deadline_s`` seconds.
-            PeerFailure: The rank is not expected, or asks for bytes that are not there.
+            PeerFailure: The rank is not expected, or requests bytes that are not there.
         """
         buffers = self._await_turn(request, deadline_s)
         try:
@@ -81,7 +81,7 @@ class StateServer:
             return served.buffers
 
     def _is_answerable(self, request: pb.FetchRequest) -> bool:
-        """Whether the request can be served or refused now; else it waits."""
+        """True if the request can be served or refused now; else it waits."""
         served = self._served
         # The requesting peer is already in a view that this one has not entered yet.
         if served is None or served.version < request.version:
@@ -93,7 +93,7 @@ class StateServer:
         return served.version > request.version or served.waiting[:1] in ([request.rank], [])
 
     def _awaited(self, request: pb.FetchRequest) -> str:
-        """What a request has waited for in vain."""
+        """The event for which a request waited in vain."""
         if self._served is None or self._served.version < request.version:
             return f"this peer to be in view {request.version}"
         if self._served.purpose != request.purpose or not self._served.waiting:

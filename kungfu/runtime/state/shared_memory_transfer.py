@@ -75,7 +75,7 @@ def receive_over_memory(
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
         patience_s: Seconds within which the source has to listen.
-        on_open: Is given what ends the transfer early; false where that has been asked for already.
+        on_open: Is given what ends the transfer early; false if that has been requested already.
 
     Raises:
         DeadlineExceeded: The source did not listen, answer or send in time. Like the others it names the rank, its

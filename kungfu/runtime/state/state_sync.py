@@ -1,4 +1,4 @@
-"""How a peer comes to hold the agreed state: all of it when a view starts, some variables where peers differ.
+"""The synchronisation of the agreed state: all of it when a view starts, some variables where peers differ.
 
 Peers of another number of threads, or on another processor, add up in another order. The results that each computes
 from the same numbers then differ in the last bits, which shows at any barrier by the checksums. Only then are values
@@ -101,7 +101,7 @@ def reconcile_variables(
     Args:
         state: The state of this peer.
         context: The view; its only source is rank 0.
-        indices: Of the variables whose checksums differ, in the order of the digest.
+        indices: The indices of the variables whose checksums differ, in the order of the digest.
         server: Serves peers of other hosts.
         abandoned: Gives a failure once waiting for the others is in vain.
 

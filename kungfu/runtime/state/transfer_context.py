@@ -1,4 +1,4 @@
-"""What both sides of a transfer of the state know about it."""
+"""The context of a transfer of the state, known to both sides."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class TransferContext:
 
     @property
     def holds_state(self) -> bool:
-        """Whether this peer holds the state from the start."""
+        """True if this peer holds the state from the start."""
         return self.rank in self.sources
 
     def transfers(self, total_bytes: int) -> dict[int, Transfer]:
-        """Which parts each rank that lacks the state takes, and from which ranks."""
+        """The parts that each rank without the state receives, and their sources."""
         return plan(self.view, self.sources, total_bytes=total_bytes)

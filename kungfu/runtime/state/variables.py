@@ -1,4 +1,4 @@
-"""Where variables are in memory, for the runtime to read and overwrite while the graph stands still.
+"""The memory of variables, for the runtime to read and overwrite while the graph stands still.
 
 The other modules of this package know memory only: TensorFlow ends at this wall.
 """

@@ -45,11 +45,11 @@ class Recurrence:
     """The inside of a fold, a small graph over placeholders for the state and the inputs.
 
     Attributes:
-        label: What the fold is called where the user gave it no name.
+        label: The name of the fold if the user gave it none.
         init: The first value of each field of the state; a field that is a vector starts with all its entries at it.
         updates: The next value of each field.
         output: The value of the fold.
-        reads: Whether the output reads the state as it is after the update ("new"), or as it was before ("old"), a
+        reads: The state that the output reads: as it is after the update ("new"), or as it was before ("old"), a
             value that is known at the beginning of a step.
     """
 
@@ -68,7 +68,7 @@ class Fold(Signal):
         observed: The signals that its update sees.
         recurrence: Its inside.
         gate: In which steps it runs, a function of step and size.
-        on_rescale: What a rescale does to its state.
+        on_rescale: The effect of a rescale on its state.
     """
 
     observed: tuple[Signal, ...]

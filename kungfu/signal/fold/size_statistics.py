@@ -19,9 +19,9 @@ class SizeStatistics:
     """The statistics of a signal's samples by cluster size; entry *n* of each vector is about *n* peers.
 
     Attributes:
-        count: How many samples count: int64, 0 where none was taken, or the entry was struck or forgotten.
-        mean: Their mean: float32, NaN where there is none.
-        variance: Their variance, without bias: float32, NaN where there are fewer than two.
+        count: The number of samples that count: int64, 0 if there was none, or the entry was struck or forgotten.
+        mean: Their mean: float32, NaN if there is none.
+        variance: Their variance, without bias: float32, NaN if there are fewer than two.
         age: Steps from the last of them to the step before this one: int64.
     """
 

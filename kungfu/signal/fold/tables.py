@@ -13,7 +13,7 @@ from kungfu.signal.node import Map, OnRescale, Signal, Source, operate, where
 
 @dataclass(frozen=True)
 class Window:
-    """The last values of a signal; `values` is the vector of them, oldest first, NaN where none was seen yet."""
+    """The last values of a signal; `values` is the vector of them, oldest first, NaN if none was seen yet."""
 
     values: Fold
 
@@ -34,7 +34,7 @@ class Window:
         return operate("max_present", self.values)
 
     def sampled(self, every: int) -> Window:
-        """This window, over the values of every so many steps."""
+        """This window, over the values of every N steps."""
         return replace(self, values=self.values.sampled(every))
 
 

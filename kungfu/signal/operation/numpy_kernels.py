@@ -14,17 +14,17 @@ _LARGEST_WHOLE = 2**53  # beyond, a float64 has no neighbours one apart
 
 
 def floor_divide(x: Any, y: Any) -> Any:
-    """``x // y``, and 0 where y is 0: TensorFlow would raise in the middle of a step."""
+    """``x // y``, and 0 if y is 0: TensorFlow would raise in the middle of a step."""
     return np.where(y == 0, 0, np.floor_divide(x, np.where(y == 0, 1, y)))
 
 
 def modulo(x: Any, y: Any) -> Any:
-    """``x % y`` with the sign of y, and 0 where y is 0."""
+    """``x % y`` with the sign of y, and 0 if y is 0."""
     return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y)))
 
 
 def whole(x: Any) -> Any:
-    """A number without its fraction, 0 where it is not finite, held within what a float64 counts exactly."""
+    """A number without its fraction, 0 if it is not finite, held within what a float64 counts exactly."""
     if not np.issubdtype(x.dtype, np.floating):
         return x.astype(np.int64)
     finite = np.where(np.isfinite(x), x, 0).astype(np.float64)
@@ -35,7 +35,7 @@ def whole(x: Any) -> Any:
 
 
 def take(vector: Any, index: Any) -> Any:
-    """The entries at these places, from the end where negative; NaN, 0 or False where there is none."""
+    """The entries at these places, from the end where negative; NaN, 0 or False if there is none."""
     count = len(vector)
     at = np.where(index < 0, index + count, index)
     inside = (at >= 0) & (at < count)
@@ -85,7 +85,7 @@ def argmax(x: Any) -> Any:
 
 
 def of_present(reduction: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A reduction of the entries that are not NaN; NaN where there is none."""
+    """A reduction of the entries that are not NaN; NaN if there is none."""
 
     def reduced(vector: Any) -> Any:
         present = vector[~np.isnan(vector)]

@@ -143,7 +143,7 @@ def scattered(types: tuple[SignalType, ...]) -> Typing:
 
 
 def shifted(types: tuple[SignalType, ...]) -> Typing:
-    """A vector of so many entries, and the newest one."""
+    """A vector of this many entries, and the newest one."""
     vector, value = types
     if len(vector.shape) != 1 or not isinstance(vector.shape[0], int) or value.shape != SCALAR:
         raise PolicyError("takes a vector of a fixed length, as a fold's state can be, and a scalar")

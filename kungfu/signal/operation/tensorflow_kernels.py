@@ -10,12 +10,12 @@ _LARGEST_WHOLE = float(2**53)
 
 
 def floor_divide(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x // y``, and 0 where y is 0: TensorFlow's own op would raise in the middle of a step."""
+    """``x // y``, and 0 if y is 0: TensorFlow's own op would raise in the middle of a step."""
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floordiv(x, _divisor(y)))
 
 
 def modulo(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-    """``x % y`` with the sign of y, and 0 where y is 0."""
+    """``x % y`` with the sign of y, and 0 if y is 0."""
     return tf.where(tf.equal(y, 0), tf.zeros_like(x), tf.math.floormod(x, _divisor(y)))
 
 
@@ -24,7 +24,7 @@ def _divisor(y: tf.Tensor) -> tf.Tensor:
 
 
 def to_bool(x: tf.Tensor) -> tf.Tensor:
-    """Whether a number is not 0."""
+    """True if a number is not 0."""
     return tf.cast(x, tf.bool)
 
 
@@ -34,7 +34,7 @@ def to_float32(x: tf.Tensor) -> tf.Tensor:
 
 
 def whole(x: tf.Tensor) -> tf.Tensor:
-    """A number without its fraction, 0 where it is not finite, held within what a float64 counts exactly."""
+    """A number without its fraction, 0 if it is not finite, held within what a float64 counts exactly."""
     if not x.dtype.is_floating:
         return tf.cast(x, tf.int64)
     finite = tf.cast(tf.where(tf.math.is_finite(x), x, tf.zeros_like(x)), tf.float64)
@@ -81,23 +81,23 @@ def _vector_or_nan(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
 
 
 def mean_present(x: tf.Tensor) -> tf.Tensor:
-    """The mean of the entries that are not NaN; NaN where there is none."""
+    """The mean of the entries that are not NaN; NaN if there is none."""
     absent = tf.math.is_nan(x)
     return tf.reduce_sum(tf.where(absent, tf.zeros_like(x), x)) / tf.cast(tf.math.count_nonzero(~absent), x.dtype)
 
 
 def min_present(x: tf.Tensor) -> tf.Tensor:
-    """The smallest of the entries that are not NaN; NaN where there is none."""
+    """The smallest of the entries that are not NaN; NaN if there is none."""
     return _of_any(tf.reduce_min(_filled(x, float("inf"))), x)
 
 
 def max_present(x: tf.Tensor) -> tf.Tensor:
-    """The largest of the entries that are not NaN; NaN where there is none."""
+    """The largest of the entries that are not NaN; NaN if there is none."""
     return _of_any(tf.reduce_max(_filled(x, -float("inf"))), x)
 
 
 def median_present(x: tf.Tensor) -> tf.Tensor:
-    """The median of the entries that are not NaN; NaN where there is none."""
+    """The median of the entries that are not NaN; NaN if there is none."""
     ordered = tf.sort(_filled(x, float("inf")))
     last = tf.maximum(tf.math.count_nonzero(~tf.math.is_nan(x)) - 1, 0)
     return _of_any((ordered[last // 2] + ordered[(last + 1) // 2]) / 2, x)
@@ -122,7 +122,7 @@ def argmax(x: tf.Tensor) -> tf.Tensor:
 
 
 def take(vector: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """The entries at these places, from the end where negative; NaN, 0 or False where there is none."""
+    """The entries at these places, from the end where negative; NaN, 0 or False if there is none."""
     length = tf.size(vector, tf.int64)
     at = tf.where(index < 0, index + length, index)
     inside = (at >= 0) & (at < length)
@@ -175,7 +175,7 @@ def largest_magnitude(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def all_finite(leaves: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Whether no entry is NaN or infinite."""
+    """True if no entry is NaN or infinite."""
     return tf.reduce_all([tf.reduce_all(tf.math.is_finite(leaf)) for leaf in leaves]) if leaves else tf.constant(True)
 
 

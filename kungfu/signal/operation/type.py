@@ -14,7 +14,8 @@ NEST: Shape = ("nest",)  # the gradients: a list of tensors, one a variable
 
 @dataclass(frozen=True)
 class SignalType:
-    """The dtype and shape of a signal: a scalar, a vector (of one entry per peer, or of so many), or the gradients."""
+    """The dtype and shape of a signal: a scalar, a vector (of one entry per peer, or of this many), or the
+    gradients."""
 
     dtype: DType
     shape: Shape = SCALAR

@@ -24,12 +24,12 @@ _SIGNALS: Mapping[Verb, signal.Signals] = {"kill": signal.SIGKILL, "notice": sig
 
 
 def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[str, int]) -> bool:
-    """Whether the moment of a fault has come, but for the seconds after it.
+    """True if the moment of a fault has come, not counting the seconds after it.
 
     Args:
         when: The moment.
         job: The job as its record tells of it.
-        calm: Whether it has settled from the faults before.
+        calm: True if it has settled from the previous faults.
         begun: The steps of the record when the schedule began.
         before: The numbers of events by kind that the record had after the fault before.
     """
@@ -74,7 +74,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
 
 
 def processes_of(what: What, job: Job, peers: Collection[int]) -> list[JobHost | JobPeer]:
-    """Those whose processes get the signals of a fault: its peers, or kungfu-run on its hosts."""
+    """The processes that get the signals of a fault: its peers, or kungfu-run on its hosts."""
     return [job.hosts[host] for host in what.hosts] if isinstance(what, SignalHosts) else [*map(job.peer, peers)]
 
 
@@ -85,7 +85,7 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
         what: The fault.
         pids: The processes.
         freezer: Thaws what is frozen for a time.
-        longest_s: After so many seconds, what is frozen without saying for how long is thawed.
+        longest_s: After this many seconds, what is frozen without saying for how long is thawed.
     """
     for pid in pids:
         match what:
@@ -100,5 +100,5 @@ def carry_out(what: What, pids: Iterable[int], freezer: Freezer, *, longest_s: f
 
 
 def job_state(job: Job) -> str:
-    """Who trains and who is on the way, in words."""
+    """The training and the joining peers, in words."""
     return f"by step {job.steps} peers {list(job.members)} train and {list(job.joiners)} are on their way"

@@ -52,11 +52,11 @@ class Freezer:
             guard.wait()
 
     def freeze(self, pid: int, *, for_s: float) -> bool:
-        """Stops a process for so many seconds; whether it was there."""
+        """Stops a process for this many seconds; whether it was there."""
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Lets a process run for a share of each tenth of a second, for so many seconds; whether it was there."""
+        """Lets a process run for a share of each tenth of a second, for this many seconds; whether it was there."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
@@ -102,7 +102,7 @@ class _Held:
 
 
 def _started(pid: int) -> str:
-    """When a process began, in ticks since the boot; empty where there is none."""
+    """When a process began, in ticks since the boot; empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[_START_TICKS]

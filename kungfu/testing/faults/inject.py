@@ -35,22 +35,22 @@ class InjectedJob(Protocol):
     """The job that faults are injected into."""
 
     def request(self, what: Resize | SaveCheckpoint, *, id: str) -> None:
-        """Asks the job for something; raises ``KungfuError`` where it is refused or cannot be asked."""
+        """Asks the job for something; raises ``KungfuError`` if it is refused or cannot be asked."""
 
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """True if the job has ended."""
 
 
 @dataclass(frozen=True)
 class InjectionLimits:
-    """What bounds an injection.
+    """The limits of an injection.
 
     Args:
         within_s: Seconds in which the job has to be whole again after a fault, and the longest time that a peer is
             frozen without saying for how long.
         patience_s: Seconds that the moment of a fault is waited for.
         local_hosts: The hosts of the job that are this machine.
-        may_end_job: Whether faults that end the job for sure are carried out.
+        may_end_job: True if faults that certainly end the job are carried out.
         request_prefix: The ids of requests begin with it.
     """
 
@@ -63,11 +63,11 @@ class InjectionLimits:
 
 @dataclass(frozen=True)
 class Injection:
-    """What became of a fault.
+    """The outcome of a fault.
 
     Args:
         fault: The fault.
-        at: When it was carried out, seconds since 1970; ``None`` where it was not.
+        at: When it was carried out, seconds since 1970; ``None`` if it was not.
         step: The steps of the record at that time.
         peers: The ids of the peers that it hit.
         until: When what it froze or slowed runs again by itself; ``at`` where nothing was.
@@ -85,7 +85,7 @@ class Injection:
 
 
 class _Calm:
-    """Whether the job has settled from the faults so far: no peer is held or doomed, and it has trained since.
+    """True once the job has settled from the faults so far: no peer is held or doomed, and it has trained since.
 
     Steps reach the record late: one that is told after a fault may have ended before it.
     """
@@ -100,11 +100,11 @@ class _Calm:
         self._over_at = max(self._over_at, one.until)
 
     def is_hit(self, peer: int, now: float) -> bool:
-        """Whether a peer is killed, frozen or slowed."""
+        """True if a peer is killed, frozen or slowed."""
         return self._until.get(peer, 0.0) > now
 
     def has_come(self, job: Job, now: float) -> bool:
-        """Whether the job is whole, and has trained after the last fault was over."""
+        """True if the job is complete, and has trained after the last fault was over."""
         has_trained = job.stepped_at > self._over_at
         return job.is_whole and has_trained and not any(self.is_hit(peer, now) for peer in job.members)
 
@@ -127,10 +127,10 @@ def inject(
         faults: The faults, in their order.
         watcher: Follows the record of the job.
         job: The job.
-        limits: What bounds the injection.
+        limits: The limits of the injection.
         freezer: Thaws what is frozen.
         clock: Seconds since 1970.
-        pause: Waits for so many seconds.
+        pause: Waits for this many seconds.
     """
     injector = _Injector(watcher, job, limits, freezer, clock, pause)
     begun, last, stopped = watcher.look().steps, clock(), ""
@@ -150,7 +150,7 @@ def inject(
 
 @dataclass(frozen=True)
 class _Injector:
-    """What an injection works with; see `inject`."""
+    """The parts that an injection works with; see `inject`."""
 
     watcher: JobWatcher
     job: InjectedJob
@@ -223,7 +223,7 @@ class _Injector:
 
 
 def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collection[int]) -> str:
-    """Which of the processes run on other machines, where no signal reaches them; empty where none do."""
+    """The processes on other machines, which no signal reaches, in words; empty if there are none."""
     hosts = {*what.hosts} if isinstance(what, SignalHosts) else {job.peer(peer).host for peer in peers}
     if isinstance(what, SignalHosts):
         peers = ()
@@ -236,18 +236,18 @@ def why_elsewhere(what: What, job: Job, peers: Collection[int], local: Collectio
 
 
 def why_gone(what: What, job: Job, peers: Collection[int]) -> str:
-    """Why one of the processes cannot be sent a signal; empty where all can."""
+    """Why one of the processes cannot be sent a signal; empty if all can."""
     processes = processes_of(what, job, peers)
     return next(filter(None, (why_out_of_reach(one.pid, started_at=one.started_at) for one in processes)), "")
 
 
 def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Collection[int]) -> str:
-    """Why a fault would end the job for sure; empty where the job may survive it.
+    """Why a fault would end the job for sure; empty if the job may survive it.
 
     Args:
         what: The fault.
         job: The job as its record tells of it.
-        peers: Those that it hits.
+        peers: The peers that it hits.
         living: The members that no fault before holds or has killed.
 
     Returns:
@@ -264,7 +264,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
 
 
 def _is_quorum(peers: Collection[int], members: Sequence[int]) -> bool:
-    """Whether these members could go on without the others: of two halves that with rank 0 does."""
+    """True if these members could continue without the others: of two halves the one with rank 0."""
     there = [peer for peer in members if peer in peers]
     return 2 * len(there) > len(members) or (2 * len(there) == len(members) and members[0] in there)
 
@@ -280,5 +280,5 @@ def seconds_held(what: What, *, longest_s: float) -> float:
 
 
 def _is_for_good(what: What) -> bool:
-    """Whether the peers that are hit do not come back."""
+    """True if the peers that are hit do not come back."""
     return isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice")

@@ -16,7 +16,7 @@ _CLOCK_S = 2.0
 
 
 def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
-    """Why a process cannot be sent a signal, in words; empty where it can.
+    """Why a process cannot be sent a signal, in words; empty if it can.
 
     Args:
         pid: Its id; ``None`` if that is not known.

@@ -52,10 +52,10 @@ _FORMS = (
 class When:
     """The moment of a fault.
 
-    ``step`` and ``barrier``: once the record tells of so many (``number``), counted from the beginning of the schedule
-    where it is ``relative``, and once the job has settled where it must be ``calm``. ``next``: at the next event of the
-    kind ``event`` in the record, counted from the fault before. ``settled``: every process is in the view, it has the
-    size that the job is to have, and has done a step. ``now``: at once. ``after_s`` seconds later.
+    ``step`` and ``barrier``: once the record tells of this many (``number``), counted from the beginning of the
+    schedule where it is ``relative``, and once the job has settled where it must be ``calm``. ``next``: at the next
+    event of the kind ``event`` in the record, counted from the fault before. ``settled``: every process is in the view,
+    it has the size that the job is to have, and has done a step. ``now``: at once. ``after_s`` seconds later.
     """
 
     moment: Moment
@@ -128,7 +128,7 @@ What = SignalPeers | SlowPeers | SignalHosts | Resize | SaveCheckpoint
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens when."""
+    """A fault: a moment and an action."""
 
     when: When
     what: What
@@ -138,7 +138,7 @@ class Fault:
 
     @property
     def action(self) -> str:
-        """What happens, in the words of the schedule."""
+        """The action, in the words of the schedule."""
         return in_words(self.what) if isinstance(self.what, Resize | SaveCheckpoint) else str(self.what)
 
 
@@ -166,7 +166,7 @@ def _fault(words: str) -> Fault:
 
 
 def _contradiction(part: dict[str, Any]) -> str | None:
-    """What of the parts of a fault does not go with its verb; ``None`` where all do."""
+    """The contradiction between a part of a fault and its verb; ``None`` if there is none."""
     if part["verb"] == "slow":
         percent = int(part["percent"] or 0)
         if part["hosts"] or not part["seconds"] or not 1 <= percent <= 99:

@@ -13,18 +13,18 @@ from kungfu.testing.faults.schedule import Fault, SignalPeers, SlowPeers, What, 
 def survivable_faults(
     seed: int, *, faults: int, every: int, size: int, least: int = 1, most: int | None = None
 ) -> list[Fault]:
-    """A schedule of `faults` faults that a job of `size` peers survives, `every` so many steps from the beginning on.
+    """A schedule of `faults` faults that a job of `size` peers survives, `every` this many steps from the beginning on.
 
     Each waits until the job has settled from the one before. One peer is killed, the coordinator or any other; two at
     once of four or more; one is frozen for a time or slowed, or gets a notice; the job is resized.
 
     Args:
         seed: The same seed draws the same schedule.
-        faults: How many there are.
+        faults: The number of faults.
         every: Steps from one to the next.
         size: The peers at the start.
         least: The fewest peers of a resize.
-        most: The most peers of a resize; ``None`` where the job takes none.
+        most: The most peers of a resize; ``None`` if the job takes none.
 
     Raises:
         UsageError: There is no fault, or no step between two of them.

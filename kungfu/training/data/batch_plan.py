@@ -35,10 +35,10 @@ class BatchPlan:
         source: Gives samples by their index.
         sampler: Says which samples belong to which step and peer.
         batch_size: Samples per step of the whole job, at its start.
-        epochs: How often the data is walked.
-        remainder: Whether a smaller last step of an epoch is kept or dropped.
+        epochs: The number of passes over the data.
+        remainder: "keep" or "drop" a smaller last step of an epoch.
         max_local_batch_size: The most samples of one call of the step; a larger share is cut into micro-batches.
-        kept_rows: What was loaded last, for slices that are cut anew; used in the loading thread only.
+        kept_rows: The rows loaded last, for slices that are cut again; used in the loading thread only.
 
     On rescale:
         A micro-batch holds the view that it was cut for, and one of another view is cut again.
@@ -54,7 +54,7 @@ class BatchPlan:
 
     @property
     def samples(self) -> int:
-        """Those of an epoch, which may be fewer or more than the source has."""
+        """The samples of an epoch, which may be fewer or more than the source has."""
         return self.sampler.samples
 
     def micro_batch(self, step_slice: StepSlice, *, micro: int = 0) -> MicroBatch:
@@ -78,7 +78,7 @@ class BatchPlan:
         return share if most is None else share[micro_batch.micro * most : (micro_batch.micro + 1) * most]
 
     def stamp(self, micro_batch: MicroBatch) -> Stamp:
-        """What the step compares with the run's position."""
+        """The stamp that the step compares with the run's position."""
         position, empty = micro_batch.step_slice.position, not len(self.indices(micro_batch))
         return Stamp(
             position.epoch,
@@ -136,7 +136,7 @@ def make_batch_plan(
     remainder: Remainder = "keep",
     max_local_batch_size: int | None = None,
 ) -> BatchPlan:
-    """What ``training.batches`` was asked for, or a ``UsageError`` that says what is wrong with it."""
+    """The plan for the arguments of ``training.batches``; raises ``UsageError`` if they are wrong."""
     source = as_source(data, load=load, samples=samples, readers=readers)
     numbers = [("batch_size", batch_size, 1), ("epochs", epochs, 0), ("seed", seed, 0)]
     if max_local_batch_size is not None:

@@ -47,11 +47,11 @@ _WORTH_AN_EVENT_S = 1.0
 
 @dataclass(frozen=True)
 class ReadAhead:
-    """What a peer has read before it joined.
+    """The batches that a peer has read before it joined.
 
     Args:
-        batches: That it has no use for, since the others have trained on them.
-        seconds: How long that took.
+        batches: The number of batches without use, because the others have trained on them.
+        seconds: The seconds that this took.
     """
 
     batches: int
@@ -70,13 +70,13 @@ def catch_up(
 
     Args:
         stream: Data that have to be read from their start.
-        newest: Gives the position of those who train, ``None`` where nobody does.
+        newest: Gives the position of those who train, ``None`` if nobody does.
         meanwhile: Called after each batch.
         allowed_s: A rest that takes longer than this would keep the others waiting for too long.
         clock: Seconds that never go back.
 
     Returns:
-        What was read in vain; ``None`` where it is not worth a word.
+        What was read in vain; ``None`` if it is not worth a word.
 
     Raises:
         UsageError: This peer reads no faster than the others train, and is too far behind them.
@@ -119,7 +119,7 @@ def await_readers(
     """Between two steps: waits until every peer has the batch that it may have to read for long for.
 
     Args:
-        is_loaded: Whether this peer has it, within so many seconds.
+        is_loaded: Returns True if this peer has it, within this many seconds.
         total: Gives the sums of tensors over the peers, which all call this.
         clock: Seconds that never go back.
 
@@ -196,11 +196,11 @@ class DataPlace:
         """Waits between two steps until all peers of the view have their batch; see `await_readers`.
 
         Args:
-            is_loaded: Whether this peer has its own, within so many seconds.
+            is_loaded: Returns True if this peer has its own, within this many seconds.
             meet: Calls a function on all peers of the view at once; see `StepCalls.meet`.
 
         Returns:
-            False where peers were lost over it, as by ``meet``.
+            False if peers were lost over it, as by ``meet``.
         """
         took_s = 0.0
 

@@ -34,7 +34,7 @@ def order_checksum(arrays: Any, targets: Any = None) -> int:
 
     Args:
         arrays: All of them, any nest with one entry a sample.
-        targets: Those that are looked at alone where they tell one order of the samples from another.
+        targets: The targets, which are compared alone if they distinguish the order of the samples.
     """
     seen = _spread(targets)
     if not seen or _order_bits(seen) < _TELLING_BITS:
@@ -52,7 +52,7 @@ def samples_checksum(batch: Any) -> int:
 
 
 def has_rows(leaf: Any) -> bool:
-    """Whether this is an array with entries in its first dimension, all of one shape."""
+    """True if this is an array with entries in its first dimension, all of one shape."""
     is_odd = isinstance(leaf, tf.RaggedTensor | tf.SparseTensor) or type(leaf).__module__.startswith("scipy")
     return not is_odd and len(getattr(leaf, "shape", ())) > 0
 

@@ -1,7 +1,7 @@
-"""Rows that were loaded and may be asked for again: those of the last batches, and of those loaded ahead.
+"""Rows that were loaded and may be requested again: those of the last batches, and of those loaded ahead.
 
-A rescale cuts the next steps anew, and a peer's new slice overlaps with what it has loaded for the old one. So only the
-rows that are missing are loaded.
+A rescale cuts the next steps again, and a peer's new slice overlaps with what it has loaded for the old one. So only
+the rows that are missing are loaded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeptRows:
 
         Args:
             epoch: Rows of another epoch are not given: they may have been changed at random for that one.
-            indices: Of the samples.
+            indices: The indices of the samples.
             load: Makes a nest of tensors of some of them.
         """
         parts, places, missing = [], [], np.ones(len(indices), bool)

@@ -76,14 +76,14 @@ def batches(
         plan: The data and how it is walked.
         position: Gives the position of the run.
         stamps: Remembers what each batch was cut for.
-        over: Whether training has ended on this peer.
+        over: Returns True if training has ended on this peer.
         calls: Counts the calls of the step: a batch that was not given to it would come back for ever.
         most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with so
             many peers.
         members: Gives the ids of the peers of the view, by rank.
-        settle: Brings registered values to those of a new view, with all its peers; False where some were lost over it.
-        await_others: Waits until all peers of the view have their batch; False where some were lost over it. It is
-            given what tells whether this one has, within so many seconds.
+        settle: Brings registered values to those of a new view, with all its peers; False if some were lost over it.
+        await_others: Waits until all peers of the view have their batch; False if some were lost over it. It is
+            given what tells whether this one has, within this many seconds.
     """
     before, last, awaited = -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
@@ -136,7 +136,7 @@ def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> Step
 
 
 def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
-    """The next micro-batch of the slice; the first one where the slice is new, or was cut anew."""
+    """The next micro-batch of the slice; the first one where the slice is new, or was cut again."""
     # The same place in the same view: the share goes on where the last call of the step left it.
     same = last is not None and last.step_slice == step_slice
     return plan.micro_batch(step_slice, micro=here.micro if same else 0)

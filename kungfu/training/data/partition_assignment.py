@@ -1,4 +1,4 @@
-"""Which peer reads which partition of the data, and how far: a value that all peers compute alike.
+"""The assignment of partitions of the data to peers, with their positions: a value that all peers compute alike.
 
 A partition is read in sequence by one peer. Partitions of an epoch stand in a shuffled order, and are handed out one
 after the other: a peer that has used up its own takes the next one. What a step takes follows from the assignment
@@ -40,15 +40,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the peers hold at a position.
+    """The partitions of the peers at a position.
 
     Args:
         position: The position.
         members: The ids of the peers, in the order of their ranks.
         held: The part that each of them reads; ``None`` for one that takes another next.
-        returned: What peers that are gone had left, in the order in which it is handed out: whoever reads already to
-            the place in one of them, as peers were lost meanwhile, is given that one again.
-        handed_out: How many partitions of the epoch's order were handed out.
+        returned: The rests that peers left when they went, in the order of their assignment: a peer that already reads
+            to the place in one of them, as peers were lost meanwhile, is given that one again.
+        handed_out: The number of partitions of the epoch's order that were assigned.
     """
 
     position: Position
@@ -91,7 +91,7 @@ class Assignment:
 
     @classmethod
     def from_row(cls, row: NDArray[np.int64]) -> Assignment:
-        """What `to_row` was called on."""
+        """The assignment from the result of `to_row`."""
         epoch, offset, handed_out, members, returned = row[:5].tolist()
         parts = row[5 + members : 5 + members + 3 * (members + returned)].reshape(-1, 3).tolist()
         made = [None if partition < 0 else Part(partition, start, end) for partition, start, end in parts]
@@ -111,7 +111,7 @@ class Partitions:
     Args:
         lengths: The rows of each.
         order: The order in which those of an epoch are handed out.
-        drops: Whether an epoch ends before a step that would be smaller than the others.
+        drops: True if an epoch ends before a step that would be smaller than the others.
     """
 
     lengths: tuple[int, ...]
@@ -130,7 +130,7 @@ class Partitions:
 
     @staticmethod
     def begins_within(before: Assignment, of_members: Sequence[Sequence[Part]]) -> bool:
-        """Whether a member goes on in the middle of a partition that it has not read before; as `step` gives it."""
+        """True if a member continues in the middle of a partition that it has not read before; as `step` returns it."""
         return any(
             part.start > 0 and (held is None or (held.partition, held.start) != (part.partition, part.start))
             for held, parts in zip(before.held, of_members, strict=True)
@@ -138,7 +138,7 @@ class Partitions:
         )
 
     def step(self, before: Assignment, batch: int) -> tuple[list[list[Part]], Assignment]:
-        """What each member takes of a step of so many samples, and the assignment after it.
+        """The samples of each member in a step of this many samples, and the assignment after it.
 
         Args:
             before: The assignment at the step's position.

@@ -1,8 +1,8 @@
 """The order of samples in partitions that are read in sequence: each peer is given rows of the partition that it holds.
 
 What the peers hold is an `Assignment`. Every peer computes it, and keeps it in a variable that goes along with the
-state: a peer that joins, and a job that is resumed, go on from there. The variable holds the assignment at the start of
-the step that is under way, and the batch of that step, from which the one after it follows.
+state: a peer that joins, and a job that is resumed, continue from there. The variable holds the assignment at the start
+of the step that is under way, and the batch of that step, from which the one after it follows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SequentialSource(SampleSource, Protocol):
     """Samples in partitions that are read from their start.
 
     Args:
-        passed: How many were read so far to come to the place of another; the loader's thread counts.
+        passed: The number of samples read so far to come to the position of another; the loader's thread counts.
     """
 
     passed: int
@@ -47,15 +47,15 @@ class SequentialSource(SampleSource, Protocol):
 
 
 class PartitionSampler:
-    """Which rows belong to a slice.
+    """The rows of each slice.
 
     Args:
         lengths: The samples of each partition.
         seed: From it and the epoch follows the order in which partitions are handed out.
-        remainder: Whether a last step with fewer samples than the others is kept or dropped.
+        remainder: "keep" or "drop" a last step with fewer samples than the others.
 
     On rescale:
-        A peer goes on with the partition that it holds; see `partition_assignment`.
+        A peer continues with the partition that it holds; see `partition_assignment`.
     """
 
     def __init__(self, lengths: Sequence[int], seed: int | None, remainder: Remainder = "keep") -> None:
@@ -70,7 +70,7 @@ class PartitionSampler:
 
     @property
     def samples(self) -> int:
-        """Those of all partitions."""
+        """The samples of all partitions."""
         return self._partitions.samples
 
     def make_variable(self, *, most_peers: int) -> tf.Variable:

@@ -10,15 +10,15 @@ from kungfu.training.graph.step_report import StepPosition
 
 @dataclass(frozen=True)
 class PlannedEpochs:
-    """What a run walks.
+    """The epochs of a run.
 
     Attributes:
-        samples: Those of an epoch.
-        epochs: How often they are walked.
-        drops: Whether an epoch ends before a step that would be smaller.
+        samples: The samples of an epoch.
+        epochs: The number of epochs.
+        drops: True if an epoch ends before a step that would be smaller.
         done_before: Epochs that the program counts before the first one of this run, such as ``initial_epoch`` of
             ``fit``.
-        fit: Which ``fit`` of the program this is, from 1; 0 where the program has a loop of its own.
+        fit: The number of this ``fit`` in the program, from 1; 0 if the program has a custom loop.
     """
 
     samples: int
@@ -28,11 +28,11 @@ class PlannedEpochs:
     fit: int = 0
 
     def progress(self, position: StepPosition, *, epoch: int) -> dict[str, Any]:
-        """What a line of the metrics tells of a step's place in the run.
+        """The position of a step in the run, for a line of the metrics.
 
         Args:
-            position: That of the run after the step.
-            epoch: That of the step, from 0.
+            position: The position of the run after the step.
+            epoch: The epoch of the step, from 0.
 
         Returns:
             ``epoch``, from 1, and ``epochs``, as the program counts them; ``samples_left``; ``steps_left``, as long as

@@ -20,9 +20,9 @@ _Wanted = SimpleQueue[tuple[Any, "Future[Any]"] | None]
 
 
 class Prefetch(Generic[Key]):
-    """Loads what is asked for, and then what ``following`` says, at most two keys ahead, all in one thread.
+    """Loads what is requested, and then what ``following`` says, at most two keys ahead, all in one thread.
 
-    Where another key is asked for than was guessed, the guesses are thrown away.
+    Where another key is requested than was guessed, the guesses are thrown away.
     """
 
     def __init__(self, load: Callable[[Key], Any], *, following: Callable[[Key], Key | None]) -> None:
@@ -35,12 +35,12 @@ class Prefetch(Generic[Key]):
         atexit.register(self.close)  # a thread that Python kills inside TensorFlow would take the exit code with it
 
     def get(self, key: Key) -> Any:
-        """What ``load`` gives for the key; raises what it raised. It takes as long as the user's own loading."""
+        """The result of ``load`` for the key; raises its error. It takes as long as the user's own loading."""
         self._ask_first(key)
         return self._guesses.popleft()[1].result()
 
     def is_loaded(self, key: Key, within_s: float) -> bool:
-        """Whether the key, which `get` is to give next, is loaded within so many seconds, or loading it has failed."""
+        """True if the key, which `get` returns next, is loaded within this many seconds, or loading it has failed."""
         self._ask_first(key)
         return bool(wait([self._guesses[0][1]], within_s).done)
 

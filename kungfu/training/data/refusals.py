@@ -1,4 +1,4 @@
-"""What ``training.batches`` cannot walk, and what to give it instead.
+"""The data that ``training.batches`` cannot walk, with alternatives.
 
 Peers share samples by their index, in an order that all of them know. Whatever can only be walked from its start, or
 gives whole batches, has no such index.
@@ -23,7 +23,7 @@ _BATCHED = ("PyDataset", "Sequence")
 
 
 def refuse_unindexed(data: Any) -> None:
-    """Raises ``UsageError`` for data whose samples cannot be asked for by their index."""
+    """Raises ``UsageError`` for data whose samples cannot be requested by their index."""
     name = type(data).__name__
     if isinstance(data, tf.data.Dataset):
         raise UsageError(

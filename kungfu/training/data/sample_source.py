@@ -1,4 +1,4 @@
-"""Where samples come from: one small interface over arrays, records, and whatever can be asked for by index."""
+"""Sources of samples: one small interface over arrays, records, and anything that can be read by index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SampleSource(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many there are."""
+        """The number of samples."""
         ...
 
     def take(self, indices: NDArray[np.int64]) -> Any:
@@ -39,7 +39,7 @@ class SampleSource(Protocol):
 
 
 def is_source(data: Any) -> TypeGuard[SampleSource]:
-    """Whether this says of itself that it is a source; tables of pandas have attributes of these names too."""
+    """True if this declares itself a source; tables of pandas have attributes of these names too."""
     return SampleSource in type(data).__mro__
 
 
@@ -70,7 +70,7 @@ class Records:
     Args:
         records: The sequence.
         load: Makes a sample of one of them.
-        readers: How many threads call ``load`` at once.
+        readers: The number of threads that call ``load`` at once.
     """
 
     records: Any
@@ -100,7 +100,7 @@ class ByIndex:
     samples: int
 
     def take(self, indices: NDArray[np.int64]) -> Any:
-        """What the function gives for these, checked to be as many."""
+        """The samples that the function returns for these indices, with a check of their number."""
         given = self.function(indices)
         if isinstance(given, tf.data.Dataset):
             # Asks for one more than there should be, to see if there are more.

@@ -29,19 +29,19 @@ class StepSlice:
     global_batch_size: int
 
     def taken(self, samples: int) -> int:
-        """What all peers together take in it, of an epoch of so many samples."""
+        """The samples of all peers together in the step, for an epoch of this many samples."""
         return min(self.global_batch_size, samples - self.position.offset)
 
     def largest_share(self, samples: int) -> int:
-        """That of rank 0, the same number on every peer: uneven slices differ by one sample, and low ranks have it."""
+        """The share of rank 0, the same number on every peer: uneven slices differ by one sample, low ranks have it."""
         return spread(self.taken(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
         """The slice after it, maybe of the next epoch, if view and batch stay: a guess, by which the loader runs ahead.
 
         Args:
-            samples: Those of an epoch.
-            remainder: Whether a last step with fewer samples than the others is kept or dropped.
+            samples: The samples of an epoch.
+            remainder: "keep" or "drop" a last step with fewer samples than the others.
         """
         # The fewest samples that make a step; what is less ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
@@ -49,11 +49,11 @@ class StepSlice:
 
 
 class Sampler(Protocol):
-    """Which samples belong to a slice."""
+    """The samples of each slice."""
 
     @property
     def samples(self) -> int:
-        """Those of an epoch."""
+        """The samples of an epoch."""
         ...
 
     def indices(self, step_slice: StepSlice) -> NDArray[np.int64]:
@@ -68,7 +68,7 @@ class SerialSampler:
     What remains of an epoch is always one run of the permutation, so one number says what is done, whoever did it.
 
     Args:
-        samples: Those that an epoch has.
+        samples: The samples of an epoch.
         seed: From it and the epoch's number follows the permutation; without one samples come as the data has them.
 
     Reference:
@@ -91,17 +91,17 @@ class SerialSampler:
 
 
 def sample_numbers(step_slice: StepSlice, samples: int) -> NDArray[np.int64]:
-    """The samples of this peer's rank, in epochs of so many, by their numbers: those of all epochs are counted on."""
+    """The samples of this peer's rank, in epochs of this many, by their numbers: those of all epochs are counted on."""
     return SerialSampler(samples, None).indices(step_slice) + step_slice.position.epoch * samples
 
 
 @dataclass(frozen=True)
 class PassSampler:
-    """Epochs of so many samples, cut one after the other from passes over data that has another number of them.
+    """Epochs of this many samples, cut one after the other from passes over data that has another number of them.
 
     Args:
-        samples: Those of an epoch.
-        pass_samples: Those that the data has. A step may take the last samples of a pass and the first of the next one.
+        samples: The samples of an epoch.
+        pass_samples: The samples of the data. A step may take the last samples of a pass and the first of the next one.
         seed: From it and the number of the pass follows the order; without one samples come as the data has them.
     """
 

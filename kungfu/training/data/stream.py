@@ -1,7 +1,7 @@
 """Data that gives whole batches one after the other, such as a ``tf.data.Dataset`` or a generator.
 
 Every peer reads them, and takes its slice. The samples are numbered as they come: sample ``offset`` of epoch ``epoch``
-is number ``epoch * samples + offset``. What was read is kept as long as a step may still be cut anew, so a rescale
+is number ``epoch * samples + offset``. What was read is kept as long as a step may still be cut again, so a rescale
 reads nothing twice. A peer that joins reads on to where the others are, or begins there if the data can be read from
 any place.
 """
@@ -56,16 +56,16 @@ class Stream:
         read: Begins a reading and gives its batches: nests of arrays with one entry a sample. It is given the number of
             the reading, from 0, and a sample of it before which nothing is needed; it gives the number of the sample
             that it begins with, not after that one, and the batches. They are the same ones on all peers.
-        samples: Those of an epoch.
-        is_endless: Whether one reading goes on over the epochs; else each epoch is a reading of its own.
+        samples: The samples of an epoch.
+        is_endless: True if one reading continues over the epochs; else each epoch is a separate reading.
         what: The data in words, for errors and remarks.
-        can_seek: Whether a reading begins near the sample that it is given; else it begins at the start, and readings
+        can_seek: True if a reading begins near the given sample; else it begins at the start, and readings
             before it are begun too, as the order of a later one may follow from how many there were.
-        checksum: Of a batch, to be compared among the peers.
+        checksum: The checksum of a batch, to be compared among the peers.
 
     Cost:
         Every peer reads all samples of the job. One that joins reads, unless the data can be read from any place, what
-        the others have read in that epoch, and the beginning of each epoch before it; where one reading goes on over
+        the others have read in that epoch, and the beginning of each epoch before it; where one reading continues over
         the epochs, all that they have read. It says how long that took.
     """
 
@@ -92,18 +92,18 @@ class Stream:
         self._lock = Lock()  # the loading thread takes samples, and the program's asks for checksums
 
     def reach(self, position: Position) -> None:
-        """All peers are at this position, from the program's thread: samples before it are not asked for again."""
+        """All peers are at this position, from the program's thread: samples before it are not requested again."""
         self._reached = self._number(position)
 
     def lacks(self, position: Position) -> bool:
-        """Whether a peer that joins at this position has to read before it what the others have trained on."""
+        """True if a peer that joins at this position must first read the samples that the others have trained on."""
         return not self.can_seek and self._next <= self._number(position)
 
     def read_ahead(self, position: Position, *, meanwhile: Callable[[], None]) -> int:
         """Reads on until the sample at a position is there, before this peer is in a view.
 
         Args:
-            position: Where the others are: what lies before it is not kept.
+            position: The position of the others: earlier batches are not kept.
             meanwhile: Called after each batch.
 
         Returns:
@@ -157,7 +157,7 @@ class Stream:
         )
 
     def first_batch_of(self, epoch: int) -> int | None:
-        """The checksum of the batch that an epoch begins with; ``None`` where it is not known here.
+        """The checksum of the batch that an epoch begins with; ``None`` if it is not known here.
 
         Cost:
             None on a peer that has read that batch; else, if the data can be read from any place, the reading of it.

@@ -21,7 +21,7 @@ DENSE_LIMIT_BYTES = 256 << 20
 
 
 class SummedMetrics(Protocol):
-    """What the step adds up over the peers on the message of its gradients."""
+    """The numbers that the step adds up over the peers on the message of its gradients."""
 
     def outgoing(self) -> list[Any]:
         """Graph: what is summed."""
@@ -63,8 +63,8 @@ def average(
         averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
         loss: This peer's mean loss, a scalar.
-        accumulation: Where a share is cut into micro-batches: all but the last are kept, and only the last is averaged,
-            together with them.
+        accumulation: The accumulation, if a share is cut into micro-batches: all but the last are kept, and only the
+            last is averaged, together with them.
         riders: The sums of what they send are known when the means are.
         waited: The seconds that the messages before this one took in this step, as `average_before_last` gives them.
 
@@ -135,7 +135,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, place: int) -> 
     Args:
         averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
-        place: How many averages of the step it makes, this one included.
+        place: The number of averages of the step up to this one.
 
     Returns:
         A nest like ``gradients`` of means, agreed; and the seconds for which this peer waited in the message.
@@ -172,7 +172,7 @@ def _of_share(mean: Any, total: Any, samples: tf.Variable) -> Any:
 
 
 def _dense_leaves(gradients: Any) -> list[Any]:
-    """The gradients that are there; ``UsageError`` where there are none, or XLA compiles the step."""
+    """The gradients that are there; ``UsageError`` if there are none, or XLA compiles the step."""
     refuse_xla("training.average()")
     leaves = tf.nest.flatten(gradients)
     dense = [_dense(leaf) for leaf in leaves if leaf is not None]

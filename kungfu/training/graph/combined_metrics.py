@@ -52,9 +52,9 @@ class PeerPlace:
     """Graph: a peer's part in a step.
 
     Args:
-        samples: Of this peer, float32.
-        rank: Of this peer.
-        size: Of its view.
+        samples: The samples of this peer, float32.
+        rank: The rank of this peer.
+        size: The size of its view.
     """
 
     samples: Any
@@ -70,8 +70,8 @@ class _State:
         variable: Keras' own.
         metric: The place of its metric among all.
         place: Its own place among the variables of the metric.
-        way: How it is combined.
-        start: What it is when an epoch begins.
+        way: The way in which it is combined.
+        start: The value at the beginning of an epoch.
     """
 
     variable: Any
@@ -132,7 +132,7 @@ class _Vector:
         Args:
             before: The totals before the step.
             come: Gives the sums of what the peers have sent, as ``outgoing`` has it.
-            rows: Which peers had samples, by rank.
+            rows: The peers with samples, by rank.
 
         Returns:
             The new totals of those that are summed or averaged, and what was gathered of the others.
@@ -206,8 +206,8 @@ class CombinedMetrics:
 
     Args:
         metrics: Built ones.
-        combine: By the name of a metric, how its state is combined over the peers; see ``kf.keras.attach``.
-        per_step: Those of them that are given one number of the whole batch per step: they are combined by "mean".
+        combine: The combination of a metric's state over the peers, by its name; see ``kf.keras.attach``.
+        per_step: The metrics that get one number of the whole batch per step: they are combined by "mean".
 
     Raises:
         UsageError: The state of a metric does not add up, and nothing else is said of it; or what is said does not fit.
@@ -233,12 +233,12 @@ class CombinedMetrics:
 
     @property
     def variables(self) -> list[Any]:
-        """Those of the metrics, in the order of ``start`` and of what ``outgoing`` takes."""
+        """The variables of the metrics, in the order of ``start`` and of the argument of ``outgoing``."""
         return [state.variable for vector in self._vectors for state in vector.states]
 
     @property
     def only_adds(self) -> bool:
-        """Whether all states are summed."""
+        """True if all states are summed."""
         return all(state.way == "sum" for vector in self._vectors for state in vector.states)
 
     # ---- in a step -------------------------------------------------------------------------------------------------
@@ -345,7 +345,7 @@ def call_combination(function: Callable[..., Any], before: Sequence[Any], after:
 
 
 def _states(metric: Any, place: int, way: Combination | None) -> list[_State]:
-    """The variables of a metric; ``UsageError`` where it is not known how they are combined, or cannot be."""
+    """The variables of a metric; ``UsageError`` if it is not known how they are combined, or cannot be."""
     if way is None:
         _refuse_unless_additive(metric)
         return [_State(one, place, own, "sum", np.zeros(one.shape)) for own, one in enumerate(metric.variables)]
@@ -385,7 +385,7 @@ def _check_names(metrics: Sequence[Any], combine: Mapping[str, Combination]) -> 
 
 
 def adds_up(metric: Any) -> bool:
-    """Whether the state of a metric is known to be a sum over samples."""
+    """True if the state of a metric is known to be a sum over samples."""
     kind = type(metric)
     return isinstance(metric, _ADDITIVE) and all(_is_of_keras(kind, name) for name in ("update_state", "reset_state"))
 
@@ -403,7 +403,7 @@ def _refuse_unless_additive(metric: Any) -> None:
 
 
 def _is_of_keras(kind: type, method: str) -> bool:
-    """Whether a metric has this method from Keras: one of the user's own may keep something else than sums."""
+    """True if a metric has this method from Keras: a custom one may keep something else than sums."""
     owner = next(one for one in kind.__mro__ if method in vars(one))
     is_public = getattr(keras.metrics, owner.__name__, None) is owner
     return is_public or any(issubclass(one, owner) for one in _ADDITIVE)

@@ -13,7 +13,7 @@ import numpy as np
 
 
 class MessageNumbers(NamedTuple):
-    """What the derived sources of a step follow from: variables and tensors in the graph, numbers on the host.
+    """The inputs of the derived sources of a step: variables and tensors in the graph, numbers on the host.
 
     Args:
         steps: Done before this one.
@@ -21,16 +21,17 @@ class MessageNumbers(NamedTuple):
         batch: The global batch size in force.
         replacement_refused: 1 where it was, else 0.
         exchanged: Peers that leave when others have come.
-        target_size: Of a change of the size that is under way; 0 without one.
+        target_size: The target of a change of the size that is under way; 0 without one.
         trained: Samples trained on before this step.
-        epoch_samples: Those of an epoch; 0 without a loader.
-        epoch: That of the step.
+        epoch_samples: The samples of an epoch; 0 without a loader.
+        epoch: The epoch of the step.
         offset: Samples of it that are done.
-        epochs: How often the loader walks its data; 0 without a loader.
+        epochs: The number of passes of the loader over its data; 0 without a loader.
         drops: 1 where an epoch ends before a step that would be smaller, else 0.
         now: The moment at which the gradients were there, in seconds.
         began: The moment of this peer's first step.
-        header: What the message summed: samples, loss times samples, posts, and how many of them change the membership.
+        header: The sums of the message: samples, loss times samples, posts, and the number of those that change the
+            membership.
     """
 
     steps: Any
@@ -62,7 +63,7 @@ def given_numbers(packed: Sequence[float]) -> MessageNumbers:
 
 
 def _job_samples(given: MessageNumbers) -> float:
-    """As `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
+    """The samples of the job; see `kungfu.training.graph.graph_state.ProgressVariables.job_samples`."""
     if not given.epochs > 0:
         return 0.0
     least = max(min(given.batch, given.epoch_samples) if given.drops > 0 else 1.0, 1.0)

@@ -28,7 +28,7 @@ _HEADER = 4  # samples, loss times samples, posts, and how many of them change t
 
 @dataclass(frozen=True)
 class Averaging:
-    """What ``average`` builds with. ``loss_scale`` gives what a loss-scaling optimizer multiplied the loss by."""
+    """The parts from which ``average`` is built. ``loss_scale`` returns the factor of a loss-scaling optimizer."""
 
     graph_state: GraphState
     program: Program
@@ -40,7 +40,7 @@ class Averaging:
 
 
 def optimizer_signals(optimizer: Any) -> tuple[Callable[[], Any], Callable[[], Any] | None]:
-    """How the graph reads the learning rate, and what a loss-scaling optimizer multiplies the loss by."""
+    """Functions for the graph that read the learning rate, and the loss scale of a loss-scaling optimizer."""
     scale = getattr(optimizer, "dynamic_scale", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     return lambda: tf.convert_to_tensor(inner.learning_rate), None if scale is None else lambda: scale
@@ -136,7 +136,7 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int
     Args:
         averaging: The variables of the run and its attachment.
         gradients: This peer's dense tensors.
-        place: Which message of the step it is, from 1.
+        place: The number of the message in the step, from 1.
 
     Returns:
         The means, and the seconds for which this peer waited for them.
@@ -158,7 +158,7 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int
 
 @dataclass(frozen=True)
 class _GradientNorms:
-    """What a step takes norms of, and what stands for them before the message, by the names of reductions.
+    """The tensors whose norms a step computes, and their placeholders before the message, by the names of reductions.
 
     This peer's own norm is not known before the message carries it. In the policies' values that ride on the message a
     placeholder stands for it, and the attachment puts the norm in its place. Where a policy computes with the norm
@@ -190,8 +190,8 @@ def _gradient_norms(
     Args:
         program: The policies.
         gradients: This peer's dense tensors, before they are averaged.
-        sources: What is known before the message; the gates of the norms are evaluated with it.
-        samples: Of this peer. Without any its norm is NaN: what it ran on is another peer's.
+        sources: The sources known before the message; the gates of the norms are evaluated with them.
+        samples: The samples of this peer. Without any its norm is NaN: it ran on another peer's sample.
         loss_scale: Float32, ``None`` for 1.
     """
     factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
@@ -212,7 +212,7 @@ def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
 
 
 def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
-    """Reductions of this peer's own gradients are NaN where it has no samples: what it ran on is another's.
+    """Reductions of this peer's own gradients are NaN if it has no samples: what it ran on is another's.
 
     What a step does not compute stays minus infinity.
     """
@@ -228,7 +228,7 @@ def _float(value: Any) -> Any:
 
 
 def _exact(count: Any) -> Any:
-    """What a share is divided from: in float32 it would be the accuracy of float64 gradients."""
+    """The divisor of a share as float64: in float32 it would limit the accuracy of float64 gradients."""
     return tf.cast(count, tf.float64)
 
 
@@ -366,7 +366,7 @@ def _conclude(averaging: Averaging, sources: Mapping[str, Any], extras: Any, now
 
 
 def _post(averaging: Averaging, outcome: Any) -> None:
-    """Graph: keeps the inputs of the rules that fired, and asks for a barrier where one of them acts."""
+    """Graph: keeps the inputs of the rules that fired, and requests a barrier where one of them acts."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
     # Some rules only say what they would do: the host tells of them, without a barrier.

@@ -39,16 +39,16 @@ def _moment(name: str) -> tf.Variable:
 
 @dataclass(frozen=True)
 class ProgressVariables:
-    """How far training is: agreed, and replicated.
+    """The progress of training: agreed, and replicated.
 
     Args:
         step: The steps done.
         epoch: The epoch of the next step.
         offset: The samples of that epoch that are done.
-        samples: Those that an epoch has; 0 without loader.
-        batch: What rank 0 began with, in samples: those of a step with a loader, its own without.
+        samples: The samples of an epoch; 0 without loader.
+        batch: The first batch of rank 0, in samples: those of a step with a loader, its own without.
         trained: The samples of all steps so far.
-        epochs: How often the loader walks its data; 0 without loader.
+        epochs: The number of passes of the loader over its data; 0 without loader.
         drops: 1 where an epoch ends before a step that would be smaller, else 0.
     """
 
@@ -139,9 +139,9 @@ class PostCount:
 
     Args:
         asked: The requests of this peer so far.
-        carried: What ``asked`` was when the last message was made, and those of rules that have fired since: a barrier
-            that the same step holds answers these as well.
-        served: Those that a barrier has answered.
+        carried: The value of ``asked`` when the last message was made, and those of rules that have fired since: a
+            barrier that the same step holds answers these as well.
+        served: The posts that a barrier has answered.
     """
 
     asked: tf.Variable
@@ -157,7 +157,7 @@ class PostCount:
         self.asked.assign_add(1)
 
     def post(self, count: Any) -> None:
-        """Graph: so many more requests of rules that fired in this step."""
+        """Graph: this many more requests of rules that fired in this step."""
         self.asked.assign_add(count)
         self.carried.assign_add(count)
 
@@ -171,11 +171,12 @@ class BarrierPosts:
     """Requests for a barrier.
 
     Args:
-        changes: Those that change the membership, or may: of rules that rescale, evict or replace, and from outside.
-        others: Those that do not: of rules that change a setting, of hooks, and for a checkpoint.
+        changes: The posts that change the membership, or may: of rules that rescale, evict or replace, and from
+            outside.
+        others: The posts that do not: of rules that change a setting, of hooks, and for a checkpoint.
         everywhere: The sum of both over the peers that the last message brought, and 1 where their states differ.
-        halted: Whether a barrier failed, or ended training: a loop in the graph runs no more steps then.
-        checksum: Of the state; where those of the peers differ, a barrier is held too.
+        halted: True if a barrier failed, or ended training: a loop in the graph runs no more steps then.
+        checksum: The checksum of the state; if those of the peers differ, a barrier is held too.
     """
 
     changes: PostCount = field(default_factory=partial(PostCount.create, "changes"))
@@ -206,7 +207,7 @@ class StepTimes:
         synchronised: The moment of the last all-reduce; NaN after a barrier, whose seconds are no step's.
         step_seconds: From the all-reduce before that to the last one.
         began: The moment of its first step.
-        rescale_seconds: How long the last rescale stopped it.
+        rescale_seconds: Seconds for which the last rescale stopped it.
     """
 
     synchronised: tf.Variable = field(default_factory=partial(_moment, "kungfu/synchronised"))
@@ -217,7 +218,7 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the rules of a step came to: see `kungfu.compiler.Outcome`."""
+    """The outcomes of the rules of a step: see `kungfu.compiler.Outcome`."""
 
     fired: tf.Variable
     targets: tf.Variable
@@ -257,14 +258,14 @@ class Outcomes:
 
 @dataclass(frozen=True)
 class RuleOutcomes:
-    """Of the rules that act, for the barrier; of the last step, for the shadows.
+    """The outcomes of the acting rules, for the barrier, and of the shadows in the last step.
 
     A rule that fires in one step brings the barrier at the end of the next one, in which rules may fire, too. So two
     steps are kept: what fired in an even step, and what fired in an odd one.
 
     Args:
-        posted: What fired since the last barrier, by the remainder of the step's number.
-        shadows: Of the last step.
+        posted: The rules that fired since the last barrier, by the remainder of the step's number.
+        shadows: The shadows of the last step.
     """
 
     posted: tuple[Outcomes, Outcomes]
@@ -287,7 +288,7 @@ class RuleOutcomes:
         tf.cond(tf.equal(step % 2, 0), lambda: kept(even), lambda: kept(odd))
 
     def of_step(self, step: int) -> Outcomes:
-        """What fired in this step, which is one of the last two."""
+        """The rules that fired in this step, which is one of the last two."""
         return self.posted[step % 2]
 
     def all(self) -> tuple[Outcomes, ...]:
@@ -296,7 +297,7 @@ class RuleOutcomes:
 
 @dataclass(frozen=True)
 class MicroBatchState:
-    """Where this peer is in its share of a step: so many micro-batches ``done``, whether the one at hand is the last,
+    """The position of this peer in its share of a step: the micro-batches ``done``, true if this is the last,
     their samples and the sum of their losses over samples."""
 
     done: tf.Variable = field(default_factory=partial(_integer, "kungfu/micro_done"))
@@ -307,7 +308,7 @@ class MicroBatchState:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """The numbers of the last step: those that the graph goes on with, and in the record all that the host reads."""
+    """The numbers of the last step: those that the graph continues with, and in the record all that the host reads."""
 
     step_record: StepRecord
     published: PublishedValues
@@ -347,7 +348,7 @@ class GraphState:
         return [self.order, *own, *self.posts.variables(), *metrics]
 
     def in_share(self) -> list[tf.Variable]:
-        """Where this peer is in its share of a step, and what the program gave to it, which no barrier sees."""
+        """The position of this peer in its share of a step, and the program's values, which no barrier sees."""
         metrics = self.metrics
         place = [getattr(metrics.micro, one.name) for one in fields(MicroBatchState)]
         return [*place, *metrics.published.all(), *metrics.fed.variables()]

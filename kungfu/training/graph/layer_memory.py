@@ -46,7 +46,7 @@ class AddedSums:
     """The additions of this peer to variables in a step, which a message of the step adds up over the peers.
 
     Args:
-        variables: Those with the word "sum".
+        variables: The variables with the word "sum".
     """
 
     def __init__(self, variables: Sequence[tf.Variable] = ()) -> None:
@@ -93,7 +93,7 @@ class LayerMemory:
 
     Args:
         remembered: All of them, in Keras' order.
-        sums: Of those that are summed; without variables in a program that runs alone.
+        sums: The sums of the variables that are summed; without variables in a program that runs alone.
         is_shared: True in a job, where the peers see other samples each.
         known: The ids of the handles of variables that go along with training, or are combined over the peers; None
             where the program may keep what it wants to itself.
@@ -110,7 +110,7 @@ class LayerMemory:
 
         Args:
             model: Keras'.
-            combine: What the program says beside ``aggregation``, by the end of a variable's path, layer/variable.
+            combine: The program's declarations beside ``aggregation``, by the end of a variable's path, layer/variable.
 
         Raises:
             UsageError: A name of ``combine`` fits no variable, a word is none, or does not fit a variable's dtype.
@@ -163,7 +163,7 @@ class LayerMemory:
         """Tracing: ids of the handles of variables that the step assigns the same on all peers.
 
         Args:
-            trace: Of the step.
+            trace: The trace of the step.
             equal: The ids of the handles of variables that are equal on all peers, some of these among them.
 
         Raises:
@@ -206,7 +206,7 @@ def _said(variable: Any) -> LayerWord | None:
 
 
 def is_named(variable: Any, name: str) -> bool:
-    """True if the name is the end of the variable's path: layer/variable, say."""
+    """True if the name is the end of the variable's path: layer/variable, for example."""
     return f"/{variable.path}".endswith(f"/{name}")
 
 

@@ -39,12 +39,12 @@ class _RampVariables:
     """The ramp in force, in float64, as steps and samples outgrow float32; see `Ramp`.
 
     Args:
-        moving: Whether the rate is the ramp's.
+        moving: True if the rate is the ramp's.
         start: The value that it begins with, on the scale of `LearningRateControl.on_scale`.
         target: The value that it leads to.
         since: The steps or samples that were done when it began.
-        over: How many it takes.
-        by_samples: Whether samples are counted, or steps.
+        over: The length of the ramp.
+        by_samples: True if samples are counted, false for steps.
     """
 
     moving: tf.Variable
@@ -56,11 +56,11 @@ class _RampVariables:
 
 
 class LearningRateControl:
-    """How rules set an optimizer's learning rate; a schedule goes on under them, as the rate's base.
+    """The control of rules over an optimizer's learning rate; a schedule continues under them, as the rate's base.
 
     Args:
         optimizer: The optimizer.
-        factored: Its schedule with the factor of this run; ``None`` where it has none.
+        factored: Its schedule with the factor of this run; ``None`` if it has none.
         variables: The ramp.
         left: The factor that the run before has left on that schedule.
     """
@@ -71,9 +71,9 @@ class LearningRateControl:
         self._optimizer, self._factored, self._variables, self._left = optimizer, factored, variables, left
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
-        """The ramp that holds what the run before has left on a schedule, from so many steps on.
+        """The ramp that holds what the run before has left on a schedule, from this many steps on.
 
-        A rate goes on by itself, as a variable of the optimizer; a factor is no part of that, and those who join or
+        A rate continues by itself, as a variable of the optimizer; a factor is no part of that, and those who join or
         resume later have it from the terms of the view alone.
         """
         return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)
@@ -89,7 +89,7 @@ class LearningRateControl:
         return float(self._variables.target.numpy()) * self._base()
 
     def position(self) -> float:
-        """Where a ramp that begins now begins: the rate in force, or the factor of the schedule."""
+        """The start of a ramp that begins now: the rate in force, or the factor of the schedule."""
         return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
 
     def on_scale(self, rate: float) -> float:
@@ -97,7 +97,7 @@ class LearningRateControl:
         return rate / self._base()
 
     def _base(self) -> float:
-        """What the ramp's numbers are multiplied by: 1, or what the user's schedule says now."""
+        """The base of the ramp's numbers: 1, or the present value of the user's schedule."""
         if self._factored is None:
             return 1.0
         return float(self._factored.schedule(tf.convert_to_tensor(self._optimizer.iterations)))
@@ -146,7 +146,7 @@ class LearningRateControl:
 
 
 def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
-    """The rate of a run's optimizer, for policies that set it; ``UsageError`` where it is not clear whose."""
+    """The rate of a run's optimizer, for policies that set it; ``UsageError`` if it is not clear whose."""
     if len(optimizers) > 1:
         raise UsageError(
             f"a policy sets the learning rate, but {len(optimizers)} optimizers are attached: it must be clear whose; "

@@ -1,4 +1,4 @@
-"""What the user's program gives the policies: published in its step, or fed between its steps.
+"""The values that the user's program gives to policies: published in its step, or fed between its steps.
 
 What is published lies in a variable for each name that a rule uses, and not in the tensor itself, so that a value may
 come from a function inside the step, which TensorFlow traces once, or from a branch. It is cleared at the beginning of
@@ -115,7 +115,7 @@ class PublishedValues:
         return [one.read_value() for one in self.variables.values() if one.dtype.is_floating]
 
     def offered(self, floats: list[Any], samples: Any) -> dict[str, Any]:
-        """Graph: by name what a peer with so many samples offers; ``floats`` as those of the whole share."""
+        """Graph: by name what a peer with this many samples offers; ``floats`` as those of the whole share."""
         averaged = iter(floats)
         values = {
             name: next(averaged) if one.dtype.is_floating else one.read_value() for name, one in self.variables.items()
@@ -201,12 +201,12 @@ class FedValues:
 
     @classmethod
     def of(cls, plan: Plan) -> FedValues:
-        """Those that a plan's rules use."""
+        """The program variables that a plan's rules use."""
         declared = plan.given_by("feed")
         return cls(declared, {name: plan.rules_reading(name)[0] for name in declared})
 
     def variables(self) -> list[tf.Variable]:
-        """Those that a step reads, if there is any name."""
+        """The variables that a step reads, if there is any name."""
         return [self._values, self._offers, self._carried] if self._names else []
 
     def feed(self, name: str, value: Any, *, where: str) -> None:
@@ -238,7 +238,7 @@ class FedValues:
                 write_variable(self._offers, self._counts)
 
     def offered(self) -> tuple[dict[str, Any], Any]:
-        """Graph: by name what no message has carried yet, NaN where that is nothing; and what `carry` takes."""
+        """Graph: by name what no message has carried yet, NaN if that is nothing; and what `carry` takes."""
         # No policy is fed: the step gets no op for it.
         if not self._names:
             return {}, None

@@ -1,7 +1,7 @@
 """A checksum of what all peers must hold alike, which rides on the message of a step.
 
 Between two steps nothing but the program touches the shared variables: a callback that sets a rate from a generator
-without a seed, say, on each peer to another value. Barriers compare the state, and may be far apart. So every so many
+without a seed, for example, on each peer to another value. Barriers compare the state, and may be far apart. So every N
 steps each peer adds a checksum of its shared variables to the message; where these differ, a barrier follows at once.
 """
 
@@ -50,7 +50,7 @@ class StateChecksum:
         return self.differs.assign(tf.cast(unlike, tf.int64))
 
     def is_unlike(self) -> bool:
-        """Host: True where the last message found that the checksums differ."""
+        """Host: True if the last message found that the checksums differ."""
         return bool(read_variable(self.differs))
 
 

@@ -38,17 +38,17 @@ WHOLE = (0, 1, 0)
 
 @dataclass(frozen=True)
 class StepParts:
-    """What the step is made of.
+    """The parts of the step.
 
     Args:
         graph_state: kungfu's own variables.
         trace: Learns of the user's function when it is traced.
         rollback: Learns then which variables a peer without samples has to put back.
-        handles: Those of everything that the barrier may write.
+        handles: The handles of everything that the barrier may write.
         barrier: Holds the barrier, and gives what the step came to.
         rate: Moves the learning rate, where a policy sets it.
-        accumulation: Where the loader cuts shares into micro-batches.
-        memory: What layers of the program's keep of the data.
+        accumulation: The accumulation of micro-batches, if the loader cuts shares.
+        memory: The state that layers of the program keep of the data.
     """
 
     graph_state: GraphState
@@ -68,7 +68,7 @@ def compile_step(
 
     Args:
         function: The user's.
-        parts: What the step is made of besides.
+        parts: The other parts of the step.
         example: The tensors of its first call.
         structure: The positional and the named arguments that these are the tensors of.
 
@@ -114,15 +114,15 @@ class CompiledStep:
 
     @property
     def handles(self) -> list[Any]:
-        """Those of every variable that the step touches, the user's own included."""
+        """The handles of every variable that the step uses, including the user's own."""
         return [one for one in self._traced.captured_inputs if is_variable(one)]
 
     def traces(self) -> int:
-        """How often the step was traced: the larger of its own count and that of the user's function inside."""
+        """The number of traces of the step: the larger of its own count and that of the user's function inside."""
         return max(self._outer.experimental_get_tracing_count(), self._inner.experimental_get_tracing_count())
 
     def __call__(self, micro: tuple[int, int, int], tensors: Sequence[Any]) -> tuple[Any, StepReport]:
-        """What the user's function returned, and what the step tells of itself; ``micro`` as in ``WHOLE``."""
+        """The result of the user's function, and the report of the step; ``micro`` as in ``WHOLE``."""
         rollback = self._parts.rollback
         # Nearly always: this peer has samples, or the step touches nothing that is this peer's own.
         if not rollback.is_needed or not (micro[2] or _is_empty(tensors)):
@@ -156,7 +156,7 @@ class CompiledStep:
         return call_traced(self._traced, [_constant(micro), *tensors], self._captured)
 
     def refuse_unlike(self, tensors: Sequence[Any]) -> None:
-        """Raises ``UsageError`` where tensors are not of the types and shapes that the step was traced with."""
+        """Raises ``UsageError`` if tensors are not of the types and shapes that the step was traced with."""
         if len(tensors) != len(self._signature):
             raise UsageError(
                 f"the step was called with a batch of {len(tensors)} tensors, and its first one had "
@@ -240,7 +240,7 @@ class CompiledStep:
         return [write_report(parts.graph_state, code), *(leaf for leaf in leaves if isinstance(leaf, tf.Tensor))]
 
     def _ended(self) -> Any:
-        """The step is done on all peers: the position moves on, and a barrier is held if one was asked for."""
+        """The step is done on all peers: the position moves on, and a barrier is held if one was requested."""
         _advance(self._parts.graph_state)
         # The number that the message brought: all peers hold the barrier, or none does.
         asked = self._posts.everywhere.read_value() > 0
@@ -264,7 +264,7 @@ def _samples(tensors: Sequence[Any]) -> Any:
 
 
 def _is_empty(tensors: Sequence[Any]) -> bool:
-    """Of tensors outside of a graph."""
+    """True if these tensors outside a graph are an empty batch."""
     batch = batched(tensors)
     return batch is not None and batch.shape[0] == 0
 
@@ -285,7 +285,7 @@ def _open_spec(tensor: Any) -> tf.TensorSpec:
 
 
 def _offer(parts: StepParts, offer: Callable[[], None], every: int) -> None:
-    """Graph: calls the host before every so many steps, and before the step after each of them."""
+    """Graph: calls the host before every N steps, and before the step after each of them."""
     step = parts.graph_state.progress.step.read_value()
     call_on_host_where(tf.less(step % every, 2), offer, parts.handles)
 

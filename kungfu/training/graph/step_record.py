@@ -49,8 +49,8 @@ class StepRecord:
     """The numbers of the last step: float64, which holds every float32, and whole numbers up to 2 ** 53.
 
     Attributes:
-        columns: What the row begins with. Where a policy measures how fast the peers are, their fractions follow after
-            the columns, one for each peer of the view.
+        columns: The columns at the beginning of the row. If a policy measures the speeds of the peers, their fractions
+            follow after the columns, one for each peer of the view.
         packed: The numbers as the graph writes them.
     """
 
@@ -94,7 +94,7 @@ class StepRecord:
         return int(packed[_STEPS]) + 1
 
     def loss(self, packed: Sequence[float]) -> float:
-        """The mean loss of all peers, in float64; NaN where nobody had samples."""
+        """The mean loss of all peers, in float64; NaN if nobody had samples."""
         samples = packed[_SAMPLES]
         return packed[_LOSS] / samples if samples else math.nan
 
@@ -111,11 +111,11 @@ class StepRecord:
         return list(packed[GIVEN_NUMBERS + len(self._packed_places) :])
 
     def metrics(self, packed: Sequence[float], *, peers: Sequence[int] = ()) -> dict[str, Any]:
-        """What a line of the metrics tells: of every step the same, and the values of the named signals.
+        """The fields of a line of the metrics: the same for every step, and the values of the named signals.
 
         Args:
-            packed: That of the step.
-            peers: The ids of the peers of its view, in rank order; empty where they are not known.
+            packed: The packed row of the step.
+            peers: The ids of the peers of its view, in rank order; empty if they are not known.
         """
         place, numbers = self._places, self.row(packed)
         samples, seconds = numbers[place["agreed", "total_samples"]], numbers[place["step", "seconds"]]
@@ -132,7 +132,7 @@ class StepRecord:
         }
 
     def samples_trained(self, packed: Sequence[float]) -> int:
-        """Those that the job has trained on so far, with the step."""
+        """The samples that the job has trained on so far, including the step."""
         given = given_numbers(packed)
         return int(given.trained + given.header[0])
 
@@ -156,7 +156,7 @@ class StepRecord:
 
     @cached_property
     def _packed_places(self) -> Mapping[tuple[Group, str], int]:
-        """Of the columns that are packed as they are."""
+        """The columns that are packed unchanged."""
         as_they_are = (one for one in self.columns if not _is_derived(one))
         return {(one.group, one.name): place for place, one in enumerate(as_they_are, start=GIVEN_NUMBERS)}
 

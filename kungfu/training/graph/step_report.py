@@ -1,4 +1,4 @@
-"""What a step tells the host: one row of numbers that leaves the graph with it.
+"""The report of a step to the host: one row of numbers that leaves the graph with it.
 
 A variable that Python reads costs it some 30 microseconds, ten times that while training has the caches: so nothing is
 read between two steps. What the row says holds until the next step, or until the host itself changes a variable.
@@ -18,7 +18,7 @@ from kungfu.training.graph.variable_io import read_variable
 
 
 class StepPosition(NamedTuple):
-    """Where a run is after a step: the steps done, the position, the micro-batches done of the next step, the view."""
+    """The position of a run after a step: steps done, position, micro-batches done of the next step, view."""
 
     step: int
     epoch: int
@@ -32,7 +32,7 @@ class StepPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one call of the step came to, where the run is after it, and what the last whole step's record holds."""
+    """The result of one call of the step, the position of the run after it, and the record of the last whole step."""
 
     code: int
     position: StepPosition

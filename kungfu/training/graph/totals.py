@@ -1,4 +1,4 @@
-"""What a step adds up over the peers beside its gradients: counts and totals, of which policies and norms see nothing.
+"""The sums over the peers besides the gradients: counts and totals, which policies and norms do not see.
 
 Those of float32 ride on the message of the gradients, behind all that the policies have put there. A float64 would lose
 bits there, and a whole number its exactness: other types share a message of their own, before that of the gradients.
@@ -38,7 +38,7 @@ class SentTotals:
 
     Args:
         floats: The vector that is to ride on the message of the gradients, at its end.
-        shapes: Of the totals in that vector, in their order; tensors where they are open.
+        shapes: The shapes of the totals in that vector, in order; tensors if they are open.
         others: The sums of those of another type, which have come.
         rides: For each total, whether it is in the vector.
     """
@@ -56,7 +56,7 @@ class SentTotals:
             attachment: Sums over the peers.
             totals: Tensors of the same types and shapes on all peers.
             order: The variable by which the messages of a step are ordered.
-            samples: Of this peer; without any its totals are of another peer's sample, and count as zeros.
+            samples: The samples of this peer; without any its totals are of another peer's sample, and count as zeros.
         """
         sent = _by_type([tf.where(samples > 0, one, tf.zeros_like(one)) for one in map(tf.convert_to_tensor, totals)])
         if not sent.others:
@@ -99,5 +99,5 @@ def _elements(shape: Any) -> Any:
 
 
 def _shape(tensor: Any) -> Any:
-    """As a list where it is known; else as a tensor: rows per peer are as many as the view has peers."""
+    """The shape as a list if it is known; else as a tensor: there is one row per peer of the view."""
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else tf.shape(tensor)

@@ -51,7 +51,7 @@ def classify(
         model: Keras'.
         optimizers: Keras'.
         agreed: kungfu's own shared variables.
-        words: What the program says of variables of layers, by their ids.
+        words: The program's declarations about variables of layers, by their ids.
     """
     statistics = {id(weight) for weight in layer_statistics(model)}
     weights = list(model.weights)  # type: ignore[attr-defined]
@@ -72,7 +72,7 @@ def classify(
 
 
 def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
-    """By Keras path; equal paths are counted, in Keras' own order, which is that of the user's program."""
+    """The variables by Keras path; equal paths are numbered in Keras' order, that of the user's program."""
     named: dict[str, tf.Variable] = {}
     for variable in variables:
         name = path = f"{prefix}/{getattr(variable, 'path', None) or variable.name}"  # type: ignore[attr-defined]
@@ -86,7 +86,7 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: int = 0) -> None:
     """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place.
 
-    A run that is resumed ``after`` so many steps does not draw again what it drew from the start.
+    A run that is resumed ``after`` this many steps does not draw again what it drew from the start.
     """
     for place, variable in enumerate(own.values()):
         entropy = [seed, peer, place, after] if after else [seed, peer, place]
@@ -104,7 +104,7 @@ class TrainingState:
 
     Args:
         classes: The variables by who holds them.
-        on_rescaled: Starts those folds anew that a rescale resets.
+        on_rescaled: Starts those folds again that a rescale resets.
     """
 
     def __init__(self, classes: StateClasses, *, on_rescaled: Callable[[], None]) -> None:
@@ -129,7 +129,7 @@ class TrainingState:
         write_variable(self._registered_before, step)
 
     def registered_before(self) -> int:
-        """The step before which the registered values were read that the mirrors hold; 0 where they never were."""
+        """The step before which the registered values were read that the mirrors hold; 0 if they never were."""
         return int(read_variable(self._registered_before))
 
     def shared(self) -> list[tf.Variable]:
@@ -162,7 +162,7 @@ class TrainingState:
         return dict(zip(self.classes.shared, digests(sampled(self._shared_memory(), turn)), strict=True))
 
     def values(self, indices: Sequence[int]) -> list[np.ndarray]:
-        """What shared variables hold, by their indices in the digest; see ``ReplicatedState``."""
+        """The values of shared variables, by their indices in the digest; see ``ReplicatedState``."""
         return [read_variable(one) for one in self._at(indices)]
 
     def assign(self, values: Mapping[int, np.ndarray]) -> None:
@@ -175,7 +175,7 @@ class TrainingState:
         return [shared[index] for index in indices]
 
     def rescaled(self) -> None:
-        """Folds that declare ``reset`` start anew; called on every peer of a new view before digests are compared."""
+        """Folds that declare ``reset`` start again; called on every peer of a new view before digests are compared."""
         self._on_rescaled()
 
     def _shared_memory(self) -> Buffers:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 
 def read_variable(variable: tf.Variable) -> Any:
-    """What a variable holds, as numpy has it."""
+    """The value of a variable, as numpy has it."""
     return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype).numpy()
 
 

@@ -65,7 +65,7 @@ def attach(
         seed: The job's seed, from which follows what each peer draws in its steps (dropout's masks, ``tf.random``):
             numbers of its own. Alone it has no effect.
         budget: Bounds how often the policies together may change the cluster, in place of their own budgets.
-        combine: What becomes of a variable in which a layer keeps what it has seen, by "layer/variable", the end of the
+        combine: The combination of a variable in which a layer keeps its inputs, by "layer/variable", the end of the
             variable's path; for layers that do not say so by ``add_weight(aggregation=...)``. With "sum" what each peer
             adds in a step is added up, with "mean" and "only_first_replica" it is each peer's own, and becomes the mean
             or rank 0's at barriers.
@@ -145,7 +145,7 @@ def attach_built(
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:
-    """Those of the program, then those that ``kungfu-run --policy`` names."""
+    """The policies of the program, then those that ``kungfu-run --policy`` names."""
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
 
 
@@ -179,14 +179,14 @@ def _recorder(connection: JobConnection, step_record: StepRecord, program: Progr
 
 
 def _sets_rate(plan: Plan, optimizers: Sequence[Any]) -> bool:
-    """Whether a rule may set the rate; of a hook nobody knows beforehand."""
+    """True if a rule may set the rate; for a hook that is unknown beforehand."""
     acting = [rule.action for rule in (*plan.rules, *plan.on_rescale) if rule.mode == "acting"]
     hooked = len(optimizers) == 1 and any(isinstance(action, Call) for action in acting)
     return hooked or any(isinstance(action, SetLearningRate) for action in acting)
 
 
 def deciding_rules(plan: Plan) -> list[str]:
-    """The rules that may ask for another size or for other peers, a hook perhaps."""
+    """The rules that may request another size or for other peers, a hook perhaps."""
     kinds = (Rescale, Evict, Replace, Call)
     return [rule.name for rule in plan.rules if rule.mode == "acting" and isinstance(rule.action, kinds)]
 

@@ -155,13 +155,13 @@ def stop(run: Run, reason: str) -> None:
 
 
 def take_over_stop(run: Run) -> None:
-    """Rank 0 was lost, which may not have carried out the end of training: the one after it asks for it again."""
+    """Rank 0 was lost, which may not have carried out the end of training: the one after it requests it again."""
     if run.pending.stop_reason is not None:
         _ask(run)
 
 
 def _ask(run: Run) -> None:
-    """Rank 0 asks for a barrier. Before the first step no step can carry the request: `join` does it."""
+    """Rank 0 requests a barrier. Before the first step no step can carry the request: `join` does it."""
     if run.standing.is_in_job and run.rank == 0:
         run.graph_state.posts.others.ask()
 
@@ -172,7 +172,7 @@ def read_registered(run: Run, *, compared: bool) -> None:
     Only between two steps from Python: a loop in the graph may be writing them.
 
     Args:
-        compared: Whether a checksum is to be put on the message of the next step.
+        compared: True if a checksum should be put on the message of the next step.
     """
     registry = run.registry
     joins = registry.has_agreed_values and bool(run.terms.target_size or run.terms.leaving)
@@ -337,7 +337,7 @@ def _called(run: Run, call: Callable[..., HookAnswer], fired: FiredRule, action:
 
 
 def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
-    """The terms of a decision, on the coordinator: with the settings that a rescale brings and rules ask for."""
+    """The terms of a decision, on the coordinator: with the settings that a rescale brings and rules request."""
     graph_state, rate = run.graph_state, run.rate
     position = RunPosition(
         steps=run.steps(),
@@ -391,7 +391,7 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
 
     Args:
         first: With the batch of the phase.
-        before: At the end of the phase before; ``None`` where this peer was not in it.
+        before: At the end of the phase before; ``None`` if this peer was not in it.
         target: The size of the job with those on their way, 0 if none are.
     """
     if before is None:

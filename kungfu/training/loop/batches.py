@@ -26,8 +26,8 @@ def declare_batches(
     Args:
         calls: Those of the step.
         plan: What the loader walks.
-        described: What has to be the same on all peers and in a run that is resumed: the seed of the order, and the
-            checksum of the first batch of data that each peer reads.
+        described: The values that must be the same on all peers and in a run that is resumed: the seed of the order,
+            and the checksum of the first batch of data that each peer reads.
         accumulation: Adds up micro-batches, where there are any.
     """
     run, declared, progress = calls.run, calls.run.declared, calls.run.graph_state.progress
@@ -67,7 +67,7 @@ def loop_batches(
     Args:
         calls: Those of the step.
         plan: The data and how it is walked.
-        over: Whether no further step is to be done.
+        over: Returns True if no further step should be done.
         attend: Holds the meetings that a loop of kungfu's has in a new view. Where the data need one too, they come
             first, on all peers: one that has lost another in a step attends before it comes to the data.
     """

@@ -56,7 +56,7 @@ def left_pending(run: Run, result: BarrierResult, *, step: int) -> None:
 
 
 def set_value(run: Run, name: str, value: Any, *, by: str) -> None:
-    """A hook wants another value before the next step; ``UsageError`` where there is none, or this does not fit."""
+    """A hook wants another value before the next step; ``UsageError`` if there is none, or this does not fit."""
     run.pending.set_values[name] = run.registry.accepted_value(name, value, by=by)
 
 
@@ -97,7 +97,7 @@ def complete_state(run: Run) -> None:
 
 
 def _take_checkpoints(run: Run, *, rank: int) -> None:
-    """Takes the checkpoints that were asked for: all that goes along is there, and the same on all peers."""
+    """Takes the checkpoints that were requested: all that goes along is there, and the same on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
     phase, data = max(1, run.settings.phase), run.declared.data
     run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)

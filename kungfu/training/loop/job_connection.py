@@ -41,20 +41,20 @@ _LOOK_EVERY_S = 1.0
 
 
 class JobConnection:
-    """What a process has of its job, however often it trains.
+    """The connection of a process to its job, over all its trainings.
 
     Args:
-        settings: Those of ``kungfu-run``; ``None`` for a program that runs alone.
+        settings: The settings of ``kungfu-run``; ``None`` for a program that runs alone.
 
     Attributes:
         phase: The phase that is under way on this peer, or was last; 0 before the first.
-        several: Whether another phase may follow, as after each ``fit`` of Keras.
-        terms: Those in force at the end of the last phase on this peer.
+        several: True if another phase may follow, as after each ``fit`` of Keras.
+        terms: The terms in force at the end of the last phase on this peer.
         steps: Gives the steps done.
         trained: The samples of all steps of the phases before.
         run: The name of the job; once this peer has passed through a phase, of the job that did it.
-        passes: Whether this peer took no part in the last phase that is over, as it was over before.
-        runs: How many runs have begun.
+        passes: True if this peer took no part in the last phase that is over, because it was over before.
+        runs: The number of runs that have begun.
     """
 
     def __init__(self, settings: Settings | None) -> None:
@@ -125,7 +125,7 @@ class JobConnection:
 
     @property
     def checkpoints(self) -> CheckpointSettings:
-        """Of the phase under way: one that comes after that of a checkpoint does not begin with it."""
+        """The checkpoints of the present phase: a phase after that of a checkpoint does not begin with it."""
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints
@@ -136,7 +136,7 @@ class JobConnection:
 
     @property
     def is_in_phase(self) -> bool:
-        """Whether a phase has begun on this peer and is not over."""
+        """True if a phase has begun on this peer and is not over."""
         return self._is_open
 
     @property
@@ -148,7 +148,7 @@ class JobConnection:
         """The program comes to its next training.
 
         Returns:
-            What that phase came to, where it is over; ``None`` where this peer is to take part.
+            What that phase came to, where it is over; ``None`` if this peer is to take part.
         """
         if self.runs and not self.several:
             raise UsageError(
@@ -165,7 +165,7 @@ class JobConnection:
         return self.missed()
 
     def missed(self) -> bytes | None:
-        """What the phase under way came to, where it is over: in the job, or in the run that is resumed."""
+        """The result of the present phase, if it is over in the job, or in the run that is resumed."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:
             return self._kept(number, (self.resumed[0] / phase_file(number)).read_bytes())
@@ -209,7 +209,7 @@ def watch_late_peers(
     lasted long enough to be told. It is a daemon: where nobody ends it, it does not keep the program from ending.
 
     Args:
-        late: The attachment's: the ranks that are waited for, ``None`` where nobody is.
+        late: The attachment's: the ranks that are waited for, ``None`` if nobody is.
         tell: Takes the event.
         steps: Gives the number of steps done so far.
 

@@ -31,7 +31,7 @@ from kungfu.training.state.registered_sync import PeerGroup
 
 
 class JobLoop:
-    """What such a loop needs of a run.
+    """The interface of a run for a loop that drives it step by step.
 
     Args:
         training: The run; its step is marked by this loop.
@@ -50,7 +50,7 @@ class JobLoop:
     # ---- the phase -------------------------------------------------------------------------------------------------
 
     def describe(self, told: Sequence[str]) -> None:
-        """What has to be the same on all peers, in words; before the first step."""
+        """The description that has to be the same on all peers, in words; before the first step."""
         self._run.declared.told = told
 
     def keep_more(self) -> None:
@@ -101,11 +101,12 @@ class JobLoop:
 
     @property
     def reads_loss(self) -> bool:
-        """Whether a policy reads the loss."""
+        """True if a policy reads the loss."""
         return bool({"loss", "mean_loss"} & self._run.plan.sources)
 
     def sum_before(self, *values: Any, tag: str) -> list[Any]:
-        """Graph: sums over the peers, in a message of their own before that of the gradients; the step goes on with it.
+        """Graph: sums over the peers, in a message of their own before that of the gradients; the step continues with
+        it.
 
         Args:
             values: Tensors of the same types and shapes on all peers.
@@ -133,13 +134,13 @@ class JobLoop:
 
     @property
     def has_view(self) -> bool:
-        """Whether this peer is in a view: from its first call of the step on, which only joins; alone, always."""
+        """True if this peer is in a view: from its first call of the step on, which only joins; alone, always."""
         return self._run.is_alone or self.position().version > 0
 
     def batches(
         self, plan: BatchPlan, *, described: Mapping[str, int], over: Callable[[], bool], attend: Callable[[], None]
     ) -> Iterator[Any]:
-        """What one call of the step after the other needs; unlike ``Training.batches`` it does not end the run.
+        """The batches of the calls of the step; unlike ``Training.batches`` this does not end the run.
 
         ``attend`` holds the meetings of this loop in a new view; see `loop_batches`.
         """
@@ -151,7 +152,7 @@ class JobLoop:
 
         Args:
             together: Exchanges what it has to with the others.
-            what: What the others are waited for in, for those who are told of a late peer.
+            what: The object of the wait, for the message about a late peer.
 
         Returns:
             Why it could not be held; "" where it was.
@@ -169,7 +170,7 @@ class JobLoop:
 
     @property
     def is_after_training(self) -> bool:
-        """Whether this peer has trained to the end, in a view that no other one has followed."""
+        """True if this peer has trained to the end, in a view that no other one has followed."""
         run = self._run
         return self._calls.is_over and not run.left and self.has_view and run.settings.is_newest()
 

@@ -20,9 +20,9 @@ class LoopMetrics:
 
     Args:
         metrics: Keras'.
-        combine: By the name of a metric.
+        combine: The combination by the name of a metric.
         graph_state: The variables of the run.
-        trace: Of the step.
+        trace: The trace of the step.
 
     Raises:
         UsageError: A metric has no state yet, or it is not known how its state is combined.
@@ -47,7 +47,7 @@ class LoopMetrics:
 
     @property
     def only_adds(self) -> bool:
-        """Whether all states are summed."""
+        """True if all states are summed."""
         return self._job.only_adds
 
     @contextmanager
@@ -66,7 +66,7 @@ class LoopMetrics:
                 )
 
     def outgoing(self) -> list[Any]:
-        """Graph: what is summed over the peers; ``UsageError`` where a metric was updated in a function inside."""
+        """Graph: what is summed over the peers; ``UsageError`` if a metric was updated in a function inside."""
         assert self._watched is not None
         after = self._watched.after()
         for value, variable in zip(after, self._job.variables, strict=True):
@@ -106,7 +106,7 @@ def _refuse_unless_built(metric: Any) -> None:
 
 
 def _refuse_inside(value: Any, variable: Any) -> None:
-    """A value of a graph inside of the step's, a branch or a loop, is not there outside."""
+    """A value of a graph inside the step's, a branch or a loop, is not there outside."""
     graph = tf.compat.v1.get_default_graph()
     while graph is not None and graph is not value.graph:
         graph = getattr(graph, "outer_graph", None)

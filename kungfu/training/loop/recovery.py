@@ -5,7 +5,7 @@ The loss is noticed in one of four places:
 1. Before a step, because the job has given up a peer of the view (`lasting_failure`).
 2. In a step, because its message fails, and with it the compiled step, before any variable was assigned.
 3. In the barrier after a step. That runs inside the graph, where an exception would lose its type: the failure is kept
-   (`keep`), the step ends with a code that says so, and outside of the graph `after_barrier` goes on.
+   (`keep`), the step ends with a code that says so, and outside of the graph `after_barrier` continues.
 4. In the last barrier, once training is over.
 
 From each of them `recover` leads on, or raises:
@@ -101,7 +101,7 @@ def after_barrier(run: Run) -> None:
 
 
 def raise_barrier_failure(run: Run) -> NoReturn:
-    """A barrier failed within a loop of the program's in the graph: there is no step to go on from, so it ends."""
+    """A barrier failed within a loop of the program's in the graph: there is no step to continue from, so it ends."""
     kept = run.standing.barrier_failure
     assert kept is not None
     failure = _meaning(run, kept, _in_barrier(run))

@@ -198,7 +198,7 @@ class StepCalls:
             together: Exchanges what it has to with the others. It is called anew where a peer was lost over it.
 
         Returns:
-            False where peers were lost: this peer has recovered, and is in another view.
+            False if peers were lost: this peer has recovered, and is in another view.
 
         Raises:
             KungfuError: Too few peers live, or ``together`` raised it.
@@ -289,7 +289,7 @@ class _HostNotes:
             write_variable(self._view.host_joiners, joiners)
 
     def offer_checksum(self, here: StepPosition) -> None:
-        """Every so many steps a checksum of what all peers must hold alike rides on the message."""
+        """Every this many steps a checksum of what all peers must hold alike rides on the message."""
         # Of a share in micro-batches only the last one sends the message: what the first one offered is still there.
         if here.micro:
             return

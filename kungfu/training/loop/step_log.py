@@ -1,4 +1,4 @@
-"""What a peer tells of each step that has ended: a line of metrics, a row of the trace, what shadow rules ask for."""
+"""The report of a peer on each finished step: a line of metrics, a row of the trace, the requests of shadow rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepLog:
         self._in_shadow = {rule.name for rule in run.plan.rules if rule.mode != "acting"}
 
     def record_view(self) -> None:
-        """The view in force may be another one, which the trace begins anew."""
+        """The view in force may be another one, which the trace begins again."""
         run = self._run
         if self._recorder is not None:
             version = int(read_variable(self._graph_state.view.version))
@@ -44,7 +44,7 @@ class StepLog:
         """Tells of the step as it was: its view may have been ended by the barrier after it.
 
         Returns:
-            What rules in the shadow ask for, which the peers compare at the next barrier.
+            What rules in the shadow request, which the peers compare at the next barrier.
         """
         leads, packed, step_record = self._standing.rank == 0, report.packed, self._step_record
         step, loss = step_record.step(packed), step_record.loss(packed)

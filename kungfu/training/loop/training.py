@@ -64,7 +64,7 @@ class Training:
 
     @property
     def is_tracing(self) -> bool:
-        """Whether the step is being traced, or runs op by op: what is called now is a part of it."""
+        """True if the step is being traced, or runs op by op: the present call is a part of it."""
         return self._run.trace.is_under_way
 
     @property
@@ -74,7 +74,7 @@ class Training:
 
     @property
     def epoch(self) -> int:
-        """How many epochs of ``batches`` are done, which is the number, from 0, of the one that the next step is of."""
+        """The number of finished epochs of ``batches``, which is the number, from 0, of the epoch of the next step."""
         return self._calls.position().epoch
 
     @property
@@ -104,9 +104,10 @@ class Training:
         Args:
             function: Computes gradients, passes them through ``average`` and applies them. It may return tensors, or
                 nothing.
-            averages: How often it calls ``average`` in each step, in the step itself and under no condition: more than
-                once in a step with critic steps, say, or with the second gradient of sharpness-aware minimisation. What
-                the policies need rides on the last of these messages; where one fails, the step is undone on all peers.
+            averages: The number of calls of ``average`` in each step, in the step itself and under no condition: more
+                than once in a step with critic steps, for example, or with the second gradient of sharpness-aware
+                minimisation. What the policies need rides on the last of these messages; where one fails, the step is
+                undone on all peers.
 
         Returns:
             The step, with the function's signature; without ``function``, as in ``@training.step(averages=2)``, what
@@ -117,7 +118,7 @@ class Training:
         Raises:
             UsageError: The function cannot be traced, does not average as often as it says, or a run has a step
                 already.
-            PeerFailure: Peers were lost, and too few are left to go on; it names them.
+            PeerFailure: Peers were lost, and too few are left to continue; it names them.
             DeadlineExceeded: Peers did not come in time; it names them.
 
         Cost:
@@ -179,7 +180,7 @@ class Training:
         """Gives the policies a number that the step computes; they declare it as ``training.published(name)``.
 
         Call it inside a function marked ``@training.step``, before ``training.average()``, once for each name: also in
-        a function or a branch inside of it; in a loop the last value counts. A name that no policy uses costs nothing.
+        a function or a branch inside it; in a loop the last value counts. A name that no policy uses costs nothing.
 
         Args:
             name: As the policies declare it.
@@ -226,7 +227,7 @@ class Training:
 
         Raises:
             PolicyError: The value is no number, or not finite. It names the policy and the line.
-            UsageError: It is called inside of a function that is being traced, or after training was over.
+            UsageError: It is called inside a function that is being traced, or after training was over.
 
         Cost:
             Next to nothing; no message.
@@ -249,12 +250,12 @@ class Training:
 
         Call it between ``attach`` and the first step, once, with all metrics. In the step call ``update_state`` of each
         before ``training.average()``; after a step ``result()`` gives the job's value on every peer. With
-        ``training.batches()`` they begin anew with each epoch; else they go on over the run. What they are made to see
-        outside of the step, they forget with the next one.
+        ``training.batches()`` they begin again with each epoch; else they continue over the run. What they are made to
+        see outside of the step, they forget with the next one.
 
         Args:
             metrics: Keras metrics that have their state. Of Keras' own those that keep sums add up over the peers.
-            combine: How the states of others are combined, by the name of the metric; as in ``kf.keras.attach``.
+            combine: The combination of the states of others, by the name of the metric; as in ``kf.keras.attach``.
 
         Raises:
             UsageError: A metric has no state yet, or it is not known how its state is combined; in the step, where it
@@ -309,16 +310,17 @@ class Training:
         top: use one such loop in a program.
 
         Args:
-            data: A nest of arrays with one entry a sample; or a sequence of records (names of files, say; any object
-                with a length and items), each made into a nest of arrays by ``load``; or a function that is given an
-                int64 array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one element
-                each.
-            batch_size: That of the whole job at its start, in samples.
-            epochs: How often the data is walked.
+            data: A nest of arrays with one entry a sample; or a sequence of records (names of files, for example; any
+                object with a length and items), each made into a nest of arrays by ``load``; or a function that is
+                given an int64 array of indices and gives their samples, as tensors or as a ``tf.data.Dataset`` with one
+                element each.
+            batch_size: The batch size of the whole job at its start, in samples.
+            epochs: The number of passes over the data.
             seed: Each epoch has its own order, which follows from the seed.
-            samples: How many there are, for a function of indices only.
+            samples: The number of samples, for a function of indices only.
             load: Makes a nest of arrays of one record.
-            readers: How many threads call ``load`` at once, for the records of a batch; it has to bear that.
+            readers: The number of threads that call ``load`` at once, for the records of a batch; it must be
+                thread-safe.
             remainder: "keep" makes a smaller last step of what whole ones leave of an epoch; "drop" leaves it out.
             max_local_batch_size: A peer whose share of a step is larger, in samples, is given it in micro-batches: each
                 is one call of the step, and only the last one reduces, updates through the attached optimizers, and
@@ -419,7 +421,7 @@ class Training:
         Args:
             path: The folder; without one it is what ``kungfu-run --checkpoints`` says, ``checkpoints`` for a program
                 that runs alone.
-            keep: How many of the newest checkpoints stay.
+            keep: The number of newest checkpoints to keep.
 
         Raises:
             UsageError: ``keep`` is not at least 1.
@@ -437,13 +439,13 @@ class Training:
 
         Rank 0's call counts; others may call it too, as a program does that is the same on all peers, and are passed
         over. Afterwards ``stopped`` is true, and ``batches`` ends. Should rank 0 be lost before, the peer that leads
-        then asks for it, if it has called this too. After the end of training it does nothing.
+        then requests it, if it has called this too. After the end of training it does nothing.
 
         Args:
             reason: Stands in the record of the run, where an event names the rule that decided.
 
         Raises:
-            UsageError: It is called inside of a function that TensorFlow traces.
+            UsageError: It is called inside a function that TensorFlow traces.
 
         Cost:
             A barrier.
@@ -473,14 +475,14 @@ class Training:
 
         Call it before the first step, after every ``register``, and after ``batches`` where that walks
         ``kf.data.partitions``, of which the state of each file goes along. The number of peers may be another than it
-        was: the batch in force goes on, unless the program begins with another one; folds that a rescale resets start
-        anew; each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
+        was: the batch in force continues, unless the program begins with another one; folds that a rescale resets start
+        again; each sample of the interrupted epoch comes exactly once. ``kungfu-run --resume`` goes before ``path``.
 
         Args:
             path: A folder of checkpoints, or one of them.
 
         Returns:
-            The checkpoint's path; ``None`` where training starts anew, and on a peer that joins a running job.
+            The checkpoint's path; ``None`` if training starts again, and on a peer that joins a running job.
 
         Raises:
             UsageError: The checkpoint does not fit, or is damaged; it names what, and the newest one that is whole.
@@ -496,7 +498,7 @@ class Training:
         self._calls.finish()
 
     def traces(self) -> int:
-        """How often the step was traced so far, functions inside it counted: 1, whatever happened to the membership."""
+        """The number of traces of the step so far, including functions inside it: 1, for any history of members."""
         return self._calls.traces()
 
 

@@ -80,9 +80,9 @@ def warm_up(compiled: CompiledStep, attachment: Attachment, tensors: Sequence[An
 
     Args:
         compiled: The step.
-        attachment: Of this peer; it is opened for one peer meanwhile.
+        attachment: The attachment of this peer; it is opened for one peer meanwhile.
         tensors: The batch of the first call.
-        effects: Those of the user's function.
+        effects: The effects of the user's function.
 
     Raises:
         OpError: The step failed, and not for the zeros that a call into Python was answered by.

@@ -1,4 +1,4 @@
-"""Checkpoints of one peer: asked for, taken between two steps, written while training goes on, and resumed."""
+"""Checkpoints of one peer: requested, taken between two steps, written while training continues, and resumed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAY_CHANGE = ("weights", "validation")
 
 @dataclass(frozen=True)
 class TrainedObjects:
-    """What trains: ``seed`` is the job's, ``peer`` this peer's number in it."""
+    """The trained objects: ``seed`` is the job's, ``peer`` this peer's number in it."""
 
     model: Any
     optimizers: Sequence[Any]
@@ -51,7 +51,7 @@ class TrainedObjects:
 
 @dataclass(frozen=True)
 class CheckpointRequest:
-    """A checkpoint that was asked for, and by whom; it goes to the job's folder where none is named."""
+    """A checkpoint that was requested, and by whom; it goes to the job's folder where none is named."""
 
     reason: str
     folder: CheckpointFolder | None = None
@@ -64,7 +64,7 @@ class CheckpointManager:
     they entrusted to rank 0, so that the rank 0 after a lost one writes what did not reach the disk.
 
     Args:
-        trained: What trains.
+        trained: The trained objects.
         registry: The values that the program has registered.
         settings: The folder of checkpoints, how many stay, and which one to resume.
         record: Takes the stream and the event.
@@ -117,14 +117,14 @@ class CheckpointManager:
 
     @property
     def resumed_step(self) -> int:
-        """The steps that were done when the resumed checkpoint was written; 0 where training began anew."""
+        """The steps that were done when the resumed checkpoint was written; 0 if training began again."""
         return 0 if self._resumed is None else self._resumed.step
 
     def begin(self, data: Mapping[str, int]) -> None:
         """Before the step is traced: everything is registered, and what ``kungfu-run --resume`` names is loaded.
 
         Args:
-            data: What the loader walks, by its number of samples and its seed; empty without loader.
+            data: The data of the loader, by its number of samples and its seed; empty without loader.
 
         Raises:
             UsageError: The checkpoint was written while other data was walked.
@@ -176,12 +176,12 @@ class CheckpointManager:
         return path
 
     def resumed_file(self, name: str) -> bytes | None:
-        """A file of the resumed checkpoint, beside its state; ``None`` where there is none."""
+        """A file of the resumed checkpoint, beside its state; ``None`` if there is none."""
         file = None if self._path is None else self._path / name
         return file.read_bytes() if file is not None and file.is_file() else None
 
     def batch_in_force(self, batch: int) -> int:
-        """The batch of a first step in samples: what a checkpoint goes on with, if training began with ``batch``."""
+        """The batch of a first step in samples: what a checkpoint continues with, if training began with ``batch``."""
         resumed = self._resumed
         return resumed.terms.global_batch_size if resumed is not None and resumed.batch == batch else batch
 
@@ -202,11 +202,11 @@ class CheckpointManager:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether a checkpoint was asked for that the next barrier has to write."""
+        """True if a checkpoint was requested that the next barrier has to write."""
         return bool(self._wanted)
 
     def request(self, request: CheckpointRequest) -> None:
-        """There shall be a checkpoint after the next barrier; whoever is rank 0 there writes it."""
+        """There should be a checkpoint after the next barrier; whoever is rank 0 there writes it."""
         self._wanted[self._folder(request).path] = request
 
     def take_over(self) -> None:
@@ -218,7 +218,7 @@ class CheckpointManager:
         self._entrusted.clear()
 
     def start_wanted(self, manifest: Manifest, *, rank: int) -> None:
-        """Between two steps: rank 0 takes the checkpoints that were asked for; other peers remember that it was to."""
+        """Between two steps: rank 0 takes the checkpoints that were requested; other peers remember that it was to."""
         # For the others a newer request of a folder takes the place of an older one.
         if rank == 0:
             for request in self._wanted.values():
@@ -238,7 +238,7 @@ class CheckpointManager:
         pool.shutdown(wait=False)
 
     def _files(self) -> dict[str, Callable[[], bytes]]:
-        """What goes beside the state: what the program keeps now, and the phases before, which change no more."""
+        """The files beside the state: the values of the program, and the previous phases, which no longer change."""
         kept, phases = {name: content() for name, content in self._kept.items()}, self._past_phases
         return {
             **{name: partial(bytes, content) for name, content in kept.items()},

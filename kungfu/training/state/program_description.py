@@ -1,4 +1,4 @@
-"""What this peer's program is, to be compared with that of other peers by `kungfu.runtime.core.program_identity`."""
+"""The description of this peer's program, for the comparison by `kungfu.runtime.core.program_identity`."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def describe(
 
     Args:
         plan: The compiled policies. Of a hook the module and the qualified name count, and not its code.
-        model: Of a variable its place, shape, dtype, and whether it is trained count, and not its name, which Keras may
-            number otherwise in another process. Of what it is made of, and compiled with, see `program_entries`.
+        model: The model; for a variable its place, shape, dtype, and trainability count, and not its name, which Keras
+            may number otherwise in another process. Of what it is made of, and compiled with, see `program_entries`.
         optimizers: Their types, numbers and variables, in their order.
         registry: The values that the program has registered.
-        data: What the loader walks, by its number of samples, its seed, and the checksum of the first batch of data
+        data: The data of the loader, by its number of samples, its seed, and the checksum of the first batch of data
             that every peer reads; empty without loader.
-        told: What else there is, in words: how ``fit`` was called, say.
-        remembered: What the program says of variables in which layers keep what they have seen.
+        told: Further facts in words, such as the arguments of ``fit``.
+        remembered: The program's declarations about variables in which layers keep their inputs.
     """
     return Description.of(
         [

@@ -309,7 +309,7 @@ def _function(place: _Place, function: FunctionType) -> Iterator[Entry]:
 
 
 def _code(code: CodeType) -> str:
-    """Code without files and lines; constants that are sets in one order, as Python draws the hashes of texts anew."""
+    """Code without files and lines; constants that are sets in one order, as Python draws the hashes of texts again."""
     return repr((code.co_code, code.co_names, [*map(_constant, code.co_consts)]))
 
 

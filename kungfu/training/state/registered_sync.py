@@ -26,15 +26,15 @@ _SHORT_BYTES = 1016
 
 @dataclass(frozen=True)
 class PendingSync:
-    """What a barrier has left to do before the next step.
+    """The work that a barrier has left to do before the next step.
 
     Args:
-        source: The rank whose shared values are those of the new view; ``None`` where the view stays.
-        takes_values: Whether this peer may have held other shared values.
+        source: The rank whose shared values are those of the new view; ``None`` if the view stays.
+        takes_values: True if this peer may have held other shared values.
         holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
             ``None`` for all.
-        rescaled: The change of membership that hooks are told; ``None`` where there is none.
-        set_values: What a hook of this peer sets, by name: where the source's hook sets a value, all take it.
+        rescaled: The change of membership that hooks are told; ``None`` if there is none.
+        set_values: The values set by a hook of this peer, by name: if the source's hook sets a value, all take it.
     """
 
     source: int | None = None
@@ -49,7 +49,7 @@ class PeerGroup:
     """The peers of a view between two steps, all at the same position.
 
     Args:
-        rank: Of this peer.
+        rank: The rank of this peer.
         size: The peers.
         total: Gives the sums over them of tensors.
         source: The rank from whose state all in this view have gone on; after a loss it need not be rank 0.
@@ -62,7 +62,7 @@ class PeerGroup:
 
     @property
     def leads(self) -> bool:
-        """Whether this peer is rank 0, whose word counts."""
+        """True if this peer is rank 0, whose value counts."""
         return self.rank == 0
 
     def sums(self, values: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
@@ -90,13 +90,13 @@ class PeerGroup:
         return first[8 : 8 + min(length, _SHORT_BYTES)] + rest
 
     def added(self, own: bytes, *, of: int) -> bytes:
-        """The sum of so many bytes of each peer, of which all but one peer's are zeros."""
+        """The sum of this many bytes of each peer, of which all but one peer's are zeros."""
         # Of whole numbers: every bit arrives as it was.
         (total,) = self.total([tf.constant(np.frombuffer(own.ljust(-(-of // 4) * 4, b"\0"), np.int32))])
         return bytes(total.numpy().tobytes()[:of])
 
     def any_of(self, flags: Sequence[bool]) -> list[bool]:
-        """Of each of these, whether it is true on any peer; all peers bring as many."""
+        """True for each of these if it is true on any peer; all peers bring the same number of them."""
         if self.size == 1 or not flags:
             return list(flags)
         (total,) = self.total([tf.constant(np.array(flags, np.int32))])
@@ -124,7 +124,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
     Args:
         registry: The registered values of this peer.
-        pending: What the barrier left to do; see `PendingSync`.
+        pending: The work that the barrier left to do; see `PendingSync`.
         peers: The peers of the view, which all do this now.
 
     Returns:
@@ -155,7 +155,7 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
 
 
 def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> None:
-    """Who came to the state by this view brings nothing to it: its values are those of a program that just began."""
+    """The mean over peers, without those that received the state in this view: their values are initial ones."""
     holders = range(peers.size) if pending.holders is None else pending.holders
     values = [one.read_value() for one in averaged.values()]
     sums = peers.total(values if peers.rank in holders else [tf.zeros_like(value) for value in values])

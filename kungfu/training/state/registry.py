@@ -1,4 +1,4 @@
-"""What the user registers beside model and optimizer: values of the program that go along with training.
+"""The registered values of the program, which are kept with model and optimizer.
 
 A value that lives in Python has a *mirror*, a variable of fixed shape: it is read into it between two steps, and given
 back where the other peers, or a checkpoint, hold another. So comparing, sending, averaging and writing down know
@@ -39,7 +39,7 @@ class Registry:
     """The registered values of one peer, with the same names in the same order on all.
 
     Args:
-        is_sealed: Whether the first step has begun: no more can be registered.
+        is_sealed: True if the first step has begun: no more can be registered.
     """
 
     is_sealed: bool = False
@@ -91,7 +91,7 @@ class Registry:
 
     @property
     def has_agreed_values(self) -> bool:
-        """Whether any of it is the job's, not each peer's own."""
+        """True if any of it is the job's, not each peer's own."""
         return any(kind != "own" for kind, _ in self._variables.values())
 
     def of(self, kind: Kind) -> dict[str, tf.Variable]:
@@ -169,7 +169,7 @@ class Registry:
 
 
 def _fits(given: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> bool:
-    """Whether numbers stay what they are in this dtype: whole ones exactly, floats but for rounding."""
+    """True if numbers keep their values in this dtype: whole ones exactly, floats up to rounding."""
     if given.dtype.kind in "iu" and dtype.kind in "iu":
         room = np.iinfo(dtype)
         return bool(np.all((given >= room.min) & (given <= room.max)))

@@ -1,4 +1,4 @@
-"""Training goes on from a checkpoint: all of it fits, or nothing of it is taken."""
+"""Training continues from a checkpoint: all of it fits, or nothing of it is taken."""
 
 from __future__ import annotations
 

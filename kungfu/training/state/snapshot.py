@@ -22,7 +22,7 @@ class TrackedTree:
     """Tracked objects, the root first.
 
     ``tf.train.Checkpoint`` writes the values that variables have while it writes. A copy of the tree holds those of one
-    moment, so training goes on while it is written; and since it has the same names, what is written can be read into
+    moment, so training continues while it is written; and since it has the same names, what is written can be read into
     the objects themselves, by kungfu or by any program that has ``tf.train.Checkpoint(model=model)``.
 
     Args:
@@ -86,7 +86,7 @@ def phase_file(number: int) -> str:
 
 @dataclass(frozen=True)
 class CheckpointedState:
-    """What is written: ``root`` tracks it all for TensorFlow, ``classes`` knows it by our names."""
+    """The contents of a checkpoint: ``root`` tracks them for TensorFlow, ``classes`` by kungfu's names."""
 
     root: Any
     classes: StateClasses
@@ -132,6 +132,6 @@ class StateSnapshot:
 
 
 def entries(variables: Mapping[str, Any]) -> Iterator[VariableEntry]:
-    """What a manifest says of variables, or of their values."""
+    """The entries of a manifest about variables, or about their values."""
     for name, one in variables.items():
         yield VariableEntry(name, tuple(one.shape), one.dtype.name, zlib.crc32(one.numpy().tobytes()))

@@ -1,4 +1,4 @@
-"""What a user may register, and how it becomes an array of fixed shape: what peers compare, send and write down.
+"""The values that a user may register, and their form as arrays of fixed shape, which peers compare, send and write.
 
 | value                                | array                                             |
 | ------------------------------------ | ------------------------------------------------- |
@@ -128,7 +128,7 @@ def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _check_text(name: str, value: Any) -> None:
-    """What JSON would give back as something else (a tuple, a key that is a number) is refused."""
+    """Refuses values that JSON would return as something else (a tuple, a key that is a number)."""
     if value is None or type(value) in (bool, int, float, str):
         return
     if type(value) is list:

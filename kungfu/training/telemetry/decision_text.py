@@ -1,4 +1,4 @@
-"""What a barrier made of a request, in words."""
+"""The results of requests at a barrier, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kungfu.runtime.api import Asked, BarrierResult, Leave, Resize, Terms, View
 
 
 def describe_decision(result: BarrierResult, asked: Asked) -> str:
-    """What a barrier made of one request, or of one part of a request that several rules share.
+    """The result of one request at a barrier, or of one part of a request that several rules share.
 
     What it did not do, for the limits of the job say, it says too.
     """
@@ -59,7 +59,7 @@ def _of_peers(result: BarrierResult, leave: Leave) -> str:
 
 
 def _dismissed(result: BarrierResult) -> int:
-    """How many joiners are not wanted any more."""
+    """The number of joiners that are no longer needed."""
     assert result.before is not None
     before, after = result.before, result.after
     joined = sum(before.view.rank_of(peer) is None for peer in after.view.ids)

@@ -1,4 +1,4 @@
-"""What a peer tells the job's journal: every decision with what it saw, every rescale with its parts, every step."""
+"""The reports of a peer to the journal: every decision with its inputs, every rescale with its parts, every step."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class EventLogWriter:
             self._record("events", event)
 
     def shadowed(self, fired: Sequence[FiredRule]) -> None:
-        """What rules in the shadow would have asked for, and what rules ask for that a budget holds back."""
+        """The requests of rules in the shadow, and of rules that a budget holds back."""
         for one in fired:
             self._record("events", _fired(one))
 
@@ -199,7 +199,7 @@ class EventLogWriter:
 
         Args:
             result: The view of those who live, and whom they lost.
-            step: The steps done in the state that they go on from.
+            step: The steps done in the state that they continue from.
             redone: The steps of this peer that are undone by that.
             registered_before: See `RecoveredEvent`.
             stop: Gives what it cost: so far, and once the next step has ended, with that step.
@@ -293,7 +293,7 @@ class EventLogWriter:
         return {f"{name}_s": round(seconds, 6) for name, seconds in parts.items()}
 
     def _no_longer(self, result: BarrierResult) -> list[Asked]:
-        """What was under way before, where the requests of this barrier put something else in its place."""
+        """The change that was under way, if the requests of this barrier replace it."""
         before, after, older = result.before, result.after.terms, self._under_way
         assert before is not None
         # Nothing was under way, or it has come to its end.
@@ -310,7 +310,7 @@ class EventLogWriter:
         return [dataclasses.replace(one, superseded_by=by) for one in ended]
 
     def _standing(self, result: BarrierResult, no_longer: Sequence[Asked]) -> list[Asked]:
-        """What was under way before, and comes about together with the requests of this barrier."""
+        """The change that was under way, and is carried out together with the requests of this barrier."""
         assert result.before is not None
         if not result.before.terms.target_size:
             # It has come to its end.
@@ -331,7 +331,7 @@ class EventLogWriter:
         self._record("events", decision)
 
     def _unmet(self, result: BarrierResult) -> None:
-        """Peers that were awaited did not come, or not all: the run goes on without them, and says so once."""
+        """Peers that were awaited did not come, or not all: the run continues without them, and says so once."""
         before, after, offer = result.before, result.after, result.offer
         # All have come; or others are awaited still.
         if not self._leading or offer is None or not offer.missing or after.terms.target_size:
@@ -361,12 +361,12 @@ def _rules_of(requests: Sequence[Asked]) -> str:
 
 
 def _size(request: Asked) -> int:
-    """The size that a request asks for; 0 for one that asks for a setting."""
+    """The size that a request requests; 0 for one that requests a setting."""
     return request.what.size if isinstance(request.what, Resize | Leave) else 0
 
 
 def _setting(request: Asked) -> str:
-    """The setting that a request asks for, in words; empty for a size and for peers."""
+    """The setting that a request requests, in words; empty for a size and for peers."""
     match request.what:
         case SetBatch(samples):
             return f"a global batch size of {samples:g}"
@@ -388,12 +388,12 @@ def _when(request: Asked) -> str:
 
 
 def _is_exchange(request: Asked) -> bool:
-    """Whether a request replaces peers, whatever the size."""
+    """True if a request replaces peers, for any size."""
     return _when(request) == "replaced"
 
 
 def _is_carried_out(request: Asked, size: int) -> bool:
-    """True if a request has been carried out in a view of so many peers in which others are still on their way."""
+    """True if a request has been carried out in a view of this many peers in which others are still on their way."""
     return _size(request) == size if isinstance(request.what, Resize) else not _is_exchange(request)
 
 
@@ -413,8 +413,8 @@ def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[Span
     """The parts of a stop as a tree, in the order in which they were timed.
 
     Args:
-        seconds: By name; the name of a part within another is that of the other, a slash, and its own. Parts may
-            overlap: a state travels while the attachment opens.
+        seconds: Seconds by name; the name of a part within another is that of the other, a slash, and its own. Parts
+            may overlap: a state travels while the attachment opens.
         within: The name of the part whose parts are given; empty for the top.
 
     >>> [barrier] = timing_tree({"barrier": 0.02, "barrier/digest": 0.01})

@@ -1,4 +1,4 @@
-"""A trace of TensorFlow's profiler on demand: what this process does for some seconds, while training goes on."""
+"""A trace of TensorFlow's profiler on demand: what this process does for some seconds, while training continues."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def write_profiler_trace(seconds: float, folder: str) -> str:
     """Traces this process, and writes what TensorBoard's profile page shows; called beside the thread that trains.
 
     Args:
-        seconds: How long.
-        folder: Where; it is made if it is not there.
+        seconds: The length of the profile.
+        folder: The folder to write to; it is made if it is missing.
 
     Returns:
-        What was wrong; empty where the trace is written.
+        What was wrong; empty if the trace is written.
 
     Cost:
         None but while it traces: then some microseconds for each op of a step; the files are written afterwards.

@@ -51,7 +51,7 @@ class Durations:
         return math.nan
 
     def summary(self) -> dict[str, Any]:
-        """How many there were, their 50th, 90th and 99th percentile and the longest, in seconds; only 0 of none."""
+        """The count of durations, their 50th, 90th and 99th percentile and the longest, in seconds; only 0 of none."""
         count = self._counts.total()
         if not count:  # no percentile of nothing
             return {"count": 0}
@@ -75,7 +75,7 @@ class _Experience:
 
 @dataclass
 class _Loss:
-    """Peers were lost: when the last step before had ended, when that was noticed, and when training could go on."""
+    """Peers were lost: when the last step before had ended, when that was noticed, and when training could continue."""
 
     ended: float
     noticed: float
@@ -84,20 +84,20 @@ class _Loss:
     barrier_s: float = 0.0  # after the next step, of a barrier that counts by itself
 
     def stop(self, stepped: float | None) -> Downtime:
-        """What it cost, up to the end of the next step if there was one."""
+        """The time that it cost, up to the end of the next step if there was one."""
         first_step_s = None if stepped is None else stepped - self.went_on - self.barrier_s
         return Downtime(self.noticed - self.ended, self.went_on - self.noticed, first_step_s, self.step_s)
 
 
 @dataclass(frozen=True)
 class Downtime:
-    """What the loss of peers cost this one, in seconds from the end of the last step to the end of the next one.
+    """The cost of a loss of peers for this one, in seconds from the end of the last step to the end of the next one.
 
     Args:
         noticed_s: Until this peer knew of the loss, with what it had done of a step by then.
         regrouped_s: From there until it could train again.
-        first_step_s: From there to the end of the next step; ``None`` where no step came.
-        step_s: The median of the steps before; 0 where none are known.
+        first_step_s: From there to the end of the next step; ``None`` if no step came.
+        step_s: The median of the steps before; 0 if none are known.
     """
 
     noticed_s: float
@@ -116,9 +116,9 @@ class Downtime:
 class StepTimer:
     """Told of every step, it counts the time from end to end, the program's own between steps included.
 
-    Barriers are counted apart, and those that change the view once more, as stops; so are losses of peers, from step to
-    step: see `Downtime`. Its states follow the run: a view is entered, steps end in it, a barrier is arrived at and
-    held, a loss is noticed and recovered from, which enters the next view.
+    Barriers are counted separately, and those that change the view once more, as stops; so are losses of peers, from
+    step to step: see `Downtime`. Its states follow the run: a view is entered, steps end in it, a barrier is arrived at
+    and held, a loss is noticed and recovered from, which enters the next view.
 
     Args:
         deadlines: Bound how long a late peer is waited for.
@@ -188,7 +188,7 @@ class StepTimer:
         return self._stop.seconds
 
     def stop(self) -> Downtime:
-        """What the last loss cost; the step after it is in it once it has ended."""
+        """The cost of the last loss; it includes the step after it once that has ended."""
         return self._stop
 
     def stepped(self) -> None:
@@ -218,7 +218,7 @@ class StepTimer:
         return {name: took.summary() for name, took in self._took.items()}
 
     def _median_s(self) -> float:
-        """Of the last steps of this view; where there are none, of all."""
+        """The median of the last steps of this view; if there are none, of all."""
         self._count()
         recent, all_s = self._view.recent, self._took["step_s"].percentile(50)
         if recent:

@@ -102,7 +102,7 @@ class _Form(NamedTuple):
 
 @final
 class _Layout:
-    """Which numbers of a row go where in a line, as a form for all rows with the same zeros, non-numbers and rules.
+    """The places of a row's numbers in a line, as a form for all rows with the same zeros, non-numbers and rules.
 
     A line is made of every step, and with its form at hand in half the time.
     """
@@ -159,5 +159,5 @@ class _Layout:
         return _Form(whole, itemgetter(*put_in))
 
     def _is_unknown(self, index: int, value: float) -> bool:
-        """What no rule needed in this step: see ``Program.gradient_reductions``."""
+        """True if no rule needed it in this step: see ``Program.gradient_reductions``."""
         return value == _UNKNOWN and "(" in self._columns[index].name

@@ -32,7 +32,7 @@ class CatalogueEntry:
     Attributes:
         make: Makes the policy.
         pauses: The pauses that the paper measured; None for a policy that never adjusts or preempts a job.
-        shares: The fewest and the most GPUs of a job, as shares of what it asks for; None for one GPU to the whole
+        shares: The fewest and the most GPUs of a job, as shares of what it requests; None for one GPU to the whole
             cluster.
         tuning: The fields of `Tuning` that the policy looks at.
         adjusts: Whether it changes the GPUs of running jobs.

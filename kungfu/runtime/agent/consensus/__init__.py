@@ -1,4 +1,4 @@
-"""What the agents of several hosts agree on: who leads the job, and what the leader knows of it.
+"""Consensus among the agents of several hosts: on the leader of the job, and on the leader's state of it.
 
 One agent, the *leader*, decides for the whole job; the others are *followers*: they start and kill peers on their hosts
 as the leader says, and report what happens there. A job must outlive its leader, so every follower holds a copy of what
@@ -19,7 +19,7 @@ the followers learn so, and drop what came before it.
 **Election** (`election`). A follower that has not heard the leader for `lost_after_s`, or whose leader's port refuses
 connections, starts a *pre-vote*, which binds nobody: it learns who else has lost the leader, and which logs are newest.
 Of those that have, the host with the lowest number stands as *candidate*: it counts up the term, votes for itself, and
-asks for votes. With a quorum it takes the newest log among the voters and leads. A candidate without one asks again
+requests votes. With a quorum it takes the newest log among the voters and leads. A candidate without one asks again
 until a deadline, then its host stops with `NoQuorum`.
 
 **Admission** (`host_admission`). Agents find each other by the list of hosts on their command lines. The one on host 0
@@ -55,9 +55,9 @@ what a quorum holds, a leader that steps down before a later term, commands that
 
 Not like Raft:
 
-- A quorum is a majority of *peers*, not of agents: hosts that run most of the peers of the view go on, for the training
-  is there. Of two equal halves the one with rank 0 goes on. Membership is itself in the state, so while a new view may
-  or may not be committed, a quorum is required under every state that is not known to be superseded
+- A quorum is a majority of *peers*, not of agents: hosts that run most of the peers of the view continue, for the
+  training is there. Of two equal halves the one with rank 0 continues. Membership is itself in the state, so while a
+  new view may or may not be committed, a quorum is required under every state that is not known to be superseded
   (`FollowerLog.uncommitted`), like Raft's joint consensus.
 - Before the first view there is no quorum: nobody can be elected, and hosts that lose the leader stop.
 - A voter does not refuse a candidate with an older log. The reply carries the voter's log, and the candidate adopts the
@@ -79,7 +79,7 @@ state           event                                         next state
 outside         host 0, and no other host is in a job         leader of term 1
 outside         admitted by the leader                        follower
 outside         refused, or ``--ready-deadline`` expired      stopped (exit code 2 or 3)
-follower        leader silent, or its port refuses            without leader (asks for pre-votes)
+follower        leader silent, or its port refuses            without leader (requests pre-votes)
 follower        message or vote of a later term               follower of that term, once it has a leader
 without leader  message of a leader                           follower
 without leader  lowest number, and a quorum votes for it      leader of the next term

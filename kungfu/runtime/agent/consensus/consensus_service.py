@@ -117,5 +117,5 @@ class HostService(HostServiceServicer):  # type: ignore[misc]  # generated witho
 
 
 def may_be_up(host: Host) -> bool:
-    """Whether the agent of a host may live: only a port that refuses says for sure that it does not."""
+    """True if the agent of a host may be alive: only a refusing port shows for certain that it is not."""
     return not rpc.is_refused(host.address)

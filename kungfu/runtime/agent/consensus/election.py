@@ -1,7 +1,7 @@
 """Elects a new leader after the old one was lost.
 
 Of the agents that hear each other the one with the lowest number stands, once all of them have lost the leader and
-they run a strict majority of the peers (of two halves, the one with rank 0). It goes on from the newest log among its
+they run a strict majority of the peers (of two halves, the one with rank 0). It continues from the newest log among its
 voters. An agent that cannot be part of a quorum stops, for the others may have gone on. See the package for the
 invariants.
 """
@@ -34,10 +34,10 @@ class Elected:
     """This agent leads from now on.
 
     Args:
-        term: Of this leader.
-        version: Of the state that it begins with.
-        snapshot: That state: the newest among the voters.
-        request_log: What people and schedulers asked for, and what came of it.
+        term: The term of this leader.
+        version: The version of its first state.
+        snapshot: The snapshot of that state: the newest among the voters.
+        request_log: The requests of people and schedulers, with their results.
         voters: The hosts that voted for it, its own among them.
         uncommitted: Every cluster that may count as long as not all followers have acknowledged this state.
     """
@@ -58,7 +58,7 @@ class NoQuorum:
 
 
 def has_quorum(clusters: Sequence[Cluster], hosts: frozenset[int]) -> bool:
-    """Whether ``hosts`` may go on without the others, whichever of ``clusters`` counts; never before the first view."""
+    """True if ``hosts`` may continue without the others, for each of ``clusters``; never before the first view."""
     return bool(clusters) and all(
         one.view is not None and has_majority(one.view, one.hosts.of, hosts) for one in clusters
     )
@@ -78,8 +78,8 @@ def elect(
         consensus: This agent's; its leader is lost.
         hosts: All hosts of the job, by number.
         settings: The job's.
-        how: How the leader was lost, in words.
-        is_over: Whether this agent is to end without a leader.
+        how: The way in which the leader was lost, in words.
+        is_over: Returns True if this agent should end without a leader.
 
     Returns:
         ``Elected`` if this agent leads now, ``NoQuorum`` if it must stop, ``None`` once another agent leads or
@@ -144,7 +144,7 @@ def _stand(consensus: ConsensusState, others: Mapping[int, Host], settings: Sett
 
 
 def _members_of(snapshot: JobSnapshot | None, numbers: Iterable[int]) -> frozenset[int]:
-    """Those of the hosts that were not given up: one that has woken up answers, but has no peers in the job."""
+    """The hosts that were not declared lost: one that has woken up answers, but has no peers in the job."""
     return frozenset(numbers) if snapshot is None else snapshot.cluster.hosts.known & frozenset(numbers)
 
 

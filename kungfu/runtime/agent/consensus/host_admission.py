@@ -25,7 +25,7 @@ _RETRY_EVERY_S = 0.3
 
 
 def command_line_of(job: JobSpec) -> dict[str, str]:
-    """What must be the same on all hosts, by name: the version of kungfu, and options of kungfu-run."""
+    """The values that must be equal on all hosts, by name: the version of kungfu, and options of kungfu-run."""
     settings = job.settings
     return {
         "kungfu": installed_version(),  # agents of two versions would refuse each other's messages one by one
@@ -76,7 +76,7 @@ def request_admission(
     Args:
         job: The job as this host's command line describes it.
         own: The settings of this host's peers, with its agent's address.
-        interrupted: Whether to give up.
+        interrupted: Returns True to give up.
         threads: The threads that each peer would have of this host's cores.
 
     Returns:
@@ -119,7 +119,7 @@ def request_admission(
 
 
 def _asked(host: Host, request: pb.HostAdmissionRequest, settings: Settings) -> pb.HostAdmissionReply | None:
-    """The reply of a host's agent: an empty one where none runs, ``None`` where the host cannot be reached."""
+    """The reply of a host's agent: an empty one where none runs, ``None`` if the host cannot be reached."""
     try:
         with rpc.connect(host.address, secret=settings.secret) as channel:
             stub = HostServiceStub(channel)

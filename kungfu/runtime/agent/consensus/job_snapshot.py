@@ -1,4 +1,4 @@
-"""The state of a job that every agent holds: a new leader goes on from there.
+"""The state of a job that every agent holds: a new leader continues from there.
 
 It has two parts. The snapshot changes with nearly every event, so it is small. The request log changes seldom and is
 large where many requests were answered, so it is sent only where it has changed, and decoded only by a new leader.
@@ -22,10 +22,10 @@ class JobSnapshot:
 
     Args:
         cluster: The view, the processes and the hosts.
-        addresses: Where each peer listens, by its id.
+        addresses: The address of each peer, by its id.
         pids: The process id of each peer, by its id.
         last_events: The number of the last event that each host has reported.
-        incarnations: Of the agent of each host, the one that was admitted last.
+        incarnations: The incarnations of the agent of each host, the one that was admitted last.
     """
 
     cluster: Cluster

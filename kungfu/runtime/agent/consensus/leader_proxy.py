@@ -98,7 +98,7 @@ class LeaderProxy:
         stub: The generated class that calls the same service on another host.
         client: Calls the leader on another host.
         consensus: Says who leads.
-        deadline_s: How long a call waits for a leader and its answer, in seconds.
+        deadline_s: Seconds that a call waits for a leader and its answer.
     """
 
     def __init__(

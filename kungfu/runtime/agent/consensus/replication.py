@@ -32,12 +32,12 @@ _MOST_BYTES = 16 << 20
 
 
 def retry_after_s(deadlines: Deadlines) -> float:
-    """How long a reply may take before it is asked for once more."""
+    """The seconds after which a reply is requested again."""
     return min(_RETRY_AFTER_S, deadlines.heartbeat_s / 3)
 
 
 def lost_after_s(deadlines: Deadlines) -> float:
-    """How long a leader may be silent before its followers take it for lost, in seconds.
+    """The seconds of silence after which followers declare a leader lost.
 
     Its last message may have come a moment before its link went down; and a message that it sends when the link is
     back after less than ``--heartbeat`` arrives only with its next attempt.
@@ -60,12 +60,12 @@ class FollowerLink:
     """The messages to one follower, sent from a thread of its own; at most one is under way.
 
     Args:
-        number: Of the follower's host.
-        host: Where its agent listens.
+        number: The number of the follower's host.
+        host: The address of its agent.
         settings: The job's; their deadlines say when the follower is lost.
         stamp: Fills in the fields that every message has, at the moment at which it is sent.
         put: Takes ``HostReported``, and a ``HostLost`` that says how.
-        count: How many messages of this term the follower was sent before.
+        count: The number of messages of this term that the follower was sent before.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class FollowerLink:
         """Waits until the follower has acknowledged ``version`` or is lost; returns whether it has.
 
         Args:
-            version: Of the state.
+            version: The version of the state.
             deadline: On the monotonic clock, in seconds.
         """
         with self._changed:
@@ -190,7 +190,7 @@ def split_off(message: pb.ReplicateRequest, *, most_bytes: int) -> pb.ReplicateR
 
     Args:
         message: Loses the records after those with which it comes to ``most_bytes``.
-        most_bytes: Of records in one message; the ones that pass this limit still go with it.
+        most_bytes: The limit of records in one message; the ones that pass this limit still go with it.
     """
     rest, size, kept = pb.ReplicateRequest(), 0, 0
     while size < most_bytes and kept < len(message.reports):
@@ -212,10 +212,10 @@ class Replicator:
         settings: The job's.
         hosts: All hosts of the job, by number.
         leader: The number of this host.
-        term: Of this leader.
+        term: The term of this leader.
         clock: The leader's; its seconds are sent with every message.
         put: Takes the events of the links.
-        version: Of the state that this leader begins with; later ones count on from it.
+        version: The version of the first state of this leader; later ones count on from it.
     """
 
     def __init__(
@@ -248,8 +248,8 @@ class Replicator:
         """From now on sends everything to the agent of host ``number``, the newest state first.
 
         Args:
-            number: That of the host.
-            anew: Whether its agent has not heard this leader before; else the count of its messages goes on.
+            number: The number of the host.
+            anew: True if its agent has not received from this leader before; else the count of its messages continues.
         """
         count = 0 if anew else self._counts.get(number, 0)
         self._links[number] = link = FollowerLink(
@@ -285,9 +285,9 @@ class Replicator:
         Args:
             state: The serialized snapshot.
             requests: The encoded request log.
-            is_enough: Whether the hosts that have acknowledged it are a quorum. A follower that replies, but
+            is_enough: Returns True if the hosts that have acknowledged it are a quorum. A follower that replies, but
                 holds an older state, does not count.
-            within_s: How long every follower that is not lost is waited for, also where a quorum has acknowledged
+            within_s: Seconds to wait for every follower that is not lost, also if a quorum has acknowledged
                 already; twice ``--heartbeat`` if not given.
 
         Returns:

@@ -1,4 +1,4 @@
-"""What an agent holds to take part in consensus: its term, its vote, and its log of the job's state.
+"""The state of an agent in consensus: its term, its vote, and its log of the job's state.
 
 An agent follows the leader of the latest term that it knows, and votes for at most one host in each term. See the
 package for the invariants.
@@ -22,8 +22,8 @@ class FollowerLog:
     """The newest state of the job that a follower holds, and the clusters that may still count.
 
     Args:
-        term: Of the leader that sent the state.
-        version: Of the state; every leader counts on from the one before it.
+        term: The term of the leader that sent the state.
+        version: The version of the state; every leader counts on from the previous one.
         snapshot: The state; ``None`` before the first one has come.
         encoded: The same as bytes, as they were sent.
         requests: The request log that belongs to it, as it was sent last: opaque until this agent leads.
@@ -85,12 +85,12 @@ class ConsensusState:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this agent leads the job."""
+        """True if this agent leads the job."""
         return self._leader == self.host
 
     @property
     def log(self) -> FollowerLog:
-        """What this agent holds of the job."""
+        """The log of the job on this agent."""
         return self._log
 
     @property
@@ -159,7 +159,7 @@ class ConsensusState:
             return ""
 
     def is_new(self, request: pb.ReplicateRequest) -> bool:
-        """Whether the message was not taken in before; the leader repeats it if the reply was lost.
+        """True if the message was not received before; the leader repeats it if the reply was lost.
 
         Args:
             request: Its number is counted in its term, so that a message of an earlier term is never new.
@@ -222,7 +222,7 @@ class ConsensusState:
         """Answers a candidate, or a pre-vote.
 
         Args:
-            request: Of the candidate; without ``binding`` a pre-vote, which binds nobody.
+            request: The request of the candidate; without ``binding`` a pre-vote, which binds no agent.
 
         Returns:
             The vote, with the log held at that moment: no message of a leader is taken in between.

@@ -39,7 +39,7 @@ class Executor:
         known: Gives the cluster as it is known now.
 
     Attributes:
-        addresses: Where each peer listens, by its id.
+        addresses: The address of each peer, by its id.
         pids: The process id of each peer, by its id.
         tails: The last lines that each ended peer printed, by its id.
     """

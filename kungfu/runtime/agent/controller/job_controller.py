@@ -36,13 +36,13 @@ class JobController:
 
     Args:
         context: The agent's.
-        elected: What an election gave; ``None`` for the leader that founds the job.
+        elected: The result of an election; ``None`` for the leader that founds the job.
 
     Attributes:
         cluster: The view, the processes and the hosts; replaced by each decision.
         last_events: The number of the last event that each host has reported.
-        incarnations: Of the agent of each host, the one that was admitted last.
-        requests: What people and schedulers asked for.
+        incarnations: The incarnations of the agent of each host, the one that was admitted last.
+        requests: The requests of people and schedulers.
     """
 
     def __init__(self, context: AgentContext, elected: Elected | None) -> None:
@@ -70,7 +70,7 @@ class JobController:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any peer was ever started."""
+        """True if any peer was ever started."""
         return self.cluster.processes.next_id > 0
 
     def handle(self, event: Any) -> Ending | None:
@@ -87,7 +87,7 @@ class JobController:
         return self.apply(react(self.cluster, event, self._clock()))
 
     def handle_request(self, event: Any) -> Ending | None:
-        """Answers what people and schedulers ask for, and notes what came of it."""
+        """Answers what people and schedulers request, and notes what came of it."""
         request_log = self.requests.request_log
         externals = self.requests.handle(event, self.cluster, self._clock())
         # A request was taken in, or has come further: no answer before the followers know of it.
@@ -156,10 +156,10 @@ class JobController:
         return self.end_without_quorum(self.replicator.acknowledged_by)
 
     def _is_quorum(self, hosts: frozenset[int]) -> bool:
-        """Whether these hosts may go on alone; before the first view a leader needs nobody.
+        """True if these hosts may continue alone; before the first view a leader needs no others.
 
         Nor does it under a state before the first view that may still count once there is a view: nobody is elected
-        under such a state, so it takes no majority of anything to go on.
+        under such a state, so it takes no majority of anything to continue.
         """
         begun = [one for one in self._uncommitted if one.view is not None]
         return not begun or has_quorum(begun, hosts)
@@ -168,7 +168,8 @@ class JobController:
         """The end of this host's part of the job, if ``hosts`` are no quorum.
 
         Args:
-            hosts: Those that have acknowledged the state, say; if not given, those that can be reached.
+            hosts: The hosts to use, such as those that have acknowledged the state; by default those that can be
+                reached.
         """
         hosts = self.replicator.reachable if hosts is None else hosts
         if self._is_quorum(hosts) or self.cluster.view is None:
@@ -198,7 +199,7 @@ class JobController:
         return None
 
     def fail(self, command: decided.Fail) -> Ending:
-        """The end of a job that cannot go on, with the failure at its root."""
+        """The end of a job that cannot continue, with the failure at its root."""
         failure = root_cause(self._context, command, self.cluster, self.executor.tails)
         self.record(FailedEvent(peer=failure.peer, error=failure.text, code=failure.code))
         return Ending(failure.code, failure)
@@ -218,7 +219,7 @@ class JobController:
         return self.executor.pids.get(peer, 0)
 
     def record(self, event: LoggedEvent, *, shown: bool = False) -> None:
-        """Adds an event to the record; ``shown``: a person shall see it."""
+        """Adds an event to the record; ``shown``: a person should see it."""
         self._context.recorder.event(event, shown=shown)
         self.requests.on_record(event)
 

@@ -79,7 +79,7 @@ class PeerClient:
         settings: The job's.
         put: Takes the events that come of the messages.
         known: Gives the cluster as it is known now.
-        term: Of this leader.
+        term: The term of this leader.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class PeerClient:
         In a view with another rank 0 the agent makes a new offer, and repeats a request that was not met.
 
         Args:
-            command: Of two offers, and of two requests of people, the newer one counts.
+            command: The command; the newer one of two offers, or of two requests of people, counts.
         """
         rank_0, number = self._rank_0(), next(self._numbers)
         assert rank_0 is not None
@@ -233,7 +233,7 @@ class PeerClient:
         return view.peers[0] if view else None
 
     def _is_over(self, command: AdmitSurvivors, peer: Peer) -> bool:
-        """Whether nobody waits for this peer in the view of survivors: it is in force, or another one is to be."""
+        """True if no peer waits for this one in the view of survivors: it is in force, or will be replaced."""
         regrouping = self._known().regrouping
         return regrouping is None or regrouping.formed != command.view or self._has_ended(peer)
 
@@ -241,7 +241,7 @@ class PeerClient:
 
     @property
     def _attempt_s(self) -> float:
-        """How long one attempt may take: to wait longer for a peer that stands still would tell nothing."""
+        """The seconds of one attempt: a longer wait for a frozen peer would tell nothing."""
         return min(self._settings.deadlines.wait_s, self._settings.deadlines.heartbeat_s)
 
     def _admission(self, view: View, sources: Sequence[int], within_s: float, is_over: IsOver = _never) -> pb.Admission:

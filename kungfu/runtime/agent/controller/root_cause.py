@@ -66,5 +66,5 @@ def root_cause(
 
 
 def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
-    """Whether this end may be the cause of others; before the first view any end may."""
+    """True if this end may be the cause of others; before the first view any end may."""
     return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

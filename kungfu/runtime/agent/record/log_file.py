@@ -23,7 +23,7 @@ class LogGap:
     Args:
         since: When the first of them was lost, in seconds since 1970.
         until: When the last of them was lost.
-        lines: How many.
+        lines: The number of lines.
         error: The first error.
     """
 
@@ -125,7 +125,7 @@ class LogFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was not closed."""
+        """True if it was not closed."""
         return not self._closed
 
     def _is_due(self) -> bool:

@@ -20,7 +20,7 @@ _LEADER = -1
 
 
 class Console(Protocol):
-    """What a person sees while the job runs; how it looks is up to the command."""
+    """The console of a person while the job runs; the command decides its appearance."""
 
     def line(self, who: str, text: str) -> None:
         """A peer has printed a line."""

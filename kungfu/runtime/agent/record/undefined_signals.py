@@ -1,6 +1,6 @@
 """Notices named signals of the policies that are no number in many steps: nothing else tells a person of it.
 
-A noise scale that is NaN asks for nothing, so a policy that waits for it is silent. A signal that has not been a number
+A noise scale that is NaN requests nothing, so a policy that waits for it is silent. A signal that has not been a number
 yet is not counted: many are none until something was measured.
 """
 

@@ -83,7 +83,7 @@ class PeerProcess:
         threading.Thread(target=wait, daemon=True, name="kungfu-wait").start()
 
     def has_exited(self) -> bool:
-        """Whether the peer has exited; processes that it started may go on."""
+        """True if the peer has exited; processes that it started may continue."""
         return self._has_exited.is_set() or self.child.poll() is not None
 
     def send_signal(self, number: int) -> None:
@@ -129,7 +129,7 @@ def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog,
         command: The user's program.
         environment: All of its variables.
         log: Takes its output.
-        folder: Of its temporary files; removed if this process ends first.
+        folder: The folder of its temporary files; removed if this process ends first.
     """
     process = spawn(command, environment=environment, folder=folder, stdin=subprocess.DEVNULL)
     process.log = log
@@ -137,12 +137,12 @@ def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog,
 
 
 def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> PeerProcess:
-    """As ``start``, without a log.
+    """Starts a process like ``start``, without a log.
 
     Args:
         command: The user's program.
         environment: All of its variables.
-        folder: Of its temporary files.
+        folder: The folder of its temporary files.
         stdin: A descriptor.
     """
     control, theirs = socket.socketpair()
@@ -187,7 +187,7 @@ def _await_exits(processes: Sequence[PeerProcess], *, until: float) -> None:
 
 
 def threads_per_peer(peers: int) -> int:
-    """The threads that each of so many peers would have of this host's cores, at least 1."""
+    """The threads that each of this many peers would have of this host's cores, at least 1."""
     return max(1, len(psutil.Process().cpu_affinity() or [0]) // max(1, peers))
 
 
@@ -205,7 +205,7 @@ def peer_environment(
         environment: The user's variables.
         place: The peer's slot on this host, from 0.
         peers: The slots of this host.
-        gpus: How many GPUs the driver shows.
+        gpus: The number of GPUs that the driver shows.
         threads: The threads within an op that all peers of the job have; 0 for this host's share. They must be alike,
             for an op that sums rounds in another way with another number of threads.
 
@@ -229,7 +229,7 @@ def peer_environment(
 
 
 def count_gpus(root: Path = Path("/")) -> int:
-    """The GPUs that this host's driver shows; 0 where it shows none, as without one and under WSL."""
+    """The GPUs that this host's driver shows; 0 if it shows none, as without one and under WSL."""
     shown = root / "proc/driver/nvidia/gpus"
     # A container may hide the driver's folder, and is given the devices all the same.
     entries = shown.iterdir() if shown.is_dir() else (root / "dev").glob("nvidia[0-9]*")

@@ -47,11 +47,11 @@ class ProcessSupervisor:
     Args:
         command: The user's program, the same for every peer.
         environment: The user's variables.
-        slots: How many peers this host has room for.
+        slots: The number of peers that this host has room for.
         journal: Takes the peers' output.
         listener: Takes their lines and their exits.
         clock: Monotonic, in seconds.
-        standby: How many processes are to be on standby for peers that start later.
+        standby: The number of processes on standby for peers that start later.
 
     Attributes:
         joiners: Tells the peers of this host of those that are on their way here.
@@ -82,7 +82,7 @@ class ProcessSupervisor:
         """Starts a peer and returns its process id.
 
         Args:
-            settings: Those of the peers, without its id.
+            settings: The settings of the peers, without the id.
             spawn: The command. It may share the slots of the peers that leave.
             on_start: Takes the process id before the listener can be told of the peer's exit.
         """
@@ -136,7 +136,7 @@ class ProcessSupervisor:
 
     @property
     def on_standby(self) -> int:
-        """How many processes have loaded, and wait for a peer."""
+        """The number of processes that have loaded, and wait for a peer."""
         return self._standby.ready
 
     def _environment_of(self, slot: int) -> dict[str, str]:
@@ -195,7 +195,7 @@ class ProcessSupervisor:
 
     def _temporary_folder(self) -> str:
         """For the temporary files of this job's peers on this host, such as the sources that autograph writes; a peer
-        that is killed leaves its own. Empty where none can be made."""
+        that is killed leaves its own. Empty if none can be made."""
         if self._folder is None:
             try:
                 self._folder = tempfile.mkdtemp(prefix="kungfu-", dir=self._environment.get("TMPDIR"))

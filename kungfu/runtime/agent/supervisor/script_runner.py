@@ -96,7 +96,7 @@ _told: list[str] = []
 
 
 def _check(model: Any) -> None:
-    """Raises ``UsageError`` where ``fit`` can only be a mistake, and says so where it may be one."""
+    """Raises ``UsageError`` if ``fit`` can only be a mistake, and says so where it may be one."""
     module = sys.modules.get("kungfu.training.loop.attach")  # loaded with the first use of it
     attached = [] if module is None else module.attached_models()
     # Nothing of kungfu was loaded: the script cannot mean to train together.
@@ -139,7 +139,7 @@ def _refusal(text: str) -> Exception:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-    """As Python does, without the lines of what starts the script, at which no user can do anything.
+    """Shows an error like Python, without the lines of the code that starts the script.
 
     A policy that is wrong is told once, by ``kungfu-run``, and not by each peer: its message names the lines to mend.
     """

@@ -21,10 +21,10 @@ def devices_of(environment: Mapping[str, str], *, gpus: int) -> tuple[str, ...]:
 
     Args:
         environment: The variables that name devices.
-        gpus: How many GPUs the driver shows; all of them are used where no variable names any.
+        gpus: The number of GPUs that the driver shows; all of them are used if no variable names any.
 
     Returns:
-        The names; empty where there are no devices, or none shall be used.
+        The names; empty if there are no devices, or none should be used.
 
     >>> devices_of({"CUDA_VISIBLE_DEVICES": "3,GPU-8f2a,-1,5"}, gpus=8)
     ('3', 'GPU-8f2a')
@@ -50,7 +50,7 @@ def _listed(text: str) -> tuple[str, ...]:
 
 
 def _in_container(text: str, gpus: int) -> tuple[str, ...]:
-    """The devices of a container, where they are numbered anew but keep their names."""
+    """The devices of a container, where they are numbered again but keep their names."""
     words = [entry.strip() for entry in text.split(",")]
     if words[0] in ("", "none", "void"):
         return ()
@@ -80,7 +80,7 @@ def choose_slot(
 
     Args:
         taken: The slots of the processes that run, by peer.
-        slots: How many slots the host has.
+        slots: The number of slots of the host.
         leaving: Peers that will leave: where all slots are taken, the new peer shares one of theirs, and keeps it.
         vacated: When slots were left, on the clock of ``now``.
         now: Seconds.

@@ -5,7 +5,7 @@ which loads them, says so, and waits. When a peer is to start here, the process 
 script with it, and is that peer from then on.
 
 It loads them under the environment that a peer of this host would have; one that differs in more than the peer's own
-settings and its device, which are read later, is started anew instead.
+settings and its device, which are read later, is started again instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_LATER = {STANDBY_KEY, ENVIRONMENT_KEY, "CUDA_VISIBLE_DEVICES"}
 
 
 def can_stand_by(command: Sequence[str]) -> bool:
-    """Whether a command is a Python script or module, of which the interpreter can be started ahead.
+    """True if a command is a Python script or module, whose interpreter can be started ahead.
 
     >>> can_stand_by(["python", "train.py"]), can_stand_by(["bash", "run.sh"])
     (True, False)
@@ -40,7 +40,7 @@ class _Standby:
         process: It; nobody reads its output yet.
         line: To its standard input: it says there that it has loaded, and is told an environment.
         environment: Under which it loads.
-        has_loaded: Whether it waits.
+        has_loaded: True if it waits.
     """
 
     process: PeerProcess
@@ -63,11 +63,11 @@ class StandbyPool:
 
     Args:
         command: The user's program.
-        size: How many there are to be; none for 0.
+        size: The intended number of processes; 0 for none.
 
     Attributes:
         size: The same; 0 from when one has failed to load.
-        failure: How it has failed.
+        failure: The way in which it failed.
     """
 
     def __init__(self, command: Sequence[str], *, size: int) -> None:
@@ -77,18 +77,18 @@ class StandbyPool:
 
     @property
     def is_loading(self) -> bool:
-        """Whether one of them takes processor time still."""
+        """True if one of them still uses processor time."""
         return self.ready < len(self._waiting)
 
     @property
     def ready(self) -> int:
-        """How many have loaded, and wait."""
+        """The number of processes that have loaded, and wait."""
         for one in self._waiting:
             one.look()
         return sum(one.has_loaded for one in self._waiting)
 
     def is_short(self) -> bool:
-        """Whether one is to be started; those that have ended are dropped first.
+        """True if one should be started; those that have ended are dropped first.
 
         Where one has ended while it loaded, the next one would too: ``failure`` says so, and there are no more.
         """
@@ -107,8 +107,8 @@ class StandbyPool:
         """Starts one.
 
         Args:
-            environment: That of a peer here.
-            folder: Of its temporary files.
+            environment: The environment of a peer here.
+            folder: The folder of its temporary files.
         """
         line, theirs = socket.socketpair()
         line.setblocking(False)
@@ -118,7 +118,7 @@ class StandbyPool:
         self._waiting.append(_Standby(process, line, dict(environment)))
 
     def take(self, environment: Mapping[str, str], *, log: OutputLog) -> PeerProcess | None:
-        """One of them becomes a peer; ``None`` where there is none that can.
+        """One of them becomes a peer; ``None`` if there is none that can.
 
         Args:
             environment: All of the peer's variables.
@@ -139,7 +139,7 @@ class StandbyPool:
 
 
 def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Whether a process that has loaded under one of these environments is as one that loads under the other."""
+    """True if a process that has loaded under one of these environments equals one that loads under the other."""
     return all(one.get(name) == other.get(name) for name in (one.keys() | other.keys()) - _READ_LATER)
 
 

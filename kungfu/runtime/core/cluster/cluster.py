@@ -14,7 +14,7 @@ from kungfu.runtime.settings import Deadlines
 
 @dataclass(frozen=True)
 class ReplacementLimits:
-    """How many lost peers are replaced in the life of a job: of those that failed, and of those that were preempted."""
+    """The limits of replacements of lost peers in the life of a job: of failed, and of preempted ones."""
 
     failures: int = 10
     preemptions: int = 1000
@@ -22,7 +22,7 @@ class ReplacementLimits:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """What holds for the whole job; below ``minimum`` peers, with nobody on the way, it ends."""
+    """The limits of the whole job; below ``minimum`` peers, without joiners, it ends."""
 
     deadlines: Deadlines
     budgets: ReplacementLimits = field(default_factory=ReplacementLimits)
@@ -38,7 +38,7 @@ class Starting:
         attached: When it called ``attach``.
         ready: When it was ready to be admitted.
         said: Its word that it is ready, with its program and phase; until ``ready``, it is compared with the job.
-        replaces: The id of the lost peer that it replaces; ``None`` for one that a request asked for.
+        replaces: The id of the lost peer that it replaces; ``None`` for one that a request requested.
         reads: When it last said that it is held up: it reads its data to where the others are, or compiles; 0 if it
             has not.
     """
@@ -67,10 +67,10 @@ class Phases:
 
     Args:
         number: The phase that the view trains, from 1.
-        is_over: Whether a member has come to its end, so that another one may follow.
+        is_over: True if a member has come to its end, so that another phase may follow.
         ready: The former members that are ready for the next phase, by id.
         lost: The exit codes of the former members that have failed since it was over, by id.
-        is_forming: Whether the view was formed for the phase, and does not train yet.
+        is_forming: True if the view was formed for the phase, and does not train yet.
         since: When it was formed, seconds of the agent's clock.
         replaced: The peers lost between the phases that are replaced once the phase is under way.
     """
@@ -89,11 +89,11 @@ class Processes:
     """The processes of the job, by the ids of their peers.
 
     Args:
-        alive: Those that run.
-        released: Those that were let go.
-        finished: Those that have finished training.
-        to_kill: Those that shall be killed.
-        ended_well: Those that ended with code 0 while they were in the view, without saying so before.
+        alive: The peers that run.
+        released: The peers that were let go.
+        finished: The peers that have finished training.
+        to_kill: The peers to kill.
+        ended_well: The peers that ended with code 0 while they were in the view, without reporting it before.
         next_id: The id of the next peer.
     """
 
@@ -114,14 +114,14 @@ class Hosts:
     """The hosts of the job, by their numbers in the order of the job's list.
 
     Args:
-        slots: How many peers each host takes.
+        slots: The number of peers that each host takes.
         leaving: The hosts that were given notice and still run peers.
         of: The host on which each peer was started, by id.
         goal: The size that the job would have if it had lost no peer.
         let_go: The host of each peer that was let go by a decision, and when: its speed may have made it a straggler.
         shares: The threads that a peer would have of the cores of each host that the job began with.
-        queue: When each joiner was asked for that waits for the slot of a member that was given notice.
-        lacked_slot: Whether a peer was asked for that found no free slot, since a host last came.
+        queue: When each joiner was requested that waits for the slot of a member that was given notice.
+        lacked_slot: True if a peer was requested that found no free slot, since a host last came.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -149,10 +149,10 @@ class Departure:
     """A peer that said that its program ends by itself.
 
     Args:
-        exit: What it said.
+        exit: The exit that it reported.
         since: When it said so, seconds of the agent's clock.
-        trained: Whether it was a member at that time.
-        killed: Whether it was killed for taking too long to end.
+        trained: True if it was a member at that time.
+        killed: True if it was killed for taking too long to end.
         code: Its exit code, once its process has ended.
     """
 
@@ -164,7 +164,7 @@ class Departure:
 
     @property
     def is_gone(self) -> bool:
-        """Whether nobody may wait for it any more."""
+        """True if no peer may wait for it any more."""
         return self.exit.kind != "loop"
 
 
@@ -173,11 +173,11 @@ class Losses:
     """The losses so far.
 
     Args:
-        failures: How many peers failed.
-        preemptions: How many were taken away by their platform.
-        untrained: How many replacements in a row never came to train.
+        failures: The number of failed peers.
+        preemptions: The number of peers taken away by their platform.
+        untrained: The number of replacements in a row that never trained.
         noticed: The members that said that they will be taken away.
-        broken_after: How scripts failed after their training was over, by id.
+        broken_after: The failures of scripts after their training was over, by id.
         exiting: The peers that said how their programs end, until their view is forgotten.
         raised: The peers that were lost to an exception of their own, by id.
     """
@@ -198,10 +198,10 @@ class Regrouping:
     Args:
         since: When the first loss was heard of, or the view of the survivors was formed.
         version: The newest version of a view in use.
-        lost: How members were lost, by id.
+        lost: The ends of lost members, by id.
         reports: The reports of the survivors that wait for a new view.
-        formed: The view that the survivors were admitted to; each of them may report anew.
-        stuck: How many views in a row broke before they trained.
+        formed: The view that the survivors were admitted to; each of them may report again.
+        stuck: The number of views in a row that broke before they trained.
         killed: The members that were killed for being late, once each.
     """
 
@@ -219,15 +219,16 @@ class Cluster:
     """The agent's knowledge of its job.
 
     Args:
-        rules: What holds for the whole job.
+        rules: The limits of the whole job.
         view: The view in force; ``None`` before the first one.
         starting: The joiners, by id.
-        missing: Why peers that were asked for will not come, by id, until the coordinator hears of it.
+        missing: Why peers that were requested will not come, by id, until the coordinator hears of it.
         processes: The processes of the job.
         losses: The losses so far.
         regrouping: The recovery under way, if any.
         hosts: The hosts.
-        identity: What the first peer of the first view said of its program and machine; of each phase anew.
+        identity: The description by the first peer of the first view of its program and machine; renewed for each
+            phase.
         phases: The phases of the job.
     """
 

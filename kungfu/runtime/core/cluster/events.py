@@ -52,8 +52,8 @@ class TrainingFinished:
 
     Args:
         peer: The peer.
-        leaving: Whether a view let it go.
-        phase: The phase that is over, after which another one may follow; 0 where none can.
+        leaving: True if a view let it go.
+        phase: The phase that is over, after which another one may follow; 0 if none can.
     """
 
     peer: int
@@ -68,11 +68,11 @@ class LossReport:
     Args:
         version: The newest view that it has heard of.
         step: Its steps done.
-        holds: Whether it holds the state, registered values included; a joiner does not before its first step.
-        error: How it noticed the loss.
+        holds: True if it holds the state, registered values included; a joiner does not before its first step.
+        error: The error by which it noticed the loss.
         suspects: The ids that its error names.
-        late: Whether a deadline expired; else a connection ended.
-        stage: How far it is between that step and the next: 0 in the barrier of that step, 1 after it, and one more for
+        late: True if a deadline expired; else a connection ended.
+        stage: The stage between that step and the next: 0 in the barrier of that step, 1 after it, and one more for
             each exchange of the peers that it has begun since, and for each that it has brought to its end.
         digest: The checksum of its replicated state, where an exchange has begun: by then each may hold something else.
     """
@@ -127,7 +127,7 @@ class ProcessEnded:
 
 @dataclass(frozen=True)
 class HostJoined:
-    """A host takes peers, so many at a time."""
+    """A host takes peers, this many at a time."""
 
     host: int
     slots: int
@@ -189,8 +189,8 @@ class Spawn:
         peer: Its id.
         host: The number of the host that starts it.
         leaving: The peers of that host that leave: it may take their processors.
-        joins: Whether it joins a view, and so takes the state of the others instead of a checkpoint.
-        threads: Of every peer of the job within an op; 0: as its host has them.
+        joins: True if it joins a view, and so receives the state of the others instead of a checkpoint.
+        threads: The threads of every peer of the job within an op; 0: as its host has them.
     """
 
     peer: int
@@ -254,7 +254,7 @@ class AdmitSurvivors:
         view: The view.
         sources: Its ranks that hold the state; the others receive it from them.
         target: The size that the job will have with the replacements; 0 if none come.
-        lost: How the others were lost, by id.
+        lost: The ends of the lost others, by id.
     """
 
     view: View
@@ -278,12 +278,13 @@ class Fail:
 
     Args:
         peer: The peer whose end is the root cause; -1 for none.
-        reason: How it ended.
-        late: Whether a deadline expired.
-        others: How others were lost with it, by id.
+        reason: The way in which it ended.
+        late: True if a deadline expired.
+        others: The ends of others that were lost with it, by id.
         code: The exit code of the job, where it is known; then no other cause is looked for.
-        chosen: Whether the program chose the code, by ``sys.exit``.
-        kind: What is wrong with a peer whose process has not ended: it lost others, say, whose end is the root then.
+        chosen: True if the program chose the code, by ``sys.exit``.
+        kind: The problem of a peer whose process has not ended: for example, it lost others, whose end is the root
+            then.
     """
 
     peer: int

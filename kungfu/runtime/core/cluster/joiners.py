@@ -44,9 +44,9 @@ def spawn(
 
     Args:
         cluster: The cluster.
-        replacing: For each new peer the id of the lost one that it replaces; ``None`` for one that a request asked for.
+        replacing: For each new peer the id of the lost one that it replaces; ``None`` for one that a request requested.
         now: Seconds of the agent's clock.
-        host: The host on which they shall run; without it the first one that has a free slot, see `place_for`.
+        host: The host on which they should run; without it the first one that has a free slot, see `place_for`.
         leaving: The peers that will leave for them, on other hosts if there is one with a free slot.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
@@ -109,9 +109,9 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
 
 
 def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
-    """How many new peers find no slot now, but will when the members that were given notice are gone.
+    """The number of new peers without a slot now, but with one when the members with a notice are gone.
 
-    The coordinator asks for their replacements in the barrier that lets them go, a moment before their slots are free.
+    The coordinator requests their replacements in the barrier that lets them go, a moment before their slots are free.
 
     Args:
         cluster: The cluster.
@@ -210,7 +210,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """A joiner will not come: one that replaces a lost peer is started again; without another one the run goes on."""
+    """A joiner will not come: one that replaces a lost peer is started again; without another one the run continues."""
     entry = cluster.starting[peer]
     starting = {other: one for other, one in cluster.starting.items() if other != peer}
     cluster = replace(cluster, starting=starting)
@@ -229,7 +229,7 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 
 
 def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Kills a joiner that lives but is too late, or whose program ends; the run goes on without it."""
+    """Kills a joiner that lives but is too late, or whose program ends; the run continues without it."""
     cluster, commands = on_joiner_lost(mark_to_kill(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]
 
@@ -287,7 +287,7 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
-    """Whether this peer, which is ready, may come into the view: before the first one that is decided together."""
+    """True if this peer, which is ready, may join the view; before the first one that is decided together."""
     return cluster.view is None or entry.identity.program == cluster.identity.program
 
 

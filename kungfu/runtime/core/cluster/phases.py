@@ -7,11 +7,11 @@ no barrier, and nobody waits for it but here.
 
 | event                             | what follows                                                                    |
 | --------------------------------- | ------------------------------------------------------------------------------- |
-| a member has finished a phase     | joiners stay, and get ready anew, for the next phase                            |
+| a member has finished a phase     | joiners stay, and get ready again, for the next phase                            |
 | a former member is ready          | the last one to come: all form the first view of the phase, with the joiners    |
 |                                   | that are ready                                                                  |
 | a joiner is ready                 | for the next phase: it comes in with the others; for one that is over: it is    |
-|                                   | passed over, asks which phases are over, and gets ready anew                    |
+|                                   | passed over, asks which phases are over, and gets ready again                    |
 | programs differ                   | of former members: the job fails; a joiner: it is dismissed, as ever            |
 | a former member ends              | the others form the view without it; if it failed, it is replaced               |
 | some are not ready in time        | they are killed                                                                 |
@@ -185,7 +185,7 @@ def repeat_admission(cluster: Cluster) -> list[Command]:
 
 
 def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int:
-    """How many peers are on their way to a view, or will be once it trains."""
+    """The number of peers that join a view, or will once it trains."""
     return len(cluster.starting.keys() - {*view.ids}) + len(replaced) + len(cluster.hosts.queue)
 
 
@@ -201,7 +201,7 @@ def on_phase_differs(cluster: Cluster, peer: int, how: str) -> Transition:
 
 
 def on_lost_between_phases(cluster: Cluster, peer: int, code: int, how: str) -> Cluster:
-    """A former member has failed: the job does, unless others go on to another phase; then it is replaced."""
+    """A former member has failed: the job does, unless others continue to another phase; then it is replaced."""
     losses = replace(cluster.losses, broken_after={**cluster.losses.broken_after, peer: how})
     phases = replace(cluster.phases, lost={**cluster.phases.lost, peer: code})
     return replace(cluster, losses=losses, phases=phases)

@@ -16,14 +16,14 @@ AVOIDED_S = 600.0
 
 
 def free_slots(cluster: Cluster) -> dict[int, int]:
-    """How many more peers each host takes; a peer that was let go, or has finished training, takes no slot."""
+    """The number of further peers that each host accepts; a removed or finished peer needs no slot."""
     hosts, people = cluster.hosts, {*cluster.members, *cluster.starting, *cluster.between_phases}
     there = Counter(hosts.of[peer] for peer in people if peer in hosts.of)
     return {host: slots - there[host] for host, slots in sorted(hosts.slots.items()) if slots > there[host]}
 
 
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
-    """How many slots the members hold that were given notice: the next view lets them go, whoever comes for them.
+    """The number of slots of members with a notice: the next view removes them in any case.
 
     Args:
         cluster: The cluster.
@@ -41,7 +41,7 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Coll
 
     Args:
         room: The free slots of each host, by number.
-        avoided: How many of them are to be avoided; see `avoided_slots`.
+        avoided: The number of them to avoid; see `avoided_slots`.
         left: The hosts of the peers that leave.
 
     >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
@@ -54,7 +54,7 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Coll
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """How many peers were let go on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
+    """The number of peers removed on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
     return Counter(host for host, at in hosts.let_go.values() if now - at < AVOIDED_S)
 
 
@@ -102,10 +102,10 @@ def forget_places(cluster: Cluster) -> Cluster:
 
 
 def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
-    """Whether the hosts whose agents hear each other may go on without the others.
+    """True if the hosts whose agents reach each other may continue without the others.
 
     They may if they run a strict majority of the view's peers; of two halves, the one with rank 0 may. So two groups
-    that cannot hear each other never both go on.
+    that cannot hear each other never both continue.
 
     Args:
         view: The view in force.

@@ -128,13 +128,13 @@ def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, s
 
 
 def early_departure(cluster: Cluster, peer: int) -> Departure | None:
-    """How the program of a peer ended that trained when it said so; ``None`` for other peers."""
+    """The end of a peer's program, if the peer trained when it reported it; ``None`` for other peers."""
     departure = cluster.losses.exiting.get(peer)
     return departure if departure is not None and departure.trained and departure.is_gone else None
 
 
 def describe_departure(departure: Departure) -> str:
-    """How a program that trained ended by itself, with its exit code."""
+    """The way in which a training program ended by itself, with its exit code."""
     exit, code = departure.exit, departure.code
     return described(exit) if exit.kind != "exit" or code is None else f"{exit_in_words(code)}: {described(exit)}"
 

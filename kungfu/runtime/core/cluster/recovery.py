@@ -4,7 +4,7 @@ A member that loses another one leaves the attachment, reports the loss, and wai
 reported, the next view is formed of them in their old order. The members that are furthest on hold the state that
 counts, so that a step that one of them has seen is never undone. A member that does not report in time is killed: it
 cannot wake up into a view that has gone on without it. All of this may happen again before the new view trains: a
-report of a later view begins it anew.
+report of a later view begins it again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _AFTER_STEP = 1
 
 
 def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """A peer of the view is gone: the others are told, and their reports decide how it goes on."""
+    """A peer of the view is gone: the others are told, and their reports decide how it continues."""
     assert cluster.view is not None
     version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
     regrouping = cluster.regrouping or Regrouping(now, version)
@@ -64,7 +64,7 @@ def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
 
 
 def _nobody_left(cluster: Cluster) -> Fail | None:
-    """The end of a job whose last member was lost while it trained; ``None`` where others are left."""
+    """The end of a job whose last member was lost while it trained; ``None`` if others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
     if not lost or cluster.members or _is_trained(cluster):
         # Members are left, or nothing is left to train.
@@ -217,7 +217,7 @@ def _reason_to_fail(cluster: Cluster) -> Fail | None:
 
 
 def _is_trained(cluster: Cluster) -> bool:
-    """Whether the last barrier was held: some members have finished, and nothing is left to train for the others."""
+    """True if the last barrier was held: some members have finished, and nothing is left to train for the others."""
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
@@ -233,7 +233,7 @@ def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) 
 
 
 def _number_coming(cluster: Cluster) -> int:
-    """How many peers are on their way to the survivors, or will be once these train."""
+    """The number of peers that join the survivors, or will once these train."""
     return len(cluster.starting) + len(_to_be_replaced(cluster)) + len(_still_queued(cluster))
 
 
@@ -289,7 +289,7 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
 
 
 def _is_untouched(regrouping: Regrouping, view: View) -> bool:
-    """Whether the view never had the lost peers: it had let them go before, and nobody will miss them."""
+    """True if the view never had the lost peers: it had removed them before, and does not miss them."""
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
 
@@ -318,7 +318,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
 
 
 def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transition:
-    """Counts the members as lost that left their training loops, though their programs go on."""
+    """Counts the members as lost that left their training loops, though their programs continue."""
     commands: list[Command] = []
     for peer in strayed:
         losses = cluster.losses

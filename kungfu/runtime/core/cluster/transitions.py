@@ -1,4 +1,4 @@
-"""What the agent decides: a pure function of the peers it started and what it hears of them.
+"""The decisions of the agent: a pure function of the peers it started and the events that it receives.
 
 ``react(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
 until it trains in a view; then it is a member, until it ends or a later view lacks it.
@@ -75,11 +75,11 @@ def start_job(size: int, *, rules: JobLimits, now: float, hosts: Hosts | None = 
 
 
 def react(cluster: Cluster, event: Event, now: float) -> Transition:
-    """What follows from an event, by the table of this module.
+    """The reaction to an event, by the table of this module.
 
     Args:
         cluster: The agent's knowledge of the job.
-        event: What happened.
+        event: The event.
         now: Seconds of the agent's clock.
 
     Returns:
@@ -329,7 +329,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
 
 
 def _is_lost(cluster: Cluster, peer: int) -> bool:
-    """Whether the living peers go on without one that was in the view, or are about to."""
+    """True if the living peers continue without one that was in the view, or are about to."""
     gone = cluster.view is not None and peer not in cluster.view.ids
     return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
 
@@ -370,7 +370,7 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
 
 
 def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transition:
-    """What an end means for the others: without a living member nothing else can happen."""
+    """The consequence of an end for the others: without a living member nothing else can happen."""
     if not cluster.alive:
         # The last process has ended.
         return cluster, [_job_end(cluster)]

@@ -1,4 +1,4 @@
-"""Admission: why a request cannot be taken by the job as it is now; ``None`` where it can."""
+"""Admission: why a request cannot be taken by the job as it is now; ``None`` if it can."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ MOST_STEPS = 1_000_000
 
 @dataclass(frozen=True)
 class AdmissionContext:
-    """What the agent knows of its job when a request comes.
+    """The agent's knowledge of its job when a request arrives.
 
     Args:
         view: The view in force; ``None`` before the first one.
         limits: The least and the most peers.
-        scaling: Whether peers may be changed from outside.
+        scaling: "elastic" if peers may be changed from outside.
         hosts: The numbers of the hosts that have an agent, by name.
         patience_s: Seconds after which a request expires.
-        end_reason: How the job ended or is ending; empty before.
+        end_reason: The way in which the job ended or is ending; empty before.
         batch: The global batch size, in samples; ``None`` before steps were measured.
         free: The free slots of the hosts, by number.
     """
@@ -53,7 +53,7 @@ class AdmissionContext:
 
 
 def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
-    """Why this request is refused, whatever else may be under way; ``None`` where it fits.
+    """Why this request is refused, whatever else may be under way; ``None`` if it fits.
 
     Args:
         request: The request.
@@ -107,7 +107,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
 
 
 def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
-    """Why the job cannot have so many peers: a batch that stays must have a sample for each of them."""
+    """Why the job cannot have this many peers: a batch that stays must have a sample for each of them."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         # Some peers would have no sample.

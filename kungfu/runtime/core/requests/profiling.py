@@ -40,15 +40,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Survey:
-    """How far a profile is.
+    """The progress of a profile.
 
     Args:
         remaining: The sizes that are still to be measured, the present one first.
         initial_size: The size that the job had when the profile began.
-        steps: How many steps of each size are measured.
-        skip: How many steps of the present size still count as warm-up.
-        current: What was measured of the present size.
-        measured: What was measured of the sizes before it.
+        steps: The number of steps measured at each size.
+        skip: The number of steps of the present size that still count as warm-up.
+        current: The measurements of the present size.
+        measured: The measurements of the sizes before it.
     """
 
     remaining: tuple[int, ...]
@@ -60,12 +60,12 @@ class Survey:
 
     @property
     def goal(self) -> int:
-        """The size that the job shall have now."""
+        """The size that the job should have now."""
         return self.remaining[0] if self.remaining else self.initial_size
 
     @property
     def is_measured(self) -> bool:
-        """Whether nothing is left to measure."""
+        """True if nothing is left to measure."""
         return not self.remaining
 
 

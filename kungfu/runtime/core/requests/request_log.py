@@ -23,11 +23,11 @@ _LINE = 12  # characters of a digest and its line end
 
 @dataclass(frozen=True)
 class Answer:
-    """How far a request is.
+    """The progress of a request.
 
     Args:
         state: The state of the request.
-        reason: Why it was refused, or what came of it; empty where there is nothing to say.
+        reason: Why it was refused, or what came of it; empty if there is nothing to say.
         view: The version of the view at that time.
         points: The throughputs that a profile has measured so far.
     """
@@ -48,8 +48,8 @@ class LoggedRequest:
         newest: The newest answer.
         asked_at: When it was asked, seconds of the agent's clock.
         until: When it will expire.
-        external: What the coordinator was told last.
-        survey: How far a profile is.
+        external: The last request sent to the coordinator.
+        survey: The progress of a profile.
     """
 
     request: Asked
@@ -101,8 +101,8 @@ class CoordinatorReplied:
 
     Args:
         external: The id of the request.
-        refusal: Why it cannot be carried out; empty where it is done.
-        result: What came of it.
+        refusal: Why it cannot be carried out; empty if it is done.
+        result: The result of the request.
     """
 
     external: str
@@ -136,7 +136,7 @@ def current(log: RequestLog) -> LoggedRequest | None:
 
 
 def first_answer(log: RequestLog, request: Asked) -> Answer | None:
-    """What a request of this id was answered first; a refusal if it was another request."""
+    """The first answer to a request of this id; a refusal if it was another request."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
         # A new id, or a repetition.

@@ -6,12 +6,12 @@ A request is
 | state       | since                                                                                        |
 | ----------- | -------------------------------------------------------------------------------------------- |
 | accepted    | nothing spoke against it: the coordinator was told                                           |
-| carried out | the view in force is as asked for, the coordinator says so, or training is over (``stop``)   |
+| carried out | the view in force is as requested, the coordinator says so, or training is over (``stop``)   |
 | refused     | it did not fit; or later: the coordinator cannot, the job ended, a ``stop`` came             |
 | expired     | nothing of that happened within the job's patience; the job may still carry it out             |
 
 One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
-nothing, however long ago it was given. A view that is not yet as asked for may have another coordinator: it is told
+nothing, however long ago it was given. A view that is not yet as requested may have another coordinator: it is told
 too, and a coordinator that was told before knows the external request by its id.
 """
 
@@ -63,7 +63,7 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
 
     Args:
         log: The requests so far.
-        event: What happened.
+        event: The event.
         context: The job as it is now.
         now: Seconds of the agent's clock.
     """
@@ -111,7 +111,7 @@ def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, no
 
 
 def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
-    """Why the request that is under way keeps this one from being taken; ``None`` where it does not."""
+    """Why the request that is under way keeps this one from being taken; ``None`` if it does not."""
     other = current(log)
     if other is None:
         # Nothing is under way.
@@ -157,7 +157,7 @@ def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
 
 
 def _is_met(external: Asked | None, view: View | None) -> bool:
-    """True if the view is as the external request asks for; of a checkpoint and a stop the coordinator tells."""
+    """True if the view is as the external request requests; of a checkpoint and a stop the coordinator tells."""
     if view is None or external is None:
         return False
     match external.what:
@@ -206,7 +206,7 @@ def _with_end(
 
 
 def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
-    """A profile goes on: a size of its survey was reached, or more steps of it were measured."""
+    """A profile continues: a size of its survey was reached, or more steps of it were measured."""
     survey, external = entry.survey, entry.external
     assert survey is not None
     assert external is not None
@@ -228,7 +228,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
 
 
 def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
-    """What takes the job of a profile that does not come to its end back to the size that it had."""
+    """The request that returns the job of an unfinished profile to its initial size."""
     if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
         # Only a profile changes the size for a while.
         return []

@@ -63,9 +63,9 @@ class Meeting:
 
         Args:
             view: The view.
-            arrival: What this peer brings.
+            arrival: The arrival of this peer.
             conclude: Makes the result on rank 0.
-            names: Those of the variables of which the arrival has the checksums.
+            names: The names of the variables whose checksums the arrival has.
 
         Returns:
             The result. In the first round there may be none, but the places of the variables that differ.
@@ -73,7 +73,7 @@ class Meeting:
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
             PeerFailure: A peer is gone.
-            KungfuError: What the coordinator raises, all raise.
+            KungfuError: An error of the coordinator is raised by all.
         """
         reply = self._lead(view, arrival, conclude, names) if arrival.rank == 0 else self._follow(view, arrival)
         # The coordinator has raised this error, and so do all: it is no loss of the coordinator.
@@ -96,11 +96,11 @@ class Meeting:
 
         Args:
             view: The view.
-            arrival: What this peer brought to the first round.
+            arrival: The arrival of this peer in the first round.
             differing: The places of the variables.
             conclude: Makes the result on rank 0.
-            names: Those of the variables of which ``digest`` gives the checksums.
-            digest: Gives the checksums anew.
+            names: The names of the variables whose checksums ``digest`` gives.
+            digest: Gives the checksums again.
             state: The replicated state.
         """
         context = self.transfer(view, arrival.rank, f"values of {_in_words(arrival)}")
@@ -182,10 +182,10 @@ class BarrierProtocol(Meeting):
 
         Args:
             view: The view.
-            arrival: What this peer brings.
+            arrival: The arrival of this peer.
             decision: Called on rank 0, once all are there and hold the same state.
-            names: Those of the variables of which the arrival has the checksums.
-            digest: Gives these checksums anew.
+            names: The names of the variables whose checksums the arrival has.
+            digest: Gives these checksums again.
             state: The replicated state; variables that differ by rounding only are rank 0's before the decision.
 
         Returns:
@@ -274,14 +274,14 @@ class BarrierProtocol(Meeting):
             self.reported_rounding.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
-        """Records that peers asked for different things; rank 0's requests count."""
+        """Records that peers requested different things; rank 0's requests count."""
         # Arithmetic may differ in the last bit between machines.
         if len(set(requested.values())) > 1:
             by_rank = {str(rank): words for rank, words in requested.items()}
             self.agent_client.record("events", DissentEvent(view=view.version, wishes=by_rank))
 
     def _log_other_shadows(self, arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
-        """Records what rules in the shadow asked for on some peers only; rank 0 records its own where all agree."""
+        """Records what rules in the shadow requested on some peers only; rank 0 records its own where all agree."""
         asked = {rank: [*map(to_shadow, message.shadows)] for rank, message in sorted(arrivals.items())}
         if found := differing(asked):
             shadows = {str(rank): what for rank, what in found.items()}

@@ -79,14 +79,14 @@ class Rendezvous(Generic[Arrival, Result]):
             self._changed.notify_all()
 
     def result(self, *, deadline_s: float) -> Result | None:
-        """What the coordinator concluded with; ``None`` if it did not within the deadline."""
+        """The conclusion of the coordinator; ``None`` if there was none within the deadline."""
         with self._changed:
             self._changed.wait_for(lambda: self._result is not None, timeout=deadline_s)
             return self._result
 
 
 class RendezvousTable(Generic[Arrival, Result]):
-    """One rendezvous per key, made when the first peer asks for it; old ones are dropped, by number and by age.
+    """One rendezvous per key, made when the first peer requests it; old ones are dropped, by number and by age.
 
     No peer can lag by as many as ``_KEPT`` of them, since the next one begins when all have left the one before.
     """

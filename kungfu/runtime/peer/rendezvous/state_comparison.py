@@ -20,8 +20,8 @@ def variables_to_reconcile(names: Sequence[str], reports: Mapping[int, pb.Barrie
     """The places of the variables that have to be looked at before the rendezvous can have a result.
 
     Args:
-        names: Those of the coordinator's variables.
-        reports: What each rank says of its state.
+        names: The names of the coordinator's variables.
+        reports: The report of each rank on its state.
         view: The view of the ranks.
 
     Raises:
@@ -72,12 +72,12 @@ def rounding_event(names: Sequence[str], reports: Mapping[int, pb.BarrierArrival
 
 
 def from_gaps(gaps: Sequence[VariableGap]) -> list[pb.VariableGap]:
-    """Of what was looked at only what differed, as a message has it."""
+    """The differing variables, as protobuf."""
     return [_from_gap(gap) for gap in gaps if gap.difference or not gap.is_rounding]
 
 
 def turn_of(version: int, number: int) -> int:
-    """Which part of the state is compared at a barrier of a view."""
+    """The part of the state that is compared at a barrier of a view."""
     return version + number
 
 
@@ -87,7 +87,8 @@ def _width(gap: pb.VariableGap) -> float:
 
 
 def _others(names: Sequence[str], differing: Sequence[int]) -> str:
-    """The first other variable of each further part of the state: weights follow from a rate that differs, say."""
+    """The first other variable of each further part of the state: weights follow from a rate that differs, for
+    example."""
     by_part = {names[index].partition("/")[0]: names[index] for index in reversed(differing) if index < len(names)}
     first = names[differing[0]] if differing[0] < len(names) else ""
     others = [name for name in by_part.values() if name != first]

@@ -1,4 +1,4 @@
-"""What a step does outside of variables: so that running it before its time can leave that out.
+"""The effects of a step outside of variables: so that running it before its time can omit them.
 
 Prints and summaries of a step that is being traced stand inside a condition. A call into Python is answered by zeros
 while the step is tried out. Whatever else has an effect is found in the graph: then the step cannot be tried out.
@@ -36,14 +36,14 @@ _HARMLESS = re.compile(
 
 @dataclass(frozen=True)
 class Effects:
-    """Of a graph and the functions that it calls: calls into Python, and the types of other ops with an effect."""
+    """The effects of a graph and of its functions: calls into Python, and the types of other ops with an effect."""
 
     calls: tuple[tf.Operation, ...]
     others: tuple[str, ...]
 
     @property
     def gives_values(self) -> bool:
-        """Whether what comes after a call into Python depends on what that gave."""
+        """True if the code after a call into Python depends on its result."""
         return any(call.outputs for call in self.calls)
 
 
@@ -80,7 +80,7 @@ class EffectGate:
 
 
 def effects_of(graph: Any, *, gate: EffectGate) -> Effects:
-    """What a graph does outside of variables when the gate is closed."""
+    """The effects of a graph outside of variables when the gate is closed."""
     calls, others, gated = [], [], {(id(op.graph), op.name) for op in gate.gated}
     for op, in_loop in _operations(graph, in_loop=False, seen=set()):
         if op.type in _CALLS:  # can be answered by zeros
@@ -121,7 +121,7 @@ def _token(call: tf.Operation) -> str:
 
 
 def _answer(call: tf.Operation, plain: Any, *, samples: int) -> Any:
-    """What stands for the function of a call: one of tensors or one of arrays, by the type of the function."""
+    """The replacement of the function of a call: one of tensors or one of arrays, by the type of the function."""
     shapes, dtypes = [one.shape for one in call.outputs], [one.dtype for one in call.outputs]
 
     def zeros(*args: Any) -> Any:

@@ -15,7 +15,7 @@ from kungfu.framework_internals import handle_shape_and_type
 
 
 def is_variable(tensor: Any) -> bool:
-    """Whether a tensor that a graph captures is the handle of a variable, and not of a table or a summary writer.
+    """True if a tensor that a graph captures is the handle of a variable, and not of a table or a summary writer.
 
     >>> is_variable(tf.Variable(1).handle), is_variable(tf.constant(1))
     (True, False)
@@ -40,8 +40,8 @@ def call_on_host(function: Callable[[], Any], handles: Iterable[Any], gives: Any
     It runs after what the step did to them before the condition, before what it does afterwards, and alone.
 
     Args:
-        function: What is called.
-        handles: Those of the variables.
+        function: The function that is called.
+        handles: The handles of the variables.
         gives: The dtype of what it returns; an empty list for nothing.
     """
     # An op that is given a handle has to be on the device of the variable: beside a GPU, which keeps weights and leaves
@@ -68,12 +68,12 @@ def call_on_host_where(condition: Any, function: Callable[[], None], handles: It
 
 
 def dtype_of(handle: Any) -> Any:
-    """That of a variable, by its handle."""
+    """The dtype of a variable, by its handle."""
     return tf.as_dtype(_shape_and_type(handle).dtype)
 
 
 def shape_of(handle: Any) -> Any:
-    """That of a variable, by its handle; as it was declared."""
+    """The declared shape of a variable, by its handle."""
     return tf.TensorShape(_shape_and_type(handle).shape)
 
 

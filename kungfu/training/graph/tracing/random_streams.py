@@ -32,12 +32,12 @@ def joiner_seed(seed: int, *, job: str) -> int:
 
 
 class RandomStreams:
-    """Those of one peer.
+    """The random streams of one peer.
 
     Args:
         entropy: The job's seed, the peer's number, and the steps done before it was resumed.
         untouched: States of generators that are equal on all peers, or got a state of this peer's already.
-        planted: Those that get one in their own place, which a checkpoint writes down.
+        planted: The variables that get one in their own place, which a checkpoint saves.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RandomStreams:
             return make_resource_variable(self._state(handle), name="kungfu/stream")
 
     def _state(self, handle: Any) -> Any:
-        """What a generator begins with here: it follows from the state that it has in the program, too."""
+        """The initial state of a generator here: it depends on the state that it has in the program, too."""
         self._seen.append(handle)
         with tf.init_scope():
             (value,) = read_handles([handle])

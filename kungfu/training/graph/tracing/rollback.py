@@ -1,4 +1,4 @@
-"""What a step did to variables, put back before anybody sees it.
+"""The rollback of a step's changes to variables before they become visible.
 
 A peer without samples runs the step on a sample that is another peer's. What is equal on all peers (weights, slots,
 counters, registered values) must change there as everywhere; a statistic, a metric or a table of the program must not
@@ -16,7 +16,8 @@ from kungfu.training.graph.tracing.handles import call_on_host_where, read_handl
 
 
 class BatchRollback:
-    """The variables that a step touches, found by tracing it, without ``kept``, which go on from what the step did."""
+    """The variables that a step touches, found by tracing it, without ``kept``, which continue from what the step
+    did."""
 
     def __init__(self, kept: Iterable[tf.Variable]) -> None:
         self.kept = {id(one.handle) for one in kept}
@@ -25,7 +26,7 @@ class BatchRollback:
 
     @property
     def is_needed(self) -> bool:
-        """Whether there is any such variable."""
+        """True if there is any such variable."""
         return bool(self._handles)
 
     def covers(self, handles: Sequence[Any], *, alike: Collection[int] = ()) -> None:

@@ -27,11 +27,11 @@ class SampleFlow:
     """The flow of this peer's samples through the graph of a traced step.
 
     Args:
-        graph: Of the step.
+        graph: The graph of the step.
         samples: The tensors of its batch.
-        agreed: Tensors that are equal on all peers, the means of gradients, say.
+        agreed: Tensors that are equal on all peers, the means of gradients, for example.
         equal: The ids of the handles of variables that are equal on all peers, whatever they are assigned.
-        passed_over: Operations of the graph whose writes do not count, those of optimizers, say.
+        passed_over: Operations of the graph whose writes do not count, those of optimizers, for example.
     """
 
     def __init__(

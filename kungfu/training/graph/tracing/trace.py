@@ -78,7 +78,7 @@ class StepTrace:
         self.note_end()
 
     def note_end(self) -> None:
-        """Nothing is sent in this step from here on; not known where that stands in a function inside of it."""
+        """Nothing is sent in this step from here on; not known where that stands in a function inside it."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self.ended_at = len(graph.get_operations()) if graph is not None and graph is self._own else None
 
@@ -94,7 +94,7 @@ class StepTrace:
         return self.averages == self.declared_averages
 
     def refuse_averages(self) -> None:
-        """Raises ``UsageError`` where the last trace averages more or less often than the program says."""
+        """Raises ``UsageError`` if the last trace averages more or less often than the program says."""
         found, declared = self.averages, self.declared_averages
         if found == declared:
             return
@@ -113,7 +113,7 @@ class StepTrace:
         self._moved_early = None
 
     def _refuse_place(self) -> None:
-        """Raises ``UsageError`` where not each step would send this message, or would send it twice."""
+        """Raises ``UsageError`` if not each step would send this message, or would send it twice."""
         if tf.executing_eagerly():
             return
         graph = tf.compat.v1.get_default_graph()
@@ -145,7 +145,7 @@ class StepTrace:
     def publish(self, name: str, where: str) -> str:
         """A value is published under a name; gives the user's line that published it before, in this trace.
 
-        TensorFlow may trace a function inside of the step twice: its line publishes once, in one graph and in another.
+        TensorFlow may trace a function inside the step twice: its line publishes once, in one graph and in another.
         """
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         before = self.published.get(name)
@@ -207,7 +207,7 @@ def _ids(handles: Sequence[Any]) -> set[int]:
 
 
 def refuse_xla(what: str) -> None:
-    """Raises ``UsageError`` where ``what`` is being traced into a function that XLA compiles as a whole."""
+    """Raises ``UsageError`` if ``what`` is being traced into a function that XLA compiles as a whole."""
     if tf.executing_eagerly() or not is_in_xla_context(tf.compat.v1.get_default_graph()):
         return
     raise UsageError(
@@ -227,7 +227,7 @@ def order_after_average(function: Callable[..., Any], *, means: Callable[[], Seq
     Args:
         function: The user's.
         means: Gives the tensors of the average once the function has been traced. In a graph of the program's own
-            inside of the function they hold back what uses them, and no more.
+            inside the function they hold back what uses them, and no more.
     """
 
     def traced(*args: Any, **kwargs: Any) -> Any:
