@@ -412,7 +412,7 @@ class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
 
     def one_line(self) -> str:
         share = f"{figure(self.missing)} of {counted(self.of, 'step')} since step {figure(self.since)}"
-        return f"step {figure(self.step)}: the {label(self.what)} was no number in {share}"
+        return f"step {figure(self.step)}: the {label(self.what)} was NaN in {share}"
 
 
 class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again"):

@@ -36,8 +36,8 @@ from kungfu_planning.schedule.job import with_load
 from kungfu_planning.schedule.measured_curves import ANY_MODEL
 from kungfu_planning.schedule.outcome import summary, write_jobs
 from kungfu_planning.schedule.report import (
-    Run,
     SimulationReport,
+    SweepRun,
     answers,
     reductions,
     save_plot,
@@ -197,14 +197,14 @@ def _policies(arguments: argparse.Namespace) -> list[str]:
 
 def _simulated(
     arguments: argparse.Namespace, *, skip: Callable[[UsageError], None]
-) -> tuple[list[SimulationResult], list[Run]]:
+) -> tuple[list[SimulationResult], list[SweepRun]]:
     """The results on the last cluster and load, and the figures of all of them."""
     jobs = _jobs(arguments, skip=skip if arguments.skip_bad_rows else None)
     if arguments.by != "size" and not any(getattr(job, arguments.by) for job in jobs):
         raise UsageError(f"--by {arguments.by}: no job of {arguments.trace} names its {arguments.by}; name the column")
     names, by = _policies(arguments), arguments.by
     cases = [(load, gpus) for load in arguments.load or (None,) for gpus in arguments.gpus]
-    console, runs, results = Console(stderr=True), list[Run](), list[SimulationResult]()
+    console, runs, results = Console(stderr=True), list[SweepRun](), list[SimulationResult]()
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bars:
         for load, gpus in cases:
             moved = jobs if load is None else with_load(jobs, gpus=min(arguments.gpus), load=load)
@@ -214,7 +214,7 @@ def _simulated(
                 _one(arguments, name=name, jobs=moved, gpus=gpus, tick=_ticker(bars, task))
                 for name, task in zip(names, tasks, strict=True)
             ]
-            runs += [Run(load=load, summary=summary(result, by=by)) for result in results]
+            runs += [SweepRun(load=load, summary=summary(result, by=by)) for result in results]
     return results, runs
 
 

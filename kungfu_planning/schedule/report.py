@@ -34,7 +34,7 @@ def summary_table(summaries: Sequence[Summary], *, title: str) -> Table:
     return table
 
 
-def sweep_table(runs: Sequence[Run], *, title: str) -> Table:
+def sweep_table(runs: Sequence[SweepRun], *, title: str) -> Table:
     """A row for each cluster, load and policy; times in seconds."""
     table = Table(title=title, caption="seconds", box=SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
     for heading in ("GPUs", "load", "policy", "JCT", "p50", "p95", "p99", "wait", "makespan", "busy"):
@@ -62,7 +62,7 @@ def _share(utilisation: float | None) -> str:
     return "-" if utilisation is None else f"{utilisation:.1%}"
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class SweepRun(msgspec.Struct, frozen=True, kw_only=True):
     """One simulation of a sweep; ``load`` is None if the trace keeps its own arrivals."""
 
     load: float | None
@@ -101,12 +101,12 @@ class SimulationReport(msgspec.Struct, kw_only=True):
     jobs: int
     skipped_rows: list[str]
     """The rows that were left out, with what is wrong with each."""
-    runs: list[Run]
+    runs: list[SweepRun]
     reductions: list[Reduction]
     answers: list[SweepAnswer]
 
 
-def reductions(runs: Sequence[Run]) -> list[Reduction]:
+def reductions(runs: Sequence[SweepRun]) -> list[Reduction]:
     """The reductions of each pair of simulations that share cluster and load: the first policy against the second."""
     found = []
     for ours, theirs in zip(runs[::2], runs[1::2], strict=True):
@@ -123,7 +123,7 @@ def reductions(runs: Sequence[Run]) -> list[Reduction]:
     return found
 
 
-def answers(runs: Sequence[Run], *, target_s: float) -> list[SweepAnswer]:
+def answers(runs: Sequence[SweepRun], *, target_s: float) -> list[SweepAnswer]:
     """The fewest GPUs of those simulated that meet a target for the 95th percentile, by policy and load."""
     found = []
     for policy, load in dict.fromkeys((run.summary.policy, run.load) for run in runs):

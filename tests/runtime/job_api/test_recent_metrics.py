@@ -69,7 +69,7 @@ def test_troubles_are_remembered_but_not_the_end_of_a_peer_that_was_dismissed() 
     assert [(one.time, one.text) for one in recent.troubles] == [
         (5.0, "peer 1 ended: killed by SIGKILL"),
         (5.0, "peers 4 and 5 never got ready: peer 4: late"),
-        (5.0, "step 104: the noise scale was no number in 50 of 100 steps since step 5"),
+        (5.0, "step 104: the noise scale was NaN in 50 of 100 steps since step 5"),
     ]
 
 
