@@ -182,7 +182,7 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
     model.stop_training = outcome["stops"]
     call.evaluations.tell(outcome["evaluations"])
     connection = call.connection
-    connection.run, connection.passes = outcome.get("run", connection.run), True  # a version before tells no run
+    connection.run, connection.passes = outcome["run"], True
     return len(model.history.epoch)
 
 

@@ -40,9 +40,8 @@ from kungfu.runtime.peer.agent_client import DeferredEntry, RecordEntry
 from kungfu.runtime.peer.exit_report import ExitReport
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.membership import JobMembership
-from kungfu.runtime.peer.membership_protocol import Membership
+from kungfu.runtime.peer.membership_protocol import Membership, StandaloneMembership
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseIsOver
-from kungfu.runtime.peer.standalone_membership import StandaloneMembership
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
 from kungfu.runtime.state import Buffers, VariableGap, digests, gap_of, sampled
 from kungfu.runtime.state.variables import memory_of, writable_memory_of

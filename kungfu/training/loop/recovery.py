@@ -32,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
-from kungfu.runtime.api import BarrierResult, NoticedLoss
+from kungfu.runtime.api import NoticedLoss
 from kungfu.training.graph.variable_io import write_variable
 from kungfu.training.loop import barrier
 from kungfu.training.loop.between_steps import forget_message_time, left_pending
@@ -135,7 +135,7 @@ def _regroup(run: Run, failure: KungfuError) -> None:
     # Not all peers have done the same steps, so what their shadows asked for cannot be compared.
     run.pending.shadows.clear()
     result = run.membership.recover(run.state, loss, adjust=partial(barrier.adjusted_terms, run))
-    registered_before = _registered_before(run, result)
+    registered_before = _registered_before(run, gives=result.rank in result.sources)
     barrier.enter(run, result, result.after.terms)
     step, run.standing.stage = run.steps(), AFTER_STEP
     left_pending(run, result, step=step)
@@ -146,11 +146,11 @@ def _regroup(run: Run, failure: KungfuError) -> None:
     run.journal.spanned("recovery", result, step=step, total_s=total_s)
 
 
-def _registered_before(run: Run, result: BarrierResult) -> int | None:
+def _registered_before(run: Run, *, gives: bool) -> int | None:
     """The step before which the registered values were read, where all continue with those of a new joiner."""
     pending = run.pending.sync
     is_new = pending is not None and pending.takes_values and run.registry.has_agreed_values
-    return run.state.registered_before() if is_new and result.rank in result.sources else None
+    return run.state.registered_before() if is_new and gives else None
 
 
 def _digest(run: Run) -> int:
