@@ -53,7 +53,7 @@ SOURCES = {
     "mean_loss": SourceKind(_FLOAT, "agreed", "after", "", "the loss averaged over all samples of the step"),
     "total_samples": SourceKind(_FLOAT, "agreed", "after", "samples", "samples of the step over all peers"),
     "pending": SourceKind(_BOOL, "agreed", "after", "", "peers join, or the barrier may change the cluster"),
-    "barrier_due": SourceKind(_BOOL, "agreed", "after", "", "this step ends with a barrier that was asked for"),
+    "barrier_due": SourceKind(_BOOL, "agreed", "after", "", "this step ends with a barrier that was requested"),
     "change_due": SourceKind(_BOOL, "agreed", "after", "", "the barrier after this step may change the cluster"),
     "target_size": SourceKind(
         _INT, "agreed", "before", "peers", "size of the job once those under way have come, 0 if none are"
@@ -62,7 +62,7 @@ SOURCES = {
     "step": SourceKind(_INT, "agreed", "before", "steps", "number of the running step, from 1"),
     "size": SourceKind(_INT, "agreed", "before", "peers", "peers in the view"),
     "local_batch_size": SourceKind(_FLOAT, "agreed", "before", "samples", "global batch size over size"),
-    "global_batch_size": SourceKind(_INT, "agreed", "before", "samples", "samples asked for by a step"),
+    "global_batch_size": SourceKind(_INT, "agreed", "before", "samples", "samples requested by a step"),
     "epoch_samples": SourceKind(
         _INT, "agreed", "before", "samples", "samples of an epoch, beyond which no step goes; 0 if unknown"
     ),

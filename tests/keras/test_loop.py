@@ -406,7 +406,7 @@ def test_the_last_number_of_a_batch_is_that_of_a_step_that_was_done():
         numbers.append([batch for batch, _ in told.ended])
     assert numbers == [[3, 7, 8], [3, 7, 11]]
     guide = (Path(__file__).parents[2] / "docs" / "keras.md").read_text()
-    assert "with 4 and 9 batches 3, 7, 8, where Keras counts steps that the data do not have (11)" in guide
+    assert "with 4 steps and 9 batches 3, 7, 8, while Keras counts steps beyond the data (11)" in guide
 
 
 def test_logs_are_computed_when_a_callback_looks_and_are_those_of_their_step():
