@@ -5,6 +5,8 @@ all peers of the view together. Where peers are lost over one, nothing is noted,
 
 | view    | position                  | what this peer holds              | next                                       |
 | ------- | ------------------------- | --------------------------------- | ------------------------------------------ |
+| any     | any                       | all steps of an execution are     | end batch                                  |
+|         |                           | done, and their end was not told  |                                            |
 | new     | any                       | no place is reported              | *enter*: that of a peer is reported, whose |
 |         |                           |                                   | state all have                             |
 | new     | any                       | its callbacks were told less than | the first call that they lack, see below   |
@@ -14,7 +16,6 @@ all peers of the view together. Where peers are lost over one, nothing is noted,
 | entered | in the epoch after the    | no execution has begun            | begin batch                                |
 |         | concluded ones            |                                   |                                            |
 | entered | the same                  | one has begun                     | *step*                                     |
-| entered | the same                  | all steps of it are done          | end batch                                  |
 | entered | in a later epoch, or      | an execution has begun            | end batch                                  |
 |         | training stops in this    |                                   |                                            |
 | entered | the same                  | nothing in this view              | *average*: statistics are the job's        |
@@ -238,6 +239,9 @@ def decide(
         reported: The place of the peer from whose state all continue, where it has been reported in a new view.
         stopped: Whether a policy or a request has ended training.
     """
+    # Before a view that the barrier of this very step has made: who joins there has done none of these steps.
+    if 0 <= progress.begun <= progress.batch - progress.execution:
+        return Action("end batch", progress.batch - 1)
     if position.version != progress.version:
         return Action("enter") if reported is None else _catch_up(progress, reported)
     if progress.met == "settled":
@@ -245,8 +249,6 @@ def decide(
         return Action("share") if is_begun else Action("begin epoch", progress.ended)
     if _epoch_is_over(progress, position, stopped=stopped):
         return _end_epoch(progress)
-    if 0 <= progress.begun <= progress.batch - progress.execution:
-        return Action("end batch", progress.batch - 1)
     if not progress.is_over(stopped=stopped):
         begins = progress.begun < 0 and progress.batch % progress.execution == 0
         return Action("begin batch", progress.batch) if begins else _STEP

@@ -44,13 +44,15 @@ def pack(value: Any) -> bytes:
     >>> unpack(pack({"best": float("inf"), 2: [np.zeros(2)], "pair": (1, None), "seen": {3}}))
     {'best': inf, 2: [array([0., 0.])], 'pair': (1, None), 'seen': {3}}
     """
-    arrays: list[np.ndarray[Any, Any]] = []
+    arrays, end = list[np.ndarray[Any, Any]](), 0
 
     def laid(one: Any) -> Any:
+        nonlocal end
         if isinstance(one, np.generic | np.ndarray) or _is_tensor(one):
             kind = "scalar" if isinstance(one, np.generic) else "array" if isinstance(one, np.ndarray) else "tensor"
-            array, offset = np.asarray(one), sum(before.nbytes for before in arrays)
+            array, offset = np.asarray(one), end
             arrays.append(array)
+            end += array.nbytes
             # The name of TensorFlow's types, else the code, which has the order of the bytes too.
             name = array.dtype.name if array.dtype.name in _OF_TENSORFLOW else array.dtype.str
             return _extension(kind, (name, array.shape, offset))
@@ -84,7 +86,10 @@ def unpack(content: bytes) -> Any:
         kind, parts = _KINDS[code], decoded(data)
         if kind in _ARRAYS:
             name, shape, offset = parts
-            dtype = tf.as_dtype(name).as_numpy_dtype if name in _OF_TENSORFLOW else name
+            dtype = np.dtype(tf.as_dtype(name).as_numpy_dtype if name in _OF_TENSORFLOW else name)
+            # An array of objects would take these bytes for addresses of the process.
+            if dtype.hasobject:
+                raise ValueError(f"an array of {dtype} is not plain")
             return _ARRAYS[kind](np.ndarray(shape, dtype, content, start + offset).copy())
         return _MAKE[kind](parts)
 

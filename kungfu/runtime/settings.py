@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,8 +117,8 @@ class Settings:
         return self.agent.partition(":")[0]
 
     def to_json(self) -> bytes:
-        """The settings as ``parse_settings`` takes them."""
-        return msgspec.json.encode(self)
+        """The settings as ``parse_settings`` takes them; a path may hold bytes that are no UTF-8."""
+        return json.dumps(msgspec.to_builtins(self)).encode()
 
     def to_environment(self) -> dict[str, str]:
         """The variables that carry these settings to a child process."""
@@ -126,8 +127,9 @@ class Settings:
 
 def parse_settings(text: str | bytes) -> Settings:
     """The settings that ``to_json`` gave; raises ``ValueError`` for anything else, and for a field that is unknown."""
-    settings = msgspec.json.decode(text, type=Settings)
-    if unknown := _keys(msgspec.json.decode(text)) - _keys(msgspec.to_builtins(settings)):
+    fields = json.loads(text)
+    settings = msgspec.convert(fields, Settings)
+    if unknown := _keys(fields) - _keys(msgspec.to_builtins(settings)):
         raise ValueError(f"{', '.join(sorted(unknown))} is not known")
     return settings
 

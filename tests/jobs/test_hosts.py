@@ -76,7 +76,7 @@ def test_a_host_that_stands_still_is_given_up_and_stops_when_it_wakes_up(tmp_pat
         codes = [0, 0, 0]
         codes[host] = NO_QUORUM_CODE
         *_, ended = run.ends(*codes, tells=2)
-    assert "the others may go on without it" in woken.output
+    assert "the others may continue without it" in woken.output
     assert [event["host"] for event in ended.all_of("host lost")] == [host]
     assert hosts_of(ended) == {0: 0, 1: 1, 2: 2, 3: 2}
 

@@ -33,6 +33,9 @@ def here(epoch: int = 0, offset: int = 0, *, version: int = 1) -> StepPosition:
         ({"begun": 0}, here(), Action("step")),
         ({"begun": 0, "batch": 1}, here(offset=1), Action("step")),
         ({"begun": 0, "batch": 2}, here(offset=2), Action("end batch", 1)),
+        # In the barrier of that step another view was made, whose joiner has done none of the batch.
+        ({"begun": 0, "batch": 2}, here(offset=2, version=3), Action("end batch", 1)),
+        ({"begun": 0, "batch": 1}, here(offset=1, version=3), Action("enter")),
         ({"batch": 2}, here(offset=2), Action("begin batch", 2)),
         ({"begun": 2, "batch": 3}, here(1), Action("end batch", 2)),
         ({"begun": 0, "batch": 1, "stops": True}, here(offset=1), Action("end batch", 0)),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import keras
+import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,7 +42,13 @@ def test_plain_values_arrive_as_they_were():
     assert type(found["word"]) is str
 
 
-@pytest.mark.parametrize("content", [b"", b"7", pack([1])[:-1], (1 << 60).to_bytes(8, "little") + b"\x01"])
+OBJECTS = msgspec.msgpack.encode(msgspec.msgpack.Ext(0, msgspec.msgpack.encode(("|O", (1,), 0))))
+OF_ADDRESSES = len(OBJECTS).to_bytes(8, "little") + OBJECTS + (0x41414141).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"7", pack([1])[:-1], (1 << 60).to_bytes(8, "little") + b"\x01", OF_ADDRESSES]
+)
 def test_what_was_not_packed_is_refused(content):
     with pytest.raises(UsageError, match="not as this version of kungfu packs it"):
         unpack(content)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.settings import ENVIRONMENT_KEY, Deadlines, Limits, Settings, read_settings
+from kungfu.runtime.settings import ENVIRONMENT_KEY, CheckpointSettings, Deadlines, Limits, Settings, read_settings
 
 SETTINGS = Settings("job", 3, "127.0.0.1:80", "ab" * 32, "local", Limits(1, 4), Deadlines(10.0, 2.5), ("m:p(every=3)",))
 
@@ -23,6 +23,11 @@ def test_a_peer_reads_what_the_launcher_wrote(
     settings = replace(
         SETTINGS, policies=policies, peer=peer, deadlines=Deadlines(wait_s=wait_s), limits=Limits(1, maximum)
     )
+    assert read_settings(settings.to_environment()) == settings
+
+
+def test_a_path_of_bytes_that_are_no_text_reaches_the_peer() -> None:
+    settings = replace(SETTINGS, checkpoints=CheckpointSettings("/data/r\udcff"), policies=("/p\udcfe.py:p",))
     assert read_settings(settings.to_environment()) == settings
 
 

@@ -13,7 +13,7 @@ from kungfu import native
 from kungfu.compiler.assembler import whole_step
 from kungfu.compiler.plan import Outcome, Plan
 from kungfu.compiler.replay.numpy_backend import PerPeer
-from kungfu.errors import InternalError
+from kungfu.errors import InternalError, UsageError
 from kungfu.signal.operation import DType, SignalType
 
 _WORD_BYTES = 8
@@ -54,6 +54,8 @@ class NativeProgram:
         inputs = self._loaded(sources, size)
         addresses = (one.ctypes.data for one in (inputs, self._lengths, states, self._entries))
         found = self._functions.kungfu_bytecode_run(self._opened, size, *addresses)
+        if not found:
+            raise UsageError(f"a step of {size} peers needs more memory than there is: a number of the record is wrong")
         given = np.frombuffer(ctypes.string_at(found, int(self._entries.sum()) * _WORD_BYTES), np.int64)
         outcome = Outcome(*_vectors(given, self._results, self._entries.tolist()))
         return outcome._replace(masks=outcome.masks.reshape(-1, size), fractions=outcome.fractions.reshape(-1, size))
@@ -79,11 +81,12 @@ class NativeProgram:
         words = np.zeros((size, len(self._inputs)), np.int64)
         for place, (name, dtype) in enumerate(self._inputs.items()):
             column, values = _numbers(words[:, place : place + 1], dtype)[:, 0], sources[name]
-            try:
-                column[:] = values
-            except (ValueError, OverflowError, TypeError):
-                # A number that the dtype cannot hold becomes what a cast makes of it.
-                column[:] = [np.asarray(one).astype(dtype) for one in values]
+            with np.errstate(all="ignore"):
+                try:
+                    column[:] = values
+                except (ValueError, OverflowError, TypeError):
+                    # A number that the dtype cannot hold becomes what a cast makes of it.
+                    column[:] = [np.asarray(one).astype(dtype) for one in values]
         return words
 
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,9 +37,10 @@ void kungfu_bytecode_close(Cluster* cluster) { delete cluster; }
 
 // One step of so many peers. Each has a row of `inputs`, which are scalars, and one of `states`, which are moved on in
 // their places; `lengths` are the entries of each state, -1 for a scalar. Gives the results as the first peer has them,
-// one after the other and until the next call, and writes the number of entries of each.
+// one after the other and until the next call, and writes the number of entries of each. Null where the memory does not
+// suffice, as for a vector whose length a damaged record names: an exception must not reach Python's frames.
 const kungfu::Word* kungfu_bytecode_run(Cluster* cluster, int64_t peers, const kungfu::Word* inputs,
-                                        const int64_t* lengths, kungfu::Word* states, int64_t* entries) {
+                                        const int64_t* lengths, kungfu::Word* states, int64_t* entries) try {
   kungfu::Bytecode& bytecode = cluster->bytecode;
   bytecode.convene(peers);
   const kungfu::Word* next = states;
@@ -63,7 +65,11 @@ const kungfu::Word* kungfu_bytecode_run(Cluster* cluster, int64_t peers, const k
     *entries++ = value.size();
     cluster->results.insert(cluster->results.end(), value.words.begin(), value.words.end());
   }
+  // Of no results at all there is an address too.
+  cluster->results.reserve(1);
   return cluster->results.data();
+} catch (const std::exception&) {
+  return nullptr;
 }
 
 }  // extern "C"

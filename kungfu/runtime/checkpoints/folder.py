@@ -109,8 +109,9 @@ class CheckpointFolder:
 
 def published(folder: Path) -> list[Path]:
     """The checkpoints of a folder, the one that was published last first."""
-    found = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")]
-    return sorted(found, key=lambda path: (_number(path), path.name), reverse=True)
+    found, latest = [path.parent for path in folder.glob(f"step-*/{MANIFEST}")], _named_latest(folder)
+    # Of checkpoints without a number, as versions before gave none, `latest` alone says which one is the newest.
+    return sorted(found, key=lambda path: (_number(path), path == latest, path.name), reverse=True)
 
 
 def _number(path: Path) -> int:

@@ -140,7 +140,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     """
     at = replace(at, terms=_without_refusals(at.terms, at.requests))
     merged = merge(one for one in at.requests if not is_under_way(one, at))
-    ends = any(isinstance(one.what, StopTraining) for one in merged)
+    ends = any(isinstance(one.what, StopTraining) and not one.superseded_by for one in merged)
     requests = tuple(one for one in merged if changes_membership(one) and not one.superseded_by)
     # Nobody has to come to training that ends.
     at = replace(at, requests=requests, offer=None if ends else at.offer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kungfu.errors import UsageError
 from kungfu.runtime.core.request import AGENT, Asked, in_words
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -28,7 +30,7 @@ def to_request(message: pb.Asked) -> Asked:
     # An id is by what a repeated request is recognized: without it a repetition would be carried out once more.
     if message.id in ("", AGENT):
         raise UsageError("the request has no id; give one that no other request has")
-    return to_asked(message)
+    return replace(to_asked(message), superseded_by="")
 
 
 # ---- progress, plans and status --------------------------------------------------------------------------------------

@@ -270,7 +270,7 @@ def _requests(run: Run) -> tuple[Asked, ...]:
     external = membership.take_external_request()
     if external is not None:
         # One that the barrier before this one was asked for already was sent again.
-        unanswered = tuple(one for one in unanswered if not one.is_outside or one.what != external.what)
+        unanswered = tuple(one for one in unanswered if (one.id, one.what) != (external.id, external.what))
         requests.append(replace(external, step=run.steps()))
     # The barrier before this one broke: of two requests for one thing the newer wins.
     requests += unanswered

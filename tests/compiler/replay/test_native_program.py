@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu import control, ops
 from kungfu.compiler import Outcome, compile_policies
 from kungfu.compiler.replay import NumpyBackend, Replay
+from kungfu.errors import UsageError
 from kungfu.native import builder
 from kungfu.policies import replace_stragglers
+from kungfu.policy_definition import Policy
 from tests.compiler.cluster import invented
 from tests.compiler.one_peer import TOLERANCE
 from tests.compiler.random_policy import ROUGH, Instruction, instructions, random_plan
@@ -97,3 +100,10 @@ def test_without_a_compiler_a_replay_is_numpys(monkeypatch: pytest.MonkeyPatch, 
     for number in range(1, 6):
         local, agreed = invented(rng, number=number, size=3)
         assert_identical(given.step(local, agreed), oracle.step(local, agreed))
+
+
+def test_a_size_that_no_memory_holds_is_an_error_and_no_end_of_the_process() -> None:
+    counting = Policy("counting", lambda t: control.always().rescale(ops.count(ops.all_gather(t.step_seconds) > 0)))
+    agreed = {"min_size": 1, "max_size": 4, "refused_size": 0, "pending": False, "step": 1}
+    with pytest.raises(UsageError, match="needs more memory than there is"):
+        Replay(compile_policies([counting]), size=2).step([{"step_seconds": 1.0}] * 2, {**agreed, "size": 10**14})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu.runtime.core.request import AGENT, Asked, Leave, Profile, Resize
+from kungfu.runtime.core.request import AGENT, Asked, Leave, Profile, Resize, StopTraining
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.core.requests.profiling import Point
 from kungfu.runtime.core.requests.request_log import RequestState
@@ -104,6 +104,11 @@ def test_a_number_that_no_message_can_carry_is_a_usage_error_with_the_request(ac
 def test_a_request_without_an_id_of_its_own_is_refused(id: str) -> None:
     with pytest.raises(UsageError, match="the request has no id"):
         to_request(pb.Asked(resize=pb.Resize(size=3), id=id))
+
+
+def test_what_superseded_a_request_is_for_the_barrier_to_say_and_not_for_its_sender() -> None:
+    message = from_request(Asked(StopTraining(), "me", id="1", superseded_by="nobody"))
+    assert to_request(message) == Asked(StopTraining(), "me", id="1")
 
 
 def test_what_an_older_agent_does_not_tell_of_a_peer_is_not_known() -> None:

@@ -178,7 +178,7 @@ class JobController:
         names = ", ".join(self._job.hosts[number].name for number in others)
         why = (
             f"lost {names}, without which this host has no majority of the peers of view {self.cluster.view.version}: "
-            "the others may go on without it, so it stops"
+            "the others may continue without it, so it stops"
         )
         self.record(FailedEvent(peer=-1, error=why, code=NO_QUORUM_CODE))
         return Ending(NO_QUORUM_CODE, Failure(-1, why, NO_QUORUM_CODE))
