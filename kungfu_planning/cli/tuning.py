@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from rich.progress import track
 from kungfu.errors import UsageError
 from kungfu_planning.measure import measure
 from kungfu_planning.pictures import write_picture
+from kungfu_planning.tune.baselines import Search
 from kungfu_planning.tune.comparison import (
     Comparison,
     TuningReport,
@@ -24,7 +26,7 @@ from kungfu_planning.tune.comparison import (
     draw_comparison,
     tuning_report,
 )
-from kungfu_planning.tune.spec.tuning_spec import TuningSpec, instance_gpus, read_spec, tuning_schema
+from kungfu_planning.tune.spec.tuning_spec import TuningSpec, read_spec, read_unmeasured, tuning_schema
 from kungfu_planning.units import duration_s
 
 SUMMARY = "plan a hyperparameter search under a deadline"
@@ -80,7 +82,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.spec is None:
         raise UsageError("no specification is given; write: kungfu plan tuning SPEC.yaml --deadline 20m")
-    deadline_s = _deadline_s(arguments)  # before a profile is measured
+    deadline_s = _deadline_s(arguments)
+    Search(confidence=arguments.confidence)  # refuses a wrong share before a profile is measured
     spec = read_spec(arguments.spec, profile=_profile(arguments), measured_only=arguments.measured_only)
     found = _plan(spec, deadline_s=deadline_s, confidence=arguments.confidence)
     report = tuning_report(found, spec=spec, confidence=arguments.confidence)
@@ -100,12 +103,26 @@ def run(arguments: argparse.Namespace) -> int:
 def _profile(arguments: argparse.Namespace) -> Path | None:
     """The profile of the command line; measured now where a command is given."""
     given, sizes = arguments.profile, arguments.profile_sizes
-    if given is None or given.endswith(".json"):
+    if given is None or _is_file(given):
         if sizes is not None:
             raise UsageError("--profile-sizes needs a command that is measured, as --profile 'python train.py'")
         return None if given is None else Path(given)
-    low, high = _sizes(sizes) if sizes is not None else (1, instance_gpus(arguments.spec))
+    # Measuring takes minutes: whatever is wrong with the rest is said before.
+    unmeasured = read_unmeasured(arguments.spec)
+    unmeasured.simulators()
+    low, high = _sizes(sizes) if sizes is not None else (1, unmeasured.cloud.instance.gpus)
     return measure(given, low=low, high=high, say=lambda line: print(line, file=sys.stderr))
+
+
+def _is_file(given: str) -> bool:
+    """True if ``--profile`` names a file: one word that ends in .json, or a file that is there and no program."""
+    if given.endswith(".json") and len(given.split()) == 1:
+        return True
+    try:
+        exists = Path(given).is_file()
+    except OSError:  # too long for a name
+        return False
+    return exists and not given.endswith(".py") and not os.access(given, os.X_OK)
 
 
 def _sizes(text: str) -> tuple[int, int]:

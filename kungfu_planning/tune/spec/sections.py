@@ -202,8 +202,7 @@ class ScalingSection(Section):
         named = profile or (folder / self.profile if self.profile else None)
         if named is None:
             return self._by_seconds()
-        if self.seconds_per_iteration:
-            raise UsageError(f"seconds_per_iteration and the profile {named} say it twice; leave one of them out")
+        self._refuse_seconds(f"the profile {named}")
         found = read_profile(named)
         check_profile(
             found,
@@ -218,6 +217,15 @@ class ScalingSection(Section):
                 f"{named} has another batch for each size; give samples_per_iteration, as those of an epoch"
             )
         return scaling({size: samples / speed for size, speed in found.points.items()}, sigma_s=self.sigma)
+
+    def unmeasured(self) -> ScalingCurve:
+        """A stand-in for the curve of a profile that is still to be measured."""
+        self._refuse_seconds("a profile that is to be measured")
+        return scaling({1: 1.0}, sigma_s=self.sigma)
+
+    def _refuse_seconds(self, beside: str) -> None:
+        if self.seconds_per_iteration:
+            raise UsageError(f"seconds_per_iteration and {beside} say it twice; leave one of them out")
 
     def _by_seconds(self) -> ScalingCurve:
         of_profile = {

@@ -94,11 +94,15 @@ def _checked(
     document: YamlDocument, *, folder: Path, profile: Path | None = None, measured_only: bool = False
 ) -> TuningSpec:
     given = _validated(document)
+    curve = _located(document, "scaling", build=lambda: given.scaling.scaling(folder=folder, profile=profile))
+    return _with_curve(given, document=document, curve=replace(curve, measured_only=measured_only))
+
+
+def _with_curve(given: Document, *, document: YamlDocument, curve: ScalingCurve) -> TuningSpec:
     search = given.search
-    scaling = _located(document, "scaling", build=lambda: given.scaling.scaling(folder=folder, profile=profile))
     return TuningSpec(
         _located(document, "experiment", build=given.experiment.experiments),
-        replace(scaling, measured_only=measured_only),
+        curve,
         _located(document, "cloud", build=lambda: given.cloud.cloud(given.data)),
         Search(max_gpus=search.max_gpus, multiples=search.warm_starts, steps=search.steps),
         search.samples,
@@ -188,10 +192,13 @@ def _section(location: tuple[int | str, ...]) -> type[Section]:
     return model
 
 
-def instance_gpus(path: Path) -> int:
-    """The GPUs of an instance in the specification of a file whose scaling is not known yet.
+def read_unmeasured(path: Path) -> TuningSpec:
+    """The specification in a file whose scaling is to be measured; an iteration of 1 s stands in its place.
 
     Raises:
-        UsageError: as from `read_spec`.
+        UsageError: as from `read_spec`, also for a scaling that cannot stand beside a profile.
     """
-    return _validated(load_yaml(path)).cloud.gpus_per_instance
+    document = load_yaml(path)
+    given = _validated(document)
+    curve = _located(document, "scaling", build=given.scaling.unmeasured)
+    return _with_curve(given, document=document, curve=curve)

@@ -173,6 +173,69 @@ def test_a_number_of_thousands_of_digits_is_refused_in_one_short_line(
     assert (says.count("\n"), len(says) < 300) == (1, True)
 
 
+PROFILED = EXAMPLE.read_text().partition("\nscaling:")[0] + "\nscaling: {samples_per_iteration: 64}\ncloud:"
+PROFILED += EXAMPLE.read_text().partition("\ncloud:")[2]
+
+
+@pytest.mark.parametrize("sizes", [(), ("--profile-sizes", "1:2")])
+@pytest.mark.parametrize(
+    ("spec", "words", "message"),
+    [
+        (EXAMPLE.read_text(), (), "seconds_per_iteration and a profile that is to be measured say it twice"),
+        (PROFILED, ("--confidence", "95"), "a confidence of 95 cannot be planned for"),
+        (PROFILED, ("--deadline", "0s"), "the deadline is '0s'"),
+        (PROFILED + "\nprice: 3\n", (), "price is not known"),
+        (PROFILED.replace("trials: 32\n", "eta: 3\n"), (), "eta"),
+        (PROFILED.replace("method: successive-halving", "method: hyperband"), (), "hyperband chooses its own trials"),
+        (PROFILED.replace("_iteration: 64", "_iteration: 64, sigma: 1 s") + "\nsearch: {samples: 9999999}", (), "runs"),
+    ],
+)
+def test_whatever_is_wrong_is_said_before_a_program_is_measured(
+    spec: str, words: tuple[str, ...], message: str, sizes: tuple[str, ...], tmp_path: Path, measured: list[str]
+) -> None:
+    (tmp_path / "spec.yaml").write_text(spec)
+    with pytest.raises(UsageError, match=message):
+        _run(str(tmp_path / "spec.yaml"), "--deadline", "20m", "--profile", "python train.py", *sizes, *words)
+    assert measured == []
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands that would have been measured; each fails."""
+    commands: list[str] = []
+
+    def measure(command: str, **_: object) -> Path:
+        commands.append(command)
+        raise UsageError("measured")
+
+    monkeypatch.setattr("kungfu_planning.cli.tuning.measure", measure)
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("given", "is_command"),
+    [
+        ("python train.py --config c.json", True),
+        ("train.py", True),
+        ("./train", True),
+        ("nowhere.json", False),
+        ("measured", False),
+        ("my measured.json", False),
+    ],
+)
+def test_a_profile_is_a_file_where_it_is_one_word_that_names_one(
+    given: str, is_command: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, measured: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "train", "measured", "my measured.json", "c.json"):
+        Path(name).touch()
+    Path("train").chmod(0o755)
+    Path("spec.yaml").write_text(PROFILED)
+    with pytest.raises(UsageError, match="measured" if is_command else "profile"):
+        _run("spec.yaml", "--deadline", "20m", "--profile", given)
+    assert measured == [given] * is_command
+
+
 def test_the_schema_is_printed_without_a_specification(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run("--schema") == 0
     assert json.loads(capsys.readouterr().out)["title"] == "A hyperparameter search to be planned"
