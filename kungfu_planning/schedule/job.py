@@ -30,7 +30,8 @@ class ClusterJob:
         curve: throughput by number of GPUs; perfect scaling by default.
         min_gpus: the fewest GPUs it can run on, 1 to ``gpus``.
         max_gpus: the most that it can use, at least ``gpus``; ``None`` for as many as the cluster has.
-        runs: whether it runs on its ``gpus`` GPUs already when the trace begins; ``duration_s`` is then what is left.
+        runs: whether it runs on its ``gpus`` GPUs already when the trace begins, at its earliest arrival, which is
+            then ``submit_s``; ``duration_s`` is what is left.
         user: who submitted it, to tell jobs apart in tables.
         model: the model that it trains, likewise.
 
@@ -76,7 +77,7 @@ def inelastic(job: ClusterJob) -> ClusterJob:
 def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: float) -> tuple[ClusterJob, ...]:
     """The same jobs, each able to run on ``min_share`` to ``max_share`` times the GPUs it requested.
 
-    Both ends are rounded down, the lower one to at least 1 GPU.
+    Both ends are rounded down, the lower one to at least 1 GPU, and to no fewer than the job's own least.
 
     Args:
         jobs: The jobs of a trace.
@@ -90,7 +91,7 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
     if not 0 <= min_share <= 1 <= max_share < math.inf:
         raise UsageError(f"shares {min_share} and {max_share} must satisfy 0 <= min <= 1 <= max, both finite")
     return tuple(
-        replace(job, min_gpus=max(1, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share)) for job in jobs
+        replace(job, min_gpus=max(job.min_gpus, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share)) for job in jobs
     )
 
 
@@ -103,7 +104,7 @@ def arranged(jobs: Sequence[ClusterJob], *, gpus: int) -> tuple[ClusterJob, ...]
 
     Raises:
         UsageError: for an empty trace, unsorted arrivals, a name that occurs twice, a job larger than the cluster, or
-            jobs that run already and arrive after others, or need more GPUs than the cluster has.
+            jobs that run already and do not arrive at the earliest time, or need more GPUs than the cluster has.
     """
     if not 1 <= gpus <= MOST_GPUS:
         raise UsageError(f"a cluster of {gpus} GPUs cannot be simulated: give 1 to {MOST_GPUS:,}")
@@ -132,17 +133,18 @@ def _check_sorted(jobs: Sequence[ClusterJob]) -> None:
 
 def _check_running(jobs: Sequence[ClusterJob], *, gpus: int) -> None:
     running = [job for job in jobs if job.runs]
-    held, first_s = sum(job.gpus for job in running), min((job.submit_s for job in jobs if not job.runs), default=0.0)
+    held, first_s = sum(job.gpus for job in running), jobs[0].submit_s
     if held > gpus:
         raise UsageError(
             f"the {len(running)} jobs that run when the trace begins hold {held} GPUs and the cluster has {gpus}: "
             f"leave some out or give a larger cluster"
         )
     for job in running:
-        if job.submit_s > first_s and len(running) < len(jobs):
+        if job.submit_s > first_s:
             raise UsageError(
                 f"job {job.name} is said to run already when it arrives at {job.submit_s:g} s, after another has "
-                f"arrived at {first_s:g} s: only jobs of the trace's beginning can"
+                f"arrived at {first_s:g} s: jobs that run already must all arrive at the trace's beginning; give them "
+                f"its earliest time, and as duration what is left of them"
             )
 
 

@@ -41,7 +41,8 @@ class Columns:
         model: the model, to look up a throughput curve; ``None`` if the trace has none.
         batch: its total batch size in samples; ``None`` if the trace has none.
         user: who submitted it; ``None`` if the trace has none.
-        running: 1 for a job that runs already when the trace begins, 0 for others; ``None``: none does.
+        running: 1 for a job that runs already when the trace begins, at its earliest arrival, 0 for others; ``None``:
+            none does.
         order: ``"sorted"`` if rows must come by arrival, ``"any"`` to have the reader sort them.
     """
 

@@ -96,6 +96,14 @@ def test_the_order_of_simultaneous_rows_changes_nothing(instance: Instance, orde
         assert ends[0] == ends[1]
 
 
+RUNNING = (
+    ClusterJob("a", 0, 1, 100.0, runs=True),
+    ClusterJob("b", 5, 1, 100.0, runs=True),
+    ClusterJob("c", 10, 1, 100.0),
+    ClusterJob("d", 11, 1, 100.0, runs=True),
+)
+
+
 @pytest.mark.parametrize(
     ("jobs", "gpus", "says"),
     [
@@ -105,6 +113,9 @@ def test_the_order_of_simultaneous_rows_changes_nothing(instance: Instance, orde
         (rows((0, 8, 1.0)), 4, "job 0 asks for 8 GPUs and the cluster has 4"),
         (rows((5, 1, 1.0), (3, 1, 1.0)), 4, "job 1 at 3 s stands after job 0 at 5 s"),
         ((ClusterJob("a", 0, 1, 1.0), ClusterJob("a", 1, 1, 1.0)), 4, "two jobs are called 'a'"),
+        (RUNNING[:2], 4, "job b is said to run already when it arrives at 5 s, after another has arrived at 0 s"),
+        (RUNNING, 4, "jobs that run already must all arrive at the trace's beginning; give them its earliest time"),
+        (RUNNING[2:], 4, "job d is said to run already"),
     ],
 )
 def test_a_trace_that_cannot_be_simulated_is_refused_with_its_reason(jobs, gpus, says) -> None:
