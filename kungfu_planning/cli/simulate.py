@@ -293,7 +293,8 @@ def _jobs(arguments: argparse.Namespace, *, skip: Callable[[UsageError], None] |
             f"{arguments.curves}: {min(other)} GPUs were not measured, and jobs of {arguments.trace} ask for them; "
             f"measure that size, or leave --measured-only out"
         )
-    return tuple(replace(job, curve=measured.curve(ANY_MODEL, batch=batch)) for job in jobs)
+    least, curve = profiled.gpus[0] if arguments.measured_only else 1, measured.curve(ANY_MODEL, batch=batch)
+    return tuple(replace(job, curve=curve, min_gpus=least) for job in jobs)
 
 
 def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:

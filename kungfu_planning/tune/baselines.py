@@ -136,7 +136,7 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
     list stands for all sizes from 1 to the limit.
 
     Raises:
-        UsageError: when there are more than 200,000.
+        UsageError: when there are more than 200,000, or none gives a trial as many GPUs as it needs.
     """
     limit, widest = most_gpus(simulator, search=search), simulator.scaling.widest
     trials = {stage.trials for stage in simulator.experiment.stages}
@@ -150,7 +150,14 @@ def static_sizes(simulator: Simulator, *, search: Search) -> list[int]:
             f"up to {limit:,} GPUs there are {count:,} cluster sizes to judge, more than {_MOST_SIZES:,}: give a"
             " smaller max_gpus, fewer trials, or a scaling curve that ends earlier"
         )
-    return sorted({size for share in shares for size in share})
+    # Trials of the largest stage have the fewest GPUs each.
+    needed = simulator.scaling.least * max(trials) if simulator.scaling.least > 1 else 1
+    if limit < needed:
+        raise UsageError(
+            f"a trial needs {simulator.scaling.least} GPUs, the fewest measured, so {max(trials)} trials need {needed},"
+            f" and a stage may hold {limit}: measure fewer GPUs, give more max_gpus, or allow interpolation"
+        )
+    return sorted({size for share in shares for size in share if size >= needed})
 
 
 def _statics(simulator: Simulator, *, search: Search) -> Iterator[Estimate]:
@@ -176,7 +183,7 @@ def best_naive(simulator: Simulator, *, deadline_s: float, search: Search) -> Es
     """
     trials = [stage.trials for stage in simulator.experiment.stages]
     limit = min(most_gpus(simulator, search=search) // max(trials), simulator.scaling.widest)
-    plans = (tuple(each * count for count in trials) for each in range(1, limit + 1))
+    plans = (tuple(each * count for count in trials) for each in range(simulator.scaling.least, limit + 1))
     found = (estimate(simulator, plan=plan) for plan in plans)
     met = (each for each in found if meets(simulator, found=each, deadline_s=deadline_s, search=search))
     return min(met, key=cheaper, default=None)

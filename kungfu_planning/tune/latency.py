@@ -147,6 +147,11 @@ class ScalingCurve:
         """The largest measured number of GPUs; more GPUs are never faster."""
         return self.gpus[-1]
 
+    @property
+    def least(self) -> int:
+        """The fewest GPUs that a trial may have: 1, or the fewest measured."""
+        return self.gpus[0] if self.measured_only else 1
+
     def iteration(self, gpus: int) -> Latency:
         """The law of one iteration on ``gpus`` >= 1 GPUs."""
         if self.measured_only:

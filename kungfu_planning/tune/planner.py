@@ -173,14 +173,20 @@ def neighbours(simulator: Simulator, *, plan: AllocationPlan, steps: Steps) -> I
     """
     for stage, gpus in enumerate(plan):
         smaller = next_fair(simulator.experiment.stages[stage].trials, gpus=gpus)
-        # One GPU for all trials of the stage: there is no step down.
-        if smaller is None:
+        # One GPU for all trials of the stage, or as few as a trial may have: there is no step down.
+        if smaller is None or not _is_enough(simulator, stage=stage, gpus=smaller):
             continue
         yield _with(plan, stage=stage, gpus=smaller)
         if steps == "instance":
             fewer = _fewer_instances(simulator, stage=stage, gpus=gpus)
-            if fewer is not None and fewer != smaller:
+            if fewer is not None and fewer != smaller and _is_enough(simulator, stage=stage, gpus=fewer):
                 yield _with(plan, stage=stage, gpus=fewer)
+
+
+def _is_enough(simulator: Simulator, *, stage: int, gpus: int) -> bool:
+    """True if each trial of the stage has as many GPUs as it needs."""
+    least = simulator.scaling.least
+    return least == 1 or gpus >= least * simulator.experiment.stages[stage].trials
 
 
 def _with(plan: AllocationPlan, *, stage: int, gpus: int) -> AllocationPlan:

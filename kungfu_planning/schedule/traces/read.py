@@ -116,7 +116,8 @@ def own_columns(text: str) -> Columns:
 
 
 BatchScaling = Literal["strong", "hybrid"]
-_CurveOf = Callable[[str, int, int], Curve]
+_CurveOf = Callable[[str, int, int], tuple[Curve, int]]
+"""From model, batch and GPUs to the curve, and the fewest GPUs that the job may run on."""
 
 
 def read_job_trace(
@@ -180,19 +181,19 @@ def _job(row: TraceRow, *, columns: Columns, curve_of: _CurveOf | None) -> Clust
     name = word(row.cells[columns.name], where=row.at(columns.name)) if columns.name else str(row.line)
     submit_s = instant_s(row.cells[columns.submit], where=row.at(columns.submit))
     duration_s = positive_s(row.cells[columns.duration], where=row.at(columns.duration))
-    curve = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
+    curve, least = _curve(row, columns=columns, gpus=gpus, curve_of=curve_of)
     user, model = (row.cells[column].strip() if column else "" for column in (columns.user, columns.model))
     runs = columns.running is not None and truth(row.cells[columns.running], where=row.at(columns.running))
     try:
-        return ClusterJob(name, submit_s, gpus, duration_s, curve, runs=runs, user=user, model=model)
+        return ClusterJob(name, submit_s, gpus, duration_s, curve, least, runs=runs, user=user, model=model)
     except UsageError as error:
         raise UsageError(f"{row.where}: {error}") from error
 
 
-def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> Curve:
-    """The throughput curve of a job: perfect scaling where no table is given."""
+def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | None) -> tuple[Curve, int]:
+    """The throughput curve of a job, perfect scaling where no table is given, and the fewest GPUs it may run on."""
     if curve_of is None:
-        return LINEAR
+        return LINEAR, 1
     batch = 0 if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))
     model = ANY_MODEL if columns.model is None else row.cells[columns.model].strip()
     try:
@@ -206,14 +207,14 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
         return None
 
     @cache
-    def curve_of(model: str, batch: int, gpus: int) -> Curve:
+    def curve_of(model: str, batch: int, gpus: int) -> tuple[Curve, int]:
         batch = batch or min(measured.family(model))  # a trace without batches, with the profile of one
         curve = measured.curve(model, batch=batch)
         if measured.measured_only and gpus not in (counts := measured.family(model)[batch].gpus):
             raise UsageError(f"{gpus} GPUs were not measured; there are {', '.join(map(str, counts))}")
         if scaling == "hybrid":
-            return hybrid_curve(measured.family(model), batch=batch, workers=gpus)
-        return curve
+            return hybrid_curve(measured.family(model), batch=batch, workers=gpus), 1
+        return curve, curve.gpus[0] if measured.measured_only else 1
 
     return curve_of
 

@@ -273,3 +273,24 @@ def test_the_schema_names_each_key_of_the_output(capsys) -> None:
     found = report(capsys, "generated:elan:5", "--gpus", "16", "--policy", "fifo")
     assert set(schema["$defs"]["SimulationReport"]["properties"]) == set(found)
     assert set(schema["$defs"]["Summary"]["properties"]) == set(found["runs"][0]["summary"])
+
+
+@pytest.mark.parametrize("policy", ["efifo", "ebf"])
+def test_measured_only_lets_no_job_run_on_fewer_gpus_than_were_measured(policy, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = [{"size": n, "samples_per_s": 100.0 * n, "batch": 64.0} for n in (2, 4, 8)]
+    profile = {"version": 1, "program": ["a"], "attachment": "local", "sizes": sizes}
+    Path("profile.json").write_text(json.dumps(profile))
+    Path("trace.csv").write_text("at,n,s\n" + "".join(f"{at},4,1000\n" for at in range(12)))
+    words = ("trace.csv", "--columns", "submit=at,gpus=n,duration=s", "--gpus", "8", "--policy", policy)
+    words += ("--curves", "profile.json", "--jobs-csv", "out.csv")
+    assert _run(*words) == 0
+    assert 1 in _held(Path("out.csv"))
+    assert _run(*words, "--measured-only") == 0
+    assert min(_held(Path("out.csv"))) >= 2
+
+
+def _held(path: Path) -> set[int]:
+    """The numbers of GPUs that jobs held."""
+    spans = [span for line in path.read_text().splitlines()[1:] for span in line.split(",")[-1].split()]
+    return {int(span.partition(":")[2]) for span in spans} - {0}

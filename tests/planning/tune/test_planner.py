@@ -222,3 +222,17 @@ def test_every_stage_above_one_instance_has_a_neighbour_with_fewer(
         if held > 1:
             changed = [each for each in found if each[stage] != gpus]
             assert any(stage_instances(simulator, stage=stage, gpus=each[stage]) < held for each in changed)
+
+
+@pytest.mark.parametrize("steps", ["instance", "literal"])
+def test_no_trial_has_fewer_gpus_than_were_measured_where_only_those_count(steps) -> None:
+    curve = replace(scaling({2: 6, 4: 4}), measured_only=True)
+    simulator = Simulator(successive_halving(4, least=1, most=7, eta=2), curve, Cloud(Instance(1, 0.001, 0)))
+    search = Search(steps=steps)
+    for deadline_s in (fastest(simulator, search=search).seconds, 50, 1000):
+        planned = plan_elastic(simulator, deadline_s=deadline_s, search=search, known=[(16, 16, 16)])
+        trials = [stage.trials for stage in simulator.experiment.stages]
+        assert all(gpus >= 2 * count for gpus, count in zip(planned.gpus, trials, strict=True))
+    assert best_naive(simulator, deadline_s=1000, search=search) == estimate(simulator, plan=(8, 4, 2))
+    with pytest.raises(UsageError, match="a trial needs 2 GPUs, the fewest measured, so 4 trials need 8, and a stage"):
+        plan_elastic(simulator, deadline_s=1000, search=Search(max_gpus=7))
