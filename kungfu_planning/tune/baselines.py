@@ -75,12 +75,13 @@ def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: S
     runs would be late more often in others.
     """
     limit_s = deadline_s * (1 + SLACK)
-    if search.confidence is None or simulator.runs == 1:
+    if search.confidence is None or not simulator.is_random:
         return found.seconds <= limit_s
     allowed = 1 - search.confidence
     for runs in _JUDGED_BY:
-        late = float((completion_s(simulator, plan=found.gpus, runs=runs) > limit_s).mean())
-        error = math.sqrt(allowed * (1 - allowed) / runs)
+        drawn = completion_s(simulator, plan=found.gpus, runs=runs)
+        late = float((drawn > limit_s).mean())
+        error = math.sqrt(allowed * (1 - allowed) / len(drawn))
         if late <= allowed - 2 * error:
             return True
         if late > allowed + 3 * error:
@@ -90,7 +91,7 @@ def meets(simulator: Simulator, *, found: Estimate, deadline_s: float, search: S
 
 def judged_s(simulator: Simulator, *, found: Estimate, search: Search) -> float:
     """The completion time by which a plan is judged, in seconds: the mean, or the quantile of the confidence."""
-    if search.confidence is None or simulator.runs == 1:
+    if search.confidence is None or not simulator.is_random:
         return found.seconds
     return float(np.quantile(completion_s(simulator, plan=found.gpus, runs=_JUDGED_BY[0]), search.confidence))
 

@@ -268,13 +268,13 @@ def draw_comparison(found: Sequence[Comparison]) -> Figure:
 
 def _panel(axes: Any, *, found: Comparison, judged: Judged | None, name: str) -> None:
     simulator, deadline_s = found.simulator, found.deadline_s
-    axes.set_xlabel("minutes" if simulator.runs == 1 else f"minutes, in one of {simulator.runs} drawn runs")
+    axes.set_xlabel("minutes" if not simulator.is_random else f"minutes, in one of {simulator.runs} drawn runs")
     axes.axvline(deadline_s / 60, color="black", linestyle=":", linewidth=1)
     if judged is None:
         axes.set_title(f"{name}: none meets the deadline")
         return
     late = _late_share(judged.fresh.seconds, deadline_s=deadline_s)
-    drawn = "" if simulator.runs == 1 else f" in the mean, {late:.0%} of runs late"
+    drawn = "" if not simulator.is_random else f" in the mean, {late:.0%} of runs late"
     axes.set_title(f"{name}: ${judged.dollars:.2f} in {judged.seconds / 60:.1f} min{drawn}", fontsize="medium")
     node = simulator.cloud.instance.gpus
     before = 0

@@ -92,7 +92,7 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
 
 
 def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
-    """The completion times of ``runs`` drawn runs of a plan, in seconds: shape (runs,)."""
+    """The completion times of ``runs`` drawn runs of a plan, in seconds: shape (runs,), of very large searches fewer."""
     return np.asarray(sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1])
 
 
@@ -110,12 +110,12 @@ class Outlook:
 
 
 FRESH_SEEDS, FRESH_RUNS = 5, 400
-"""Seeds and runs of each by which an `Outlook` is drawn."""
+"""Seeds and runs of each by which an `Outlook` is drawn; fewer runs of searches of more than 25,000 trials."""
 
 
 def outlook(simulator: Simulator, *, plan: AllocationPlan, first_seed: int) -> Outlook:
     """The outlook of a plan, from the seeds from ``first_seed`` on; one run where nothing is random."""
-    seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.runs > 1 else 1))
+    seeds = range(first_seed, first_seed + (FRESH_SEEDS if simulator.is_random else 1))
     drawn = [sample(redrawn(simulator, samples=FRESH_RUNS, seed=seed), plan=plan) for seed in seeds]
     return Outlook(np.stack([each.ends[-1] for each in drawn]), np.stack([each.dollars for each in drawn]))
 

@@ -61,12 +61,16 @@ class Simulator:
             raise UsageError(f"the seed is {self.seed}; give 0 or more")
 
     @property
-    def runs(self) -> int:
-        """The number of drawn runs: ``samples``, or 1 if nothing is random."""
+    def is_random(self) -> bool:
+        """True if runs of one plan differ."""
         delays = self.cloud.delays
         latencies = (delays.scale, delays.init, delays.startup, delays.sync)
-        random = self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
-        return self.samples if random else 1
+        return self.scaling.sigma_s > 0 or any(latency.sigma_s > 0 for latency in latencies)
+
+    @property
+    def runs(self) -> int:
+        """The number of drawn runs: ``samples``, or 1 if nothing is random."""
+        return self.samples if self.is_random else 1
 
 
 def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -> T:
@@ -78,7 +82,12 @@ def remember(simulator: Simulator, *, key: Hashable, compute: Callable[[], T]) -
 
 
 def redrawn(simulator: Simulator, *, samples: int, seed: int) -> Simulator:
-    """The same job and cloud with other drawn runs; made once."""
+    """The same job and cloud with other drawn runs; made once.
+
+    A search too large for ``samples`` runs gets as many as the bound on durations allows.
+    """
+    trials = max(stage.trials for stage in simulator.experiment.stages)
+    samples = max(1, min(samples, _MOST_DRAWN // trials))
     made = functools.partial(replace, simulator, samples=samples, seed=seed)
     return remember(simulator, key=("redrawn", samples, seed), compute=made)
 

@@ -18,7 +18,8 @@ from kungfu_planning.tune import (
     scaling,
     successive_halving,
 )
-from kungfu_planning.tune.estimation import AllocationPlan, sample
+from kungfu_planning.tune.baselines import Search, judged_s, meets
+from kungfu_planning.tune.estimation import AllocationPlan, completion_s, outlook, sample
 from kungfu_planning.tune.sharing import assign, share
 from kungfu_planning.tune.simulator import (
     instance_setups,
@@ -216,3 +217,22 @@ def test_more_luck_than_fits_into_memory_is_refused_only_where_any_is_drawn() ->
     assert estimate(simulator, plan=(4, 2, 1)).seconds == pytest.approx(70)
     with pytest.raises(UsageError, match="4,000,000,000 durations in one stage, more than 10,000,000"):
         replace(simulator, scaling=scaling({1: 10}, sigma_s=1.0))
+
+
+def test_a_search_too_large_for_all_fresh_runs_is_planned_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kungfu_planning.tune.simulator._MOST_DRAWN", 1000)
+    simulator = replace(_by_hand(), scaling=scaling({1: 10}, sigma_s=1.0))
+    assert outlook(simulator, plan=(4, 2, 1), first_seed=1).seconds.shape == (5, 250)
+    assert completion_s(simulator, plan=(4, 2, 1), runs=2500).shape == (250,)
+    search = Search(confidence=0.9)
+    found = estimate(simulator, plan=(4, 2, 1))
+    assert meets(simulator, found=found, deadline_s=2 * found.seconds, search=search)
+
+
+def test_one_sample_is_no_certainty() -> None:
+    simulator = replace(_by_hand(), scaling=scaling({1: 10}, sigma_s=10.0), samples=1)
+    assert outlook(simulator, plan=(4, 2, 1), first_seed=1).seconds.shape == (5, 400)
+    found, search = estimate(simulator, plan=(4, 2, 1)), Search(confidence=0.9)
+    judged = judged_s(simulator, found=found, search=search)
+    assert judged == judged_s(replace(simulator, samples=20), found=found, search=search)
+    assert not meets(simulator, found=replace(found, seconds=1.0), deadline_s=judged * 0.8, search=search)
