@@ -91,7 +91,8 @@ def with_limits(jobs: Iterable[ClusterJob], *, min_share: float, max_share: floa
     if not 0 <= min_share <= 1 <= max_share < math.inf:
         raise UsageError(f"shares {min_share} and {max_share} must satisfy 0 <= min <= 1 <= max, both finite")
     return tuple(
-        replace(job, min_gpus=max(job.min_gpus, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share)) for job in jobs
+        replace(job, min_gpus=max(job.min_gpus, int(job.gpus * min_share)), max_gpus=int(job.gpus * max_share))
+        for job in jobs
     )
 
 

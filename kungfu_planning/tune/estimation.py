@@ -92,7 +92,7 @@ def estimate(simulator: Simulator, *, plan: AllocationPlan) -> Estimate:
 
 
 def completion_s(simulator: Simulator, *, plan: AllocationPlan, runs: int) -> Seconds:
-    """The completion times of ``runs`` drawn runs of a plan, in seconds: shape (runs,), of very large searches fewer."""
+    """The completion times of ``runs`` drawn runs of a plan, fewer of very large searches: shape (runs,), seconds."""
     return np.asarray(sample(redrawn(simulator, samples=runs, seed=simulator.seed), plan=plan).ends[-1])
 
 
