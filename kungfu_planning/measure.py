@@ -33,12 +33,15 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
         command: the program as it follows `kungfu-run`, as ``python train.py --small``.
         low: fewest peers, at least 1.
         high: most peers.
-        say: takes lines about what is continuing.
+        say: takes lines about the progress.
 
     Raises:
         UsageError: for a command that cannot be run, or a job that ends or fails before it was measured.
     """
-    words = shlex.split(command)
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--profile {command!r}: {error}; write it as in a shell") from error
     if words and words[0].endswith(".py"):
         words = [sys.executable, *words]
     if not words or shutil.which(words[0]) is None:
@@ -46,8 +49,11 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
             f"--profile {command!r}: there is no program {words[0] if words else ''!r}; write 'python train.py'"
         )
     runs = Path("runs")
-    runs.mkdir(exist_ok=True)
-    record = Path(tempfile.mkdtemp(prefix="profile-", dir=runs)) / "record"
+    try:
+        runs.mkdir(exist_ok=True)
+        record = Path(tempfile.mkdtemp(prefix="profile-", dir=runs)) / "record"
+    except OSError as error:
+        raise UsageError(f"runs: {error.strerror}; call this where a folder runs can be written") from error
     say(f"measuring {' '.join(words)} with {low} to {high} peers; its output and record: {record.parent}")
     with (record.parent / "output").open("wb") as output:
         starting = _command("kungfu-run", "-np", low, "--min", low, "--max", high, "--logdir", record, "--", *words)

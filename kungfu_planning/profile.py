@@ -67,10 +67,10 @@ def read_profile(path: str | Path) -> ProgramProfile:
     if not sizes or min(sizes) < 1 or sizes != sorted({*sizes}):
         raise UsageError(f"{path}: holds the sizes {sizes}; expected whole numbers that rise from 1 or more")
     for each in found.sizes:
-        if not (each.samples_per_s > 0 and each.batch > 0):
+        if not (each.samples_per_s > 0 and each.batch >= 1):
             raise UsageError(
-                f"{path}: size {each.size} has {each.samples_per_s:g} samples/s at a batch of {each.batch:g}; both "
-                f"must be above 0: measure it again"
+                f"{path}: size {each.size} has {each.samples_per_s:g} samples/s at a batch of {each.batch:g}; the "
+                f"first must be above 0, the batch at least 1: measure it again"
             )
     return found
 

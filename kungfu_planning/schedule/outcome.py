@@ -261,12 +261,16 @@ def write_jobs(result: SimulationResult, *, path: Path) -> None:
         figures = (start_s, end_s, end_s - job.submit_s, pending_s - job.submit_s, gpu_s)
         words = (job.name, job.user, job.model, f"{job.submit_s:.12g}", job.gpus)
         writer.writerow((*words, *(f"{each:.12g}" for each in figures), moves, " ".join(spans)))
-    unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_text(lines.getvalue(), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; give a file in a folder that can be written to") from error
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        try:
+            unfinished.write_text(lines.getvalue(), encoding="utf-8")
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: {reason}; give a file in a folder that can be written to") from error
 
 
 _COLUMNS = (

@@ -92,5 +92,9 @@ def test_a_program_that_fails_is_said_with_its_error_and_leaves_no_process(folde
     ):
         measure(f"{sys.executable} {folder / 'train.py'}", low=1, high=2, say=print)
     assert left(folder) == []
-    with pytest.raises(UsageError, match="there is no program 'nowhere'"):
-        measure("nowhere train.py", low=1, high=2, say=print)
+    for command, message in (
+        ("nowhere train.py", "there is no program 'nowhere'"),
+        ("python 'a", "No closing quotation"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            measure(command, low=1, high=2, say=print)

@@ -47,6 +47,7 @@ def test_a_profile_gives_a_job_its_curve(tmp_path: Path) -> None:
         (json.dumps(DOCUMENT | {"sizes": []}), r"holds the sizes \[\]"),
         (json.dumps(DOCUMENT | {"sizes": SIZES[::-1]}), r"holds the sizes \[4, 1\]"),
         (json.dumps(DOCUMENT | {"sizes": [SIZES[0] | {"samples_per_s": 0}]}), "size 1 has 0 samples/s"),
+        (json.dumps(DOCUMENT | {"sizes": [SIZES[0] | {"batch": 0.4}]}), "at a batch of 0.4"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(tmp_path: Path, content: str, message: str) -> None:

@@ -39,7 +39,8 @@ def read_rows(path: Path) -> tuple[list[str], list[TraceRow]]:
     text = _text(path)
     # What `sacct -P` prints, whose cells hold commas.
     piped = "|" in text.partition("\n")[0]
-    lines = csv.reader(io.StringIO(text), strict=True, delimiter="|" if piped else ",")
+    quoting = csv.QUOTE_NONE if piped else csv.QUOTE_MINIMAL
+    lines = csv.reader(io.StringIO(text), strict=True, delimiter="|" if piped else ",", quoting=quoting)
     try:
         numbered = [(lines.line_num, cells) for cells in lines if cells]
     except csv.Error as error:

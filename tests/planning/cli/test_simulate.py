@@ -195,7 +195,7 @@ def test_resuming_a_preempted_job_costs_what_is_said(tmp_path: Path, capsys) -> 
 SACCT = """JobID|User|Submit|Elapsed|AllocTRES
 7|ann|2024-01-02T03:04:05|1-00:00:00|billing=8,cpu=16,gres/gpu=2,mem=64G,node=1
 7.batch|ann|2024-01-02T03:04:05|1-00:00:00|cpu=16,mem=64G,node=1
-8|bob|2024-01-02T03:04:05|02:03|cpu=4,gres/gpu=1,gres/gpu:a100=1,mem=8G,node=1
+8|"bob|2024-01-02T03:04:05|02:03|cpu=4,gres/gpu=1,gres/gpu:a100=1,mem=8G,node=1
 9|bob|Unknown|00:10:00|cpu=4,gres/gpu=1
 10|bob|2024-01-02T04:00:00|00:10:00|cpu=4
 """
@@ -213,7 +213,7 @@ def test_what_sacct_prints_is_read_and_bad_rows_are_left_out_counted_and_listed(
     assert "2 rows are left out:\n" in shown.err
     assert [row.partition(": ")[0].rpartition("/")[2] for row in found["skipped_rows"]] == ["jobs.txt:5", "jobs.txt:6"]
     groups = found["runs"][0]["summary"]["groups"]
-    assert {user: figures["jct_s"] for user, figures in groups.items()} == {"ann": 86400, "bob": 123}
+    assert {user: figures["jct_s"] for user, figures in groups.items()} == {"ann": 86400, '"bob': 123}
 
 
 def test_jobs_that_run_when_the_trace_begins_hold_their_gpus(tmp_path: Path, capsys) -> None:

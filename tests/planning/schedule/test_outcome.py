@@ -63,8 +63,11 @@ def test_a_row_of_each_job_holds_its_gpus_over_time(tmp_path: Path) -> None:
     held = [[float(part) for part in span.split(":")] for span in old["allocation"].split()]
     used = sum(gpus * (after - before) for (before, gpus), (after, _) in pairwise(held))
     assert used == float(old["gpu_seconds"]) == 160
-    with pytest.raises(UsageError, match="give a file in a folder that can be written to"):
-        write_jobs(result, path=tmp_path / "nowhere" / "jobs.csv")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "nowhere" / "jobs.csv", tmp_path / "folder", Path(".")):
+        with pytest.raises(UsageError, match="give a file in a folder that can be written to"):
+            write_jobs(result, path=path)
+    assert {one.name for one in tmp_path.iterdir()} == {"jobs.csv", "folder"}
 
 
 def test_a_reduction_is_a_fraction_and_negative_for_more() -> None:
