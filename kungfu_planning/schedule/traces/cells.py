@@ -39,8 +39,10 @@ def read_rows(path: Path) -> tuple[list[str], list[TraceRow]]:
     text = _text(path)
     # What `sacct -P` prints, whose cells hold commas.
     piped = "|" in text.partition("\n")[0]
-    quoting = csv.QUOTE_NONE if piped else csv.QUOTE_MINIMAL
-    lines = csv.reader(io.StringIO(text), strict=True, delimiter="|" if piped else ",", quoting=quoting)
+    if piped:
+        lines = csv.reader(io.StringIO(text), strict=True, delimiter="|", quoting=csv.QUOTE_NONE)
+    else:
+        lines = csv.reader(io.StringIO(text), strict=True)
     try:
         numbered = [(lines.line_num, cells) for cells in lines if cells]
     except csv.Error as error:
