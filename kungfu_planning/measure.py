@@ -60,7 +60,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
         job = subprocess.Popen(starting, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
             _await_job(job, record=record, output=record.parent / "output")
-            profile = _measured(record, job=job, low=low, high=high)
+            profile = _measured(record, low=low, high=high)
         finally:
             _end(job, record=record)
     say(f"measured: {profile}")
@@ -95,7 +95,7 @@ def _await_job(job: subprocess.Popen[bytes], *, record: Path, output: Path) -> N
     raise UsageError(f"the job did not begin to train within {_BEGIN_WITHIN_S:g} s; its output is in {output}")
 
 
-def _measured(record: Path, *, job: subprocess.Popen[bytes], low: int, high: int) -> Path:
+def _measured(record: Path, *, low: int, high: int) -> Path:
     asking = _command("kungfu profile", low, high, record, "--timeout", f"{_MEASURE_WITHIN_S:g}")
     asked = subprocess.run(asking, capture_output=True, text=True, check=False)
     profile = record / "profile.json"

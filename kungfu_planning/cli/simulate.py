@@ -226,7 +226,7 @@ def _check_used(arguments: argparse.Namespace) -> None:
         if getattr(arguments, option) is not None and not {*users} & {*names}:
             flag = f"--{option.replace('_', '-')}"
             raise UsageError(
-                f"{flag} is not used by {' or '.join(dict.fromkeys(names))}: leave it out, or choose a policy that "
+                f"{flag} is not used by {' or '.join(names)}: leave it out, or choose a policy that "
                 f"looks at it ({', '.join(users)})"
             )
 
@@ -340,7 +340,8 @@ def _pauses(arguments: argparse.Namespace, *, entry: CatalogueEntry) -> Pauses:
 
 
 def _settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    options = {name: value for name, value in vars(arguments).items() if name in _reported(arguments)}
+    reported = _reported(arguments)
+    options = {name: value for name, value in vars(arguments).items() if name in reported}
     used = {
         name: {
             "pauses": asdict(_pauses(arguments, entry=CATALOGUE[name])),
