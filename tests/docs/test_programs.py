@@ -13,7 +13,7 @@ DOCS = Path(kungfu.__file__).parent.parent / "docs"
 PAGES = {
     "data": ["python", "python", "pycon", "pycon", *["python", "pycon"] * 3, "pycon", "pycon"],
     "keeping": ["python", "pycon", "pycon"],
-    "keras": ["python", "pycon", "python", "python", "python", "pycon"],
+    "keras": ["python", "pycon", *["python"] * 4, "pycon"],
     "steps": ["python", "pycon"] * 2,
 }
 
