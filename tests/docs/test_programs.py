@@ -12,6 +12,8 @@ from tests.docs.page import assert_shows_what_it_says, blocks
 DOCS = Path(kungfu.__file__).parent.parent / "docs"
 PAGES = {
     "data": ["python", "python", "pycon", "pycon", *["python", "pycon"] * 3, "pycon", "pycon"],
+    "from-horovod": ["python"],
+    "from-multiworker": ["python"],
     "keeping": ["python", "pycon", "pycon"],
     "keras": ["python", "pycon", *["python"] * 4, "pycon"],
     "steps": ["python", "pycon"] * 2,
