@@ -158,8 +158,8 @@ class Asked:
         id: Chosen by who asks from outside the training graph: a repeated one is not carried out again. `AGENT` for
             the leading agent itself; empty for a rule and a hook.
         if_view: The version of the view in which the request holds; in any other one it is refused. ``None`` for any.
-        superseded_by: The rule, or the command from outside, that came before it in a barrier that did not take it up;
-            empty if it was taken up, and before.
+        superseded_by: The rule, or the command from outside, that a barrier carried out in its place; empty if the
+            barrier carries it out, and before.
         number: Counted by the leading agent where it sends one to the coordinator: what is sent again keeps its number.
     """
 
@@ -205,10 +205,13 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
     for one in ordered:
         first.setdefault(_place(one), one)
     outside, stop = next(filter(_changes_from_outside, ordered), None), first.get((StopTraining,))
-    merged = list[Asked]()
-    for one in ordered:
+
+    def winner(one: Asked) -> Asked:
         before = _superseding(one, first=first[_place(one)], outside=outside, stop=stop)
-        merged.append(one if before is None else replace(one, superseded_by=before.by))
+        # What comes before it may be superseded itself, as a size is by the end of training.
+        return one if before is None else winner(before)
+
+    merged = (one if (won := winner(one)) is one else replace(one, superseded_by=won.by) for one in ordered)
     return tuple(sorted(merged, key=_rank_among_taken))
 
 

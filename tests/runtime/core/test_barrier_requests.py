@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import JoinerOffer, decide
 from kungfu.runtime.core.next_membership import BarrierInput
-from kungfu.runtime.core.request import Asked, Leave, Resize, When, merge
+from kungfu.runtime.core.request import Asked, Leave, Resize, StopTraining, When, merge
 from kungfu.runtime.core.terms import Terms, meant_size
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
@@ -26,8 +26,14 @@ def peers(*ids: int, when: When = "now", rule: str = "slow", host: int | None = 
     return Asked(Leave(ids, when, left, "local_batch_size", host=host), rule, 7)
 
 
+END = Asked(StopTraining(), "end", 7)
+
+
 def from_outside(asked: Asked | None) -> list[Asked]:
     return [] if asked is None else [replace(asked, id="r")]
+
+
+TWO_FROM_OUTSIDE = from_outside(peers(2, when="replaced", rule="move")) + from_outside(size(5, rule="older"))
 
 
 def rules_of(requests: Iterable[Asked]) -> list[str]:
@@ -53,6 +59,9 @@ def rules_of(requests: Iterable[Asked]) -> list[str]:
         ([size(3), peers(1)], peers(2, when="replaced", rule="migrate"), ["grow", "migrate", "slow"], []),
         ([size(3)], peers(2, when="noticed", rule="notice"), ["grow", "notice"], []),
         ([], peers(2, when="noticed", rule="notice"), ["notice"], []),
+        ([size(3), size(5, rule="hook"), END], None, ["end"], [("grow", "end"), ("hook", "end")]),
+        ([*TWO_FROM_OUTSIDE, size(3)], None, ["move"], [("older", "move"), ("grow", "move")]),
+        ([size(3), END], size(5, rule="resize"), ["end"], [("resize", "end"), ("grow", "end")]),
     ],
 )
 def test_what_is_asked_beside_each_other_is_one_request_or_one_of_both_is_superseded(
