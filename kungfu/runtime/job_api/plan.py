@@ -15,7 +15,7 @@ from kungfu.runtime.core.cluster.joiners import on_decision
 from kungfu.runtime.core.cluster.placement import NO_SLOT
 from kungfu.runtime.core.request import Asked, Keep, Resize, in_words
 from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
-from kungfu.runtime.core.requests.request_log import RequestLog, RequestSubmitted, first_answer, refusal_of_id
+from kungfu.runtime.core.requests.request_log import RequestLog, first_answer, refusal_of_id
 from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
@@ -101,7 +101,7 @@ def plan_request(
         in_words(request.what), "", view.version, view.size, view.size, batch_before=context.batch,
         batch_after=context.batch, refused_sizes=tuple(_refused_sizes(keep, context)),
     )  # fmt: skip
-    after_log, externals = react(log, RequestSubmitted(request), context, now)
+    after_log, externals = react(log, request, context, now)
     answer = first_answer(after_log, request)
     refusal = refusal_of_id(log, request) or (answer.reason if answer and answer.state == "refused" else "")
     if refusal or not externals:

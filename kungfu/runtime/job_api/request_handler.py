@@ -11,7 +11,7 @@ from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.cluster.placement import free_slots
-from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint, StopTraining
+from kungfu.runtime.core.request import Asked, Leave, Resize, SaveCheckpoint
 from kungfu.runtime.core.requests import request_log as requests
 from kungfu.runtime.core.requests.admission import AdmissionContext, Scaling
 from kungfu.runtime.core.requests.profiling import TimedStep
@@ -132,16 +132,8 @@ class RequestHandler:
                 if external is not None:
                     checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
                     yield from (_checkpoint_reply(one, external) for one in checkpoints if _is_reply_to(one, external))
-            # A resize, a leave or a migration is done, if the view is what it asked for.
-            case ViewStarted():
-                yield requests.ViewChanged()
-            # After a phase of several a stop is carried out; what else was asked for waits for the next one.
-            case TrainingFinished(_, False, phase) if not phase or (
-                external is not None and isinstance(external.what, StopTraining)
-            ):
-                yield requests.TrainingEnded()
-            case Tick():
-                yield requests.TimePassed()
+            case ViewStarted() | TrainingFinished() | Tick():
+                yield event
         # Joiners did not get ready.
         unreached, self._unreached = self._unreached, None
         if unreached is not None:
@@ -151,7 +143,7 @@ class RequestHandler:
         subject, externals = query.subject, list[Asked]()
         # A new request, or a repeated one, which gets its first answer again.
         if isinstance(subject, Asked):
-            externals = self._step(requests.RequestSubmitted(subject), cluster, now)
+            externals = self._step(subject, cluster, now)
             entry, answer = self._answered(subject, now)
             reply: Any = request_progress(entry, answer=answer, now=now)
         elif isinstance(subject, PlanQuery):
@@ -175,7 +167,7 @@ class RequestHandler:
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Asked]:
         before = self._request_log
         # Nothing is under way that the event could change, and to describe the situation takes a while.
-        if current(before) is None and not isinstance(event, requests.RequestSubmitted):
+        if current(before) is None and not isinstance(event, Asked):
             return []
         self._request_log, externals = react(before, event, self._admission_context(cluster), now)
         changed = self._request_log is not before

@@ -10,7 +10,7 @@ import pytest
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Processes, Starting
 from kungfu.runtime.core.request import Asked, Leave, Migrate, Request, Resize, SaveCheckpoint, ScaleOut
 from kungfu.runtime.core.requests.admission import AdmissionContext
-from kungfu.runtime.core.requests.request_log import RequestLog, RequestSubmitted
+from kungfu.runtime.core.requests.request_log import RequestLog
 from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.job_api.plan import PlannedPeer, RefusedSizes, RequestPlan, plan_request
@@ -93,7 +93,7 @@ def test_what_would_be_refused_says_why_and_which_sizes_are() -> None:
 
 def test_a_request_under_way_is_a_reason_and_a_plan_changes_nothing() -> None:
     given = job(0, 1, 2)
-    log, _ = react(given["log"], RequestSubmitted(Asked(Resize(4), id="first")), given["context"], 0.0)
+    log, _ = react(given["log"], Asked(Resize(4), id="first"), given["context"], 0.0)
     before = repr((log, given["cluster"]))
     plan = plan_request(Asked(Resize(5), id="second"), **{**given, "log": log})
     assert "resize 4 is under way" in plan.refusal

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, StopTraining, in_words
 from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
@@ -84,18 +85,6 @@ class RequestLog:
 
 
 @dataclass(frozen=True)
-class RequestSubmitted:
-    """A request has come."""
-
-    request: Asked
-
-
-@dataclass(frozen=True)
-class ViewChanged:
-    """A new view is in force: the one in the admission context."""
-
-
-@dataclass(frozen=True)
 class CoordinatorReplied:
     """The coordinator's answer to an external request.
 
@@ -117,17 +106,8 @@ class StepsMeasured:
     steps: tuple[TimedStep, ...]
 
 
-@dataclass(frozen=True)
-class TrainingEnded:
-    """Training has ended; `AdmissionContext.end_reason` says how."""
-
-
-@dataclass(frozen=True)
-class TimePassed:
-    """Time went by."""
-
-
-Event = RequestSubmitted | ViewChanged | CoordinatorReplied | StepsMeasured | TrainingEnded | TimePassed
+# A request that was submitted, what came of the one under way, and the events of the cluster that it may wait for.
+Event = Asked | CoordinatorReplied | StepsMeasured | ViewStarted | TrainingFinished | Tick
 
 
 def current(log: RequestLog) -> LoggedRequest | None:

@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import (
     Asked,
     Leave,
@@ -44,11 +45,7 @@ from kungfu.runtime.core.requests.request_log import (
     LoggedRequest,
     RequestLog,
     RequestState,
-    RequestSubmitted,
     StepsMeasured,
-    TimePassed,
-    TrainingEnded,
-    ViewChanged,
     current,
     refusal_of_id,
     with_entry,
@@ -64,30 +61,31 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
     Args:
         log: The requests so far.
         event: The event.
-        context: The job as it is now.
+        context: The job as it is after the event.
         now: Seconds of the agent's clock.
     """
-    if isinstance(event, RequestSubmitted):
-        return _on_submitted(log, event.request, context, now)
+    if isinstance(event, Asked):
+        return _on_submitted(log, event, context, now)
     entry = current(log)
     if entry is None:
         # Nothing is under way that the event could concern.
         return log, []
     match event:
-        case ViewChanged():
+        case ViewStarted():
             return _on_view_changed(log, entry, context, now)
         case CoordinatorReplied():
             return _on_coordinator_replied(log, entry, event, context)
         # Steps count for a profile while the view has the size that is measured.
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
-        # Training has ended: a stop asked for that, and nothing else can happen any more.
-        case TrainingEnded() if isinstance(entry.request.what, StopTraining):
+        # Training, or a phase of it, has ended: a stop asked for that.
+        case TrainingFinished(leaving=False) if isinstance(entry.request.what, StopTraining):
             return _with_end(log, entry, "carried out", "training has ended", context), []
-        case TrainingEnded():
+        # What else was asked for waits for the next phase; without one nothing else can happen any more.
+        case TrainingFinished(leaving=False, phase=0):
             return _with_end(log, entry, "refused", context.end_reason, context), []
         # Too late: the asker need not wait any longer.
-        case TimePassed() if now > entry.until:
+        case Tick() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
             return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
         case _:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import (
     Asked,
     Leave,
@@ -28,11 +29,7 @@ from kungfu.runtime.core.requests.request_log import (
     CoordinatorReplied,
     Event,
     RequestLog,
-    RequestSubmitted,
     StepsMeasured,
-    TimePassed,
-    TrainingEnded,
-    ViewChanged,
     current,
     first_answer,
     refusal_of_id,
@@ -42,6 +39,7 @@ from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Limits
 
 PATIENCE_S = 60.0
+ENDED = TrainingFinished(0, leaving=False)
 
 
 def view(version: int, *peers: int) -> View:
@@ -69,7 +67,7 @@ class Job:
 
     def asked(self, name: str, action: Request, *, if_view: int | None = None) -> Answer:
         request = Asked(action, id=name, if_view=if_view)
-        self.hears(RequestSubmitted(request))
+        self.hears(request)
         answer = first_answer(self.log, request)
         assert answer is not None
         return answer
@@ -77,7 +75,7 @@ class Job:
     def moved(self, *peers: int) -> list[Asked]:
         """Another view is in force."""
         self.view = view(self.view.version + 1, *peers)
-        return self.hears(ViewChanged())
+        return self.hears(ViewStarted(self.view))
 
     def trained(self, steps: int) -> list[Asked]:
         """So many steps of the size that the job has; at size n one takes 1/n s."""
@@ -181,7 +179,7 @@ def test_stop_takes_the_place_of_what_is_under_way_and_is_done_when_training_is_
     assert (job.state("r"), job.reason("r")) == ("refused", "the job was told to stop")
     assert "stop is under way" in job.asked("t", StopTraining()).reason
     job.end_reason = "training is over"
-    job.hears(TrainingEnded())
+    job.hears(ENDED)
     assert (job.state("s"), job.reason("s")) == ("carried out", "training has ended")
 
 
@@ -189,7 +187,7 @@ def test_a_job_that_ends_by_itself_refuses_what_is_under_way() -> None:
     job = Job()
     job.asked("r", Resize(3))
     job.end_reason = "training is over"
-    job.hears(TrainingEnded())
+    job.hears(ENDED)
     assert (job.state("r"), job.reason("r")) == ("refused", "training is over")
 
 
@@ -197,10 +195,10 @@ def test_what_is_not_carried_out_in_time_expires_and_another_request_may_come() 
     job = Job()
     job.asked("r", Resize(3))
     job.now = PATIENCE_S
-    job.hears(TimePassed())
+    job.hears(Tick())
     assert job.state("r") == "accepted"
     job.now = PATIENCE_S + 0.1
-    job.hears(TimePassed())
+    job.hears(Tick())
     assert (job.state("r"), job.reason("r")) == (
         "expired",
         "not carried out within 60 s; the job may still carry it out",
@@ -237,7 +235,7 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
     assert "0" not in log.entries
     for action in (StopTraining(), Resize(3)):
         request = Asked(action, id="0")
-        assert job.hears(RequestSubmitted(request)) == []
+        assert job.hears(request) == []
         assert refusal_of_id(job.log, request) == (
             "the id '0' was given to a request of this job that ended long ago; choose a new one"
         )
@@ -246,11 +244,9 @@ def test_an_id_that_was_forgotten_is_never_carried_out_again() -> None:
 
 def test_a_job_that_cannot_tell_any_more_whether_an_id_is_new_takes_only_stop() -> None:
     job = Job(log=RequestLog(forgotten="11-byte-id.\n" * MOST_FORGOTTEN))
-    assert job.hears(RequestSubmitted(Asked(Resize(3), id="new"))) == []
+    assert job.hears(Asked(Resize(3), id="new")) == []
     assert "takes only stop" in (refusal_of_id(job.log, Asked(Resize(3), id="new")) or "")
-    assert [external.what for external in job.hears(RequestSubmitted(Asked(StopTraining(), id="end")))] == [
-        StopTraining()
-    ]
+    assert [external.what for external in job.hears(Asked(StopTraining(), id="end"))] == [StopTraining()]
 
 
 # ---- profiles --------------------------------------------------------------------------------------------------------
@@ -302,10 +298,10 @@ def test_a_profile_expires_only_when_it_makes_no_progress() -> None:
     for _ in range(12):
         job.now += 0.9 * PATIENCE_S
         job.trained(1)
-        job.hears(TimePassed())
+        job.hears(Tick())
     assert job.state("p") == "accepted"
     job.now += 1.1 * PATIENCE_S
-    assert [external.id for external in job.hears(TimePassed())] == ["p/home"]
+    assert [external.id for external in job.hears(Tick())] == ["p/home"]
     assert job.state("p") == "expired"
 
 
@@ -324,15 +320,15 @@ REQUESTS = st.builds(Asked, ACTIONS, id=st.sampled_from("uvwxyz"), if_view=st.no
 VIEWS = st.lists(st.integers(0, 6), min_size=1, max_size=4, unique=True)
 NAMES = st.sampled_from(["u", "v", "w/0", "w/1", "x", "y/home"])
 EVENTS = st.one_of(
-    st.builds(RequestSubmitted, REQUESTS),
+    REQUESTS,
     VIEWS,
     st.builds(CoordinatorReplied, NAMES, st.sampled_from(["", "it cannot be"])),
     st.builds(
         StepsMeasured,
         st.lists(st.builds(TimedStep, st.integers(1, 4), st.just(6), st.just(0.5)), max_size=9).map(tuple),
     ),
-    st.just(TrainingEnded()),
-    st.just(TimePassed()),
+    st.just(ENDED),
+    st.just(Tick()),
 )
 
 
@@ -341,7 +337,7 @@ def happens(job: Job, event: Event | list[int]) -> None:
     if isinstance(event, list):
         job.moved(*event)
     else:
-        job.end_reason = job.end_reason or ("training is over" if isinstance(event, TrainingEnded) else "")
+        job.end_reason = job.end_reason or ("training is over" if event == ENDED else "")
         job.hears(event)
 
 
@@ -367,14 +363,14 @@ def test_a_repeated_request_gets_the_first_answer_again_and_changes_nothing(
     job, first = Job(), dict[str, tuple[Asked, Answer]]()
     for event in events:
         happens(job, event)
-        if isinstance(event, RequestSubmitted) and event.request.id not in first:
-            answer = first_answer(job.log, event.request)
+        if isinstance(event, Asked) and event.id not in first:
+            answer = first_answer(job.log, event)
             assert answer is not None
-            first[event.request.id] = event.request, answer
+            first[event.id] = event, answer
         if first and data.draw(st.booleans()):
             request, answer = first[data.draw(st.sampled_from(sorted(first)))]
             log, told = job.log, len(job.told)
-            job.hears(RequestSubmitted(request))
+            job.hears(request)
             assert (job.log, len(job.told)) == (log, told)
             assert first_answer(job.log, request) == answer
 
