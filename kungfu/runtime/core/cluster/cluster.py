@@ -11,6 +11,8 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
+PREEMPTED = (-15, 143)  # the exit codes of SIGTERM, with no handler and with ours
+
 
 @dataclass(frozen=True)
 class ReplacementLimits:
@@ -189,6 +191,19 @@ class Losses:
     broken_after: Mapping[int, str] = field(default_factory=dict)
     exiting: Mapping[int, Departure] = field(default_factory=dict)
     raised: Mapping[int, Exit] = field(default_factory=dict)
+
+    def with_failed(self, *peers: int) -> Losses:
+        """The losses with these failed peers; one that was given notice was counted at that time."""
+        return replace(self, failures=self.failures + len({*peers} - self.noticed))
+
+    def with_preempted(self, *peers: int) -> Losses:
+        """The losses with these peers that their platform takes away; one that was given notice counts once."""
+        news = {*peers} - self.noticed
+        return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
+
+    def with_ended(self, peer: int, code: int) -> Losses:
+        """The losses with a peer whose process has ended: by SIGTERM, it was preempted without time to leave."""
+        return self.with_preempted(peer) if code in PREEMPTED else self.with_failed(peer)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,6 @@ from kungfu.runtime.core.cluster.events import (
     PeersLost,
 )
 from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_different, offer_if_ready, spawn
-from kungfu.runtime.core.cluster.program_exits import PREEMPTED
 from kungfu.runtime.core.cluster.recovery import within_budgets
 from kungfu.runtime.core.view import View
 
@@ -122,7 +121,9 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
     """The next phase, with these peers in its first view."""
     assert cluster.view is not None
     view = View(cluster.view.version + 1, tuple(entry.peer for entry in entries if entry.peer), begins_phase=True)
-    losses = _with_losses(cluster.losses, cluster.phases)
+    losses = cluster.losses
+    for peer, code in cluster.phases.lost.items():
+        losses = losses.with_ended(peer, code)
     replaced = _to_be_replaced(cluster, losses)
     coming = _number_coming(cluster, view, replaced)
     if view.size + coming < cluster.rules.minimum:
@@ -141,19 +142,6 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
         identity=entries[0].identity,
     )  # fmt: skip
     return cluster, [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
-
-
-def _with_losses(losses: Losses, phases: Phases) -> Losses:
-    """The losses with those between the phases; a peer that ended by SIGTERM was preempted."""
-    for peer, code in phases.lost.items():
-        if peer in losses.noticed:
-            # It was counted when it was given notice.
-            continue
-        if code in PREEMPTED:
-            losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
-        else:
-            losses = replace(losses, failures=losses.failures + 1)
-    return losses
 
 
 def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
@@ -221,7 +209,7 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
     losses = cluster.losses
     if peer not in cluster.starting:
         # A former member: it counts as a failure, and is replaced. A joiner was not a part of the job yet.
-        losses = replace(losses, failures=losses.failures + 1)
+        losses = losses.with_failed(peer)
         phases = replace(phases, replaced=(*phases.replaced, peer))
     starting = {id_: entry for id_, entry in cluster.starting.items() if id_ != peer}
     phases = replace(phases, since=now)

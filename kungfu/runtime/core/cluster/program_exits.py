@@ -17,13 +17,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kungfu.runtime.core.cluster.cluster import Cluster, Departure, Transition, exit_in_words
+from kungfu.runtime.core.cluster.cluster import PREEMPTED, Cluster, Departure, Transition, exit_in_words
 from kungfu.runtime.core.cluster.events import AnnounceFailure, Command, Fail, Kill, ProgramExiting
 from kungfu.runtime.core.cluster.joiners import give_up_joiner
-from kungfu.runtime.core.cluster.recovery import on_member_lost, with_failures
+from kungfu.runtime.core.cluster.recovery import on_member_lost
 from kungfu.runtime.core.exit import Exit, described
 
-PREEMPTED = (-15, 143)  # SIGTERM, with no handler and with ours
 _USAGE = 2
 
 
@@ -82,7 +81,7 @@ def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
 
 
 def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
-    losses = with_failures(cluster.losses, [peer])
+    losses = cluster.losses.with_failed(peer)
     if exit.kind == "exception":
         # If another peer raises the same one, it is no accident.
         losses = replace(losses, raised={**losses.raised, peer: exit})
@@ -92,12 +91,8 @@ def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
     """Counts a lost peer as preempted: it was lost when it said that it ends, and only its exit code tells why."""
     losses = cluster.losses
-    if peer in losses.noticed:
-        # It was counted when it was given notice.
-        return cluster
-    failures, preemptions = max(0, losses.failures - 1), losses.preemptions + 1
-    losses = replace(losses, failures=failures, preemptions=preemptions, noticed=losses.noticed | {peer})
-    return replace(cluster, losses=losses)
+    failures = losses.failures if peer in losses.noticed else max(0, losses.failures - 1)
+    return replace(cluster, losses=replace(losses, failures=failures).with_preempted(peer))
 
 
 def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:

@@ -58,11 +58,6 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
     return cluster, [AnnounceFailure(peer, version, how), *commands]
 
 
-def with_failures(losses: Losses, peers: Iterable[int]) -> Losses:
-    """The losses with these failed peers; one that was given notice was counted at that time."""
-    return replace(losses, failures=losses.failures + len({*peers} - losses.noticed))
-
-
 def _nobody_left(cluster: Cluster) -> Fail | None:
     """The end of a job whose last member was lost while it trained; ``None`` if others are left."""
     lost = cluster.regrouping.lost if cluster.regrouping else {}
@@ -96,7 +91,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
         return cluster, []
     # Members whose programs ended while nobody missed them are missed now.
     quitters = {id_: _departure_text(cluster, id_) for id_ in _departed_members(cluster) if id_ not in regrouping.lost}
-    cluster = replace(cluster, losses=with_failures(cluster.losses, quitters))
+    cluster = replace(cluster, losses=cluster.losses.with_failed(*quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
     # Those who noticed nothing yet hear of it from the first report.
     announced = [AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
@@ -324,7 +319,7 @@ def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transiti
         losses = cluster.losses
         departure = losses.exiting[peer]
         gone = replace(departure, exit=replace(departure.exit, kind="exit"), since=now)
-        losses = replace(with_failures(losses, [peer]), exiting={**losses.exiting, peer: gone})
+        losses = replace(losses.with_failed(peer), exiting={**losses.exiting, peer: gone})
         cluster, more = on_member_lost(replace(cluster, losses=losses), peer, described(departure.exit), now)
         commands += more
     return cluster, commands

@@ -34,7 +34,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster import joiners, phases, placement, program_exits, recovery
-from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, JobLimits, Starting, Transition, exit_in_words
+from kungfu.runtime.core.cluster.cluster import (
+    PREEMPTED,
+    Cluster,
+    Hosts,
+    JobLimits,
+    Starting,
+    Transition,
+    exit_in_words,
+)
 from kungfu.runtime.core.cluster.events import (
     AnnounceFailure,
     Command,
@@ -174,8 +182,7 @@ def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
     losses = cluster.losses
     there = {*cluster.members, *cluster.between_phases}
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
-    losses = replace(losses, noticed=losses.noticed | {*news}, preemptions=losses.preemptions + len(news))
-    cluster = replace(cluster, losses=losses)
+    cluster = replace(cluster, losses=losses.with_preempted(*news))
     # Without a view that trains there is no coordinator: it is asked when there is one.
     is_idle = cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming
     return cluster, [] if is_idle else _request_leave(cluster, news)
@@ -299,7 +306,7 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         if code == 0 and exited:
             # If all others end so too, the job is done.
             cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
-        if code not in program_exits.PREEMPTED or not exited:
+        if code not in PREEMPTED or not exited:
             # It was lost when it said so, or is lost when the others miss it.
             return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
@@ -324,7 +331,9 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
         cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
         return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, recovery.QUIT)])
     # A member was lost while it trained.
-    cluster, commands = recovery.on_member_lost(_count_loss(cluster, peer, code), peer, how, now)
+    cluster, commands = recovery.on_member_lost(
+        replace(cluster, losses=cluster.losses.with_ended(peer, code)), peer, how, now
+    )
     return cluster, [*commands, *([_job_end(cluster)] if training_is_over else [])]
 
 
@@ -332,20 +341,6 @@ def _is_lost(cluster: Cluster, peer: int) -> bool:
     """True if the living peers continue without one that was in the view, or are about to."""
     gone = cluster.view is not None and peer not in cluster.view.ids
     return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
-
-
-def _count_loss(cluster: Cluster, peer: int, code: int) -> Cluster:
-    """Counts the loss: a peer that ends by SIGTERM was preempted, with or without time to leave."""
-    losses = cluster.losses
-    if peer in losses.noticed:
-        # It was counted when it was given notice.
-        return cluster
-    if code in program_exits.PREEMPTED:
-        # Its platform took it away without notice, or before it could pass the notice on.
-        losses = replace(losses, preemptions=losses.preemptions + 1, noticed=losses.noticed | {peer})
-    else:
-        losses = replace(losses, failures=losses.failures + 1)
-    return replace(cluster, losses=losses)
 
 
 def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:

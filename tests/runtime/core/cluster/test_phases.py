@@ -16,6 +16,7 @@ from kungfu.runtime.core.cluster.events import (
     Kill,
     LeaderTookOver,
     LossReport,
+    PeerNoticed,
     PeerProgressed,
     PeersLost,
     ProcessEnded,
@@ -223,6 +224,12 @@ def test_a_peer_lost_while_the_view_of_a_phase_forms_leaves_it_to_the_others(dea
     report = PeersLost(0, LossReport(2, 0, True, "lost", (dead,)))
     assert after(cluster, report)[1] == [], "it was admitted to another view meanwhile"
     assert after(cluster, ViewStarted(smaller))[0].view == smaller
+
+
+def test_one_with_a_notice_that_is_lost_while_a_phase_forms_counts_once() -> None:
+    noticed = after(training(0, 1), *over(0, 1), PeerNoticed(1), ready(0, 2), ready(1, 2))[0]
+    losses = after(noticed, ProcessEnded(1, -9))[0].losses
+    assert (losses.preemptions, losses.failures) == (1, 0)
 
 
 def test_without_the_peer_whose_state_all_take_the_phase_cannot_begin() -> None:
