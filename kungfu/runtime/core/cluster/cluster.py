@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kungfu.runtime.core.cluster.events import Command, LossReport, PeerProgressed
@@ -278,6 +278,14 @@ class Cluster:
         """The peers that have come to the end of a phase, run, and may begin another one."""
         ending = {peer for peer, one in self.losses.exiting.items() if one.is_gone}
         return (self.processes.finished & self.alive) - ending if self.phases.is_over else frozenset()
+
+    def with_joiner(self, peer: int, entry: Starting) -> Cluster:
+        """The cluster with a joiner, or with what is known of it now."""
+        return replace(self, starting={**self.starting, peer: entry})
+
+    def without_joiners(self, peers: Collection[int]) -> Cluster:
+        """The cluster without some of its joiners; peers that are none do not matter."""
+        return replace(self, starting={id_: entry for id_, entry in self.starting.items() if id_ not in peers})
 
 
 Transition = tuple[Cluster, list[Command]]

@@ -8,7 +8,7 @@ answer (``ProgramDiffers``) decides nothing any more, it says what differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from kungfu.runtime.core.cluster import placement
@@ -75,9 +75,7 @@ def spawn(
 def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
     """Kills joiners that are not needed any more."""
     going = list(peers)
-    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in going}
-    cluster = mark_to_kill(replace(cluster, starting=starting), going)
-    return cluster, [Kill(peer, reason) for peer in going]
+    return mark_to_kill(cluster.without_joiners(going), going), [Kill(peer, reason) for peer in going]
 
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
@@ -98,14 +96,12 @@ def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
     if size > have:
         # Some are missing.
         waiting = 0 if host is not None else _waiting_for_slots(cluster, size - have, leaving)
-        cluster, changes = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
-        cluster = replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting))
-    else:
-        # As many as asked for, or too many.
-        reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
-        cluster, changes = _dismiss_surplus(cluster, have - size, reason)
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*changes, *offers]
+        cluster, spawns = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
+        return offer_if_ready(replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting)), spawns)
+    # As many as asked for, or too many: those leave that have come least far, for they cost least.
+    order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
+    reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
+    return offer_if_ready(*dismiss(cluster, order[: have - size], reason))
 
 
 def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
@@ -136,15 +132,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
         # All slots are still taken.
         return cluster, []
     cluster = replace(cluster, hosts=replace(cluster.hosts, queue=left[given_up:]))
-    cluster, spawns = spawn(cluster, [None] * (count + given_up), now)
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*spawns, *offers]
-
-
-def _dismiss_surplus(cluster: Cluster, count: int, reason: str) -> Transition:
-    """Dismisses ``count`` joiners, first those that have come least far: they cost least."""
-    order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
-    return dismiss(cluster, order[:count], reason)
+    return offer_if_ready(*spawn(cluster, [None] * (count + given_up), now))
 
 
 def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
@@ -157,46 +145,46 @@ def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> T
         # It has attached, and traces its first step; or it says so again, while it reads to where the others are, or
         # compiles.
         entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
-        return offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
+        return offer_if_ready(cluster.with_joiner(event.peer.id, entry))
     if cluster.view is not None and event.phase != cluster.phases.number:
         # It is ready for a phase that is over: it finds out, and gets ready for this one.
         return cluster, []
     entry = replace(entry, said=event)
     if not runs_same_program(cluster, entry):
         # It is not taken for ready until it is known what differs.
-        cluster = replace(cluster, starting={**cluster.starting, event.peer.id: entry})
+        cluster = cluster.with_joiner(event.peer.id, entry)
         return cluster, compare_waiting(cluster)
-    entry = replace(entry, ready=now)
-    cluster, commands = offer_if_ready(replace(cluster, starting={**cluster.starting, event.peer.id: entry}))
-    return cluster, [*_machine_reports(cluster, entry), *commands]
-
-
-def _machine_reports(cluster: Cluster, entry: Starting) -> list[Command]:
-    """The remark that a joiner runs on another machine than the job began with; the first view has its own remark."""
     usual, machine = cluster.identity.machine, entry.identity.machine
-    if cluster.view is None or entry.peer is None or machine == usual:
-        return []
-    return [ReportMachines(usual, {entry.peer.id: machine})]
+    # It runs on another machine than the job began with; for the first view that is found out for all together.
+    differs = cluster.view is not None and machine != usual
+    remarks = [ReportMachines(usual, {event.peer.id: machine})] if differs else []
+    return offer_if_ready(cluster.with_joiner(event.peer.id, replace(entry, ready=now)), remarks)
 
 
-def offer_if_ready(cluster: Cluster) -> Transition:
-    """Forms the first view, or offers the joiners to the coordinator, once all of them are ready."""
+def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transition:
+    """Forms the first view, or offers the joiners to the coordinator, once all of them are ready.
+
+    Args:
+        cluster: The cluster after what was decided before.
+        commands: The commands of that; those of this decision follow them.
+    """
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
         # Some are still on their way, or wait for a slot.
-        return cluster, []
+        return cluster, [*commands]
     if cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming:
         # There is no coordinator just now: the view after the recovery, or of the next phase, gets the offer.
-        return cluster, []
+        return cluster, [*commands]
     if cluster.view is None:
         # The first peers are all ready.
-        return form_first_view(cluster)
+        cluster, forms = form_first_view(cluster)
+        return cluster, [*commands, *forms]
     peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if not peers and not cluster.missing:
-        # Nobody was asked for.
-        return cluster, []
+        # No peer was asked for.
+        return cluster, [*commands]
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
     offer = JoinerOffer(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
-    return replace(cluster, missing={}), [offer]
+    return replace(cluster, missing={}), [*commands, offer]
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
@@ -212,8 +200,7 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
     """A joiner will not come: one that replaces a lost peer is started again; without another one the run continues."""
     entry = cluster.starting[peer]
-    starting = {other: one for other, one in cluster.starting.items() if other != peer}
-    cluster = replace(cluster, starting=starting)
+    cluster = cluster.without_joiners([peer])
     if entry.replaces is None:
         # It was asked for by a request, whose change of the size falls short by one.
         return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
@@ -221,9 +208,7 @@ def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transit
     cluster = replace(cluster, losses=losses)
     if losses.untrained < CRASH_LOOP:
         # Another replacement may fare better.
-        cluster, spawns = spawn(cluster, [entry.replaces], now)
-        cluster, offers = offer_if_ready(cluster)
-        return cluster, [*spawns, *offers]
+        return offer_if_ready(*spawn(cluster, [entry.replaces], now))
     why = f"{why}; {losses.untrained} replacements in a row never trained, so no other one is started"
     return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
 
@@ -258,9 +243,7 @@ def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
     if cluster.view is None:
         # Of the first peers nobody can say which one is right.
         return cluster, [fail_as_different(how)]
-    cluster, kills = dismiss_as_different(cluster, peer, how)
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*kills, *offers]
+    return offer_if_ready(*dismiss_as_different(cluster, peer, how))
 
 
 def form_first_view(cluster: Cluster) -> Transition:
@@ -313,6 +296,5 @@ def fail_as_different(how: str) -> Fail:
 
 def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
     """Dismisses a joiner that differs; no other one comes in its place, since it would run the same program."""
-    starting = {other: entry for other, entry in cluster.starting.items() if other != peer}
-    cluster = replace(cluster, starting=starting, missing={**cluster.missing, peer: _ANOTHER})
+    cluster = replace(cluster.without_joiners([peer]), missing={**cluster.missing, peer: _ANOTHER})
     return mark_to_kill(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

@@ -51,13 +51,9 @@ def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transi
         return cluster, []
     if not phases.is_over:
         # The first to say so. Joiners were getting ready for this phase: they find out, and get ready for the next one.
-        starting = {id_: _unready(entry, now) for id_, entry in cluster.starting.items()}
-        cluster = replace(cluster, starting=starting, phases=replace(phases, is_over=True))
+        unready = {id_: replace(entry, since=now, ready=None, said=None) for id_, entry in cluster.starting.items()}
+        cluster = replace(cluster, starting=unready, phases=replace(phases, is_over=True))
     return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
-
-
-def _unready(entry: Starting, now: float) -> Starting:
-    return replace(entry, since=now, ready=None, said=None)
 
 
 def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
@@ -70,7 +66,7 @@ def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float)
     if peer in cluster.starting:
         before = cluster.starting[peer]
         entry = replace(told, since=before.since, attached=before.attached, replaces=before.replaces)
-        return replace(cluster, starting={**cluster.starting, peer: entry}), []
+        return cluster.with_joiner(peer, entry), []
     if peer in cluster.between_phases and peer not in phases.ready:
         return replace(cluster, phases=replace(phases, ready={**phases.ready, peer: told})), []
     # It is told twice, or was dismissed.
@@ -141,7 +137,7 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
         cluster, view=view, phases=phases, processes=people, losses=losses, regrouping=None,
         identity=entries[0].identity,
     )  # fmt: skip
-    return cluster, [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
+    return cluster, repeat_admission(cluster)
 
 
 def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
@@ -153,17 +149,15 @@ def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
 def on_phase_began(cluster: Cluster, now: float) -> Transition:
     """The first view of a phase trains. Joiners that were not ready for it stay; lost peers are replaced now."""
     assert cluster.view is not None
-    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in cluster.view.ids}
-    losses = replace(cluster.losses, untrained=0) if len(starting) < len(cluster.starting) else cluster.losses
+    fresh = cluster.starting.keys() & {*cluster.view.ids}
+    losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     replaced, phases = cluster.phases.replaced, Phases(cluster.phases.number)
-    cluster = replace(cluster, starting=starting, losses=losses, phases=phases)
-    cluster, spawns = spawn(cluster, replaced, now)
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*spawns, *offers]
+    cluster = replace(cluster.without_joiners(fresh), losses=losses, phases=phases)
+    return offer_if_ready(*spawn(cluster, replaced, now))
 
 
 def repeat_admission(cluster: Cluster) -> list[Command]:
-    """Another agent leads: peers may not have heard that the view of their phase is formed."""
+    """The admission to the view of a phase, which peers may not have heard of; none if no view is forming."""
     view, phases = cluster.view, cluster.phases
     if not phases.is_forming or view is None:
         # There is nothing to repeat.
@@ -211,9 +205,8 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
         # A former member: it counts as a failure, and is replaced. A joiner was not a part of the job yet.
         losses = losses.with_failed(peer)
         phases = replace(phases, replaced=(*phases.replaced, peer))
-    starting = {id_: entry for id_, entry in cluster.starting.items() if id_ != peer}
     phases = replace(phases, since=now)
-    cluster = replace(cluster, view=smaller, starting=starting, phases=phases, losses=losses)
+    cluster = replace(cluster.without_joiners([peer]), view=smaller, phases=phases, losses=losses)
     # Those who have begun to enter the view give it up; the others have not heard of it.
     return cluster, [AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
 

@@ -258,19 +258,18 @@ def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tup
 def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. If it is that of survivors, the lost peers are replaced now, while it trains."""
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
-    starting = {peer: entry for peer, entry in cluster.starting.items() if peer not in fresh}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _to_be_replaced(cluster)
     queue = _still_queued(cluster)
     led_anew = cluster.view is not None and cluster.view.peers[0] != event.view.peers[0]
-    cluster = replace(cluster, view=event.view, starting=starting, losses=losses)
+    cluster = replace(cluster.without_joiners(fresh), view=event.view, losses=losses)
     recovered = replace(cluster, regrouping=None)
     if regrouping is None or _is_untouched(regrouping, event.view):
         # A view that was decided at a barrier.
         if fresh:
             # The change that was under way is done; peers that still start are more than could be used.
             done = replace(recovered, hosts=replace(recovered.hosts, queue=()))
-            return dismiss(done, starting, "the job has as many peers as it wanted")
+            return dismiss(done, done.starting, "the job has as many peers as it wanted")
         # The joiners that are ready were offered to a coordinator that may have left with the offer.
         return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
@@ -278,9 +277,7 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
         return cluster, []
     # The survivors train.
     recovered = replace(recovered, hosts=replace(recovered.hosts, queue=queue))
-    cluster, spawns = spawn(recovered, replaced, now)
-    cluster, offers = offer_if_ready(cluster)
-    return cluster, [*spawns, *offers]
+    return offer_if_ready(*spawn(recovered, replaced, now))
 
 
 def _is_untouched(regrouping: Regrouping, view: View) -> bool:

@@ -216,8 +216,8 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
         # Between two phases: who waits for the next one is admitted to it.
         return cluster, [*kills, *phases.repeat_admission(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
-    cluster, offers = joiners.offer_if_ready(cluster)
-    return cluster, [*kills, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster), *offers]
+    again = [*kills, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster)]
+    return joiners.offer_if_ready(cluster, again)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
@@ -262,9 +262,8 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
     cluster, spawns = joiners.spawn(cluster, coming.values(), now)
-    cluster, tells = _on_peers_noticed(cluster, *there)
-    cluster, offers = joiners.offer_if_ready(cluster)
-    return cluster, [*kills, *spawns, *tells, *offers]
+    cluster, notices = _on_peers_noticed(cluster, *there)
+    return joiners.offer_if_ready(cluster, [*kills, *spawns, *notices])
 
 
 def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
@@ -356,8 +355,7 @@ def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how:
         return cluster, [program_exits.chosen_failure(cluster, peer, said) or Fail(peer, how)]
     if cluster.phases.is_over and code == 0:
         # It has passed through all phases, to the end of its program: there was none left to join.
-        starting = {other: one for other, one in cluster.starting.items() if other != peer}
-        return _end_if_nobody_trains(replace(cluster, starting=starting), [])
+        return _end_if_nobody_trains(cluster.without_joiners([peer]), [])
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = joiners.on_joiner_lost(cluster, peer, why, now)
     # It may have been on its way into a view: peers that wait for it there hear of its end.
