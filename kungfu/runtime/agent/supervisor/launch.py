@@ -48,28 +48,27 @@ class PeerProcess:
         control: The socket to it: signals go out, the peer's process id and exit code come in.
 
     Attributes:
-        log: Takes the peer's output; of a process on standby there is none before it is a peer.
         pid: The peer's own process id.
         tail: Its last lines of output.
     """
 
     def __init__(self, child: subprocess.Popen[bytes], control: socket.socket) -> None:
         self.child, self._control = child, control
-        self.log: OutputLog | None = None
         self._replies, self._has_exited = control.makefile("rb"), threading.Event()
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         self.pid = int(self._replies.readline() or child.pid)
 
-    def watch(self, on_line: Callable[[str], None], on_exit: Callable[[int], None]) -> None:
+    def watch(self, log: OutputLog, on_line: Callable[[str], None], on_exit: Callable[[int], None]) -> None:
         """Reads the output in one thread and waits for the exit in another.
 
         The two are apart because a child of the peer may hold the output open after the peer has exited.
 
         Args:
+            log: Takes all output, also that of a process on standby before it was a peer.
             on_line: Takes each line of output.
             on_exit: Takes the exit code (negative: the signal) when the peer has exited.
         """
-        reader = threading.Thread(target=self._read, args=(on_line,), daemon=True, name="kungfu-output")
+        reader = threading.Thread(target=self._read, args=(log, on_line), daemon=True, name="kungfu-output")
         reader.start()
 
         def wait() -> None:
@@ -108,10 +107,9 @@ class PeerProcess:
                 return int(text)
         return -signal.SIGKILL  # somebody killed the subreaper, and the kernel the peer with it
 
-    def _read(self, on_line: Callable[[str], None]) -> None:
+    def _read(self, log: OutputLog, on_line: Callable[[str], None]) -> None:
         assert self.child.stdout is not None
-        assert self.log is not None
-        with self.child.stdout as output, closing(self.log) as log:
+        with self.child.stdout as output, closing(log):
             log.write(b"")  # a peer that prints nothing has a log too
             for raw in output:
                 log.write(raw)
@@ -120,7 +118,9 @@ class PeerProcess:
                 on_line(line)
 
 
-def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog, folder: str = "") -> PeerProcess:
+def start(
+    command: list[str], *, environment: Mapping[str, str], folder: str = "", stdin: int = subprocess.DEVNULL
+) -> PeerProcess:
     """Starts one peer in a session of its own, so that a key press in the terminal reaches only the agent.
 
     The peer ends when this process ends, and so does all that it started.
@@ -128,22 +128,8 @@ def start(command: list[str], *, environment: Mapping[str, str], log: OutputLog,
     Args:
         command: The user's program.
         environment: All of its variables.
-        log: Takes its output.
         folder: The folder of its temporary files; removed if this process ends first.
-    """
-    process = spawn(command, environment=environment, folder=folder, stdin=subprocess.DEVNULL)
-    process.log = log
-    return process
-
-
-def spawn(command: list[str], *, environment: Mapping[str, str], folder: str, stdin: int) -> PeerProcess:
-    """Starts a process like ``start``, without a log.
-
-    Args:
-        command: The user's program.
-        environment: All of its variables.
-        folder: The folder of its temporary files.
-        stdin: A descriptor.
+        stdin: The descriptor that it reads.
     """
     control, theirs = socket.socketpair()
     with theirs:

@@ -100,13 +100,13 @@ class ProcessSupervisor:
         if joins:
             self._joined_s = self._clock()
         environment = {**self._environment_of(slot), **settings.to_environment()}
-        log = self._journal.output_of(peer)
-        process = self._standby.take(environment, log=log)
+        process = self._standby.take(environment)
         if process is None:
-            process = start(self._command, environment=environment, log=log, folder=self._temporary_folder())
+            process = start(self._command, environment=environment, folder=self._temporary_folder())
         self._processes[peer], self._slots_by_peer[peer] = process, slot
         on_start(process.pid)
         process.watch(
+            self._journal.output_of(peer),
             lambda text: self._listener.on_output(peer, text),
             lambda code: self._on_exit(peer, code),
         )

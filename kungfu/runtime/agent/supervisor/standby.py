@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kungfu.runtime.agent.supervisor.launch import OutputLog, PeerProcess, spawn
+from kungfu.runtime.agent.supervisor.launch import PeerProcess, start
 from kungfu.runtime.agent.supervisor.script_runner import LOADED, STANDBY_KEY, guarded
 from kungfu.runtime.settings import ENVIRONMENT_KEY
 
@@ -114,20 +114,14 @@ class StandbyPool:
         line.setblocking(False)
         with theirs:
             own = {**environment, STANDBY_KEY: "1"}
-            process = spawn(self._command, environment=own, folder=folder, stdin=theirs.fileno())
+            process = start(self._command, environment=own, folder=folder, stdin=theirs.fileno())
         self._waiting.append(_Standby(process, line, dict(environment)))
 
-    def take(self, environment: Mapping[str, str], *, log: OutputLog) -> PeerProcess | None:
-        """One of them becomes a peer; ``None`` if there is none that can.
-
-        Args:
-            environment: All of the peer's variables.
-            log: Takes its output, also that of its loading.
-        """
+    def take(self, environment: Mapping[str, str]) -> PeerProcess | None:
+        """One of them becomes a peer with these variables; ``None`` if there is none that can."""
         for one in sorted(self._waiting, key=lambda one: not one.has_loaded):
             self._waiting.remove(one)
             if _same(one.environment, environment) and not one.process.has_exited() and _told(one.line, environment):
-                one.process.log = log
                 return one.process
             one.end()
         return None

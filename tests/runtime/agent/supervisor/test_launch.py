@@ -34,23 +34,16 @@ Watched = tuple[PeerProcess, queue.SimpleQueue[str], queue.SimpleQueue[int]]
 
 
 @contextmanager
-def started(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[PeerProcess]:
-    """A peer; whatever happens it is gone afterwards, with all that it started."""
-    process = start(list(command), environment=environment, log=LogFile(log, clock=time.time))
+def watched(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Watched]:
+    """A peer, the lines that it prints, and its exit code; at last it is gone, with all that it started."""
+    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
+    process = start(list(command), environment=environment)
+    process.watch(LogFile(log, clock=time.time), lines.put, ends.put)
     try:
-        yield process
+        yield process, lines, ends
     finally:
         process.send_signal(signal.SIGKILL)
         process.child.wait(DEADLINE_S)
-
-
-@contextmanager
-def watched(log: Path, *command: str, environment: Mapping[str, str] = os.environ) -> Iterator[Watched]:
-    """A peer as `started`, with the lines that it prints, and its exit code once it has ended."""
-    lines, ends = queue.SimpleQueue[str](), queue.SimpleQueue[int]()
-    with started(log, *command, environment=environment) as process:
-        process.watch(lines.put, ends.put)
-        yield process, lines, ends
 
 
 def drained(lines: queue.SimpleQueue[str]) -> list[str]:
@@ -161,9 +154,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, 0], ids=["killed", "with all that it started"])
 def test_a_killed_peer_leaves_no_named_semaphore(tmp_path: Path, number: int) -> None:
-    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    with started(tmp_path / "log", *PYTHON, _SEMAPHORE) as process:
-        process.watch(lines.put, lambda code: None)
+    with watched(tmp_path / "log", *PYTHON, _SEMAPHORE) as (process, lines, _):
         name = Path("/dev/shm", lines.get(timeout=DEADLINE_S))
         assert name.exists()
         process.send_signal(number)
@@ -215,14 +206,11 @@ def test_all_are_ended_some_at_the_second_request_and_some_by_force(
     tmp_path: Path, programs: list[str], grace_s: float, codes: list[int], seconds: tuple[float, float]
 ) -> None:
     with ExitStack() as stack:
-        logs = [tmp_path / str(place) for place in range(len(programs))]
-        peers = [
-            stack.enter_context(started(log, *PYTHON, program)) for log, program in zip(logs, programs, strict=True)
-        ]
-        up = queue.SimpleQueue[object]()
-        for peer in peers:
-            peer.watch(up.put, lambda code: None)
-            assert up.get(timeout=DEADLINE_S) == "up"
+        peers = []
+        for program in programs:
+            process, lines, _ = stack.enter_context(watched(tmp_path / str(len(peers)), *PYTHON, program))
+            assert lines.get(timeout=DEADLINE_S) == "up"
+            peers.append(process)
         began = time.monotonic()
         terminate_all(peers, grace_s=grace_s)
         assert seconds[0] <= time.monotonic() - began < seconds[1]
@@ -243,12 +231,8 @@ def test_all_that_a_peer_started_ends_with_a_killed_agent(tmp_path: Path) -> Non
         import os, sys
         from kungfu.runtime.agent.supervisor.launch import start
 
-        class Log:
-            def write(self, data): pass
-            def close(self): pass
-
         peer = [sys.executable, "-S", "-c", sys.argv[1] + "    signal.pause()"]
-        process = start(peer, environment=dict(os.environ), log=Log(), folder=sys.argv[2])
+        process = start(peer, environment=dict(os.environ), folder=sys.argv[2])
         child = int(process.child.stdout.readline())
         print(process.pid, process.child.pid, child, flush=True)
         process.child.wait()
