@@ -36,7 +36,7 @@ from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordLi
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
 from kungfu.runtime.checkpoints import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
-from kungfu.runtime.core.cluster.cluster import Cluster, exit_in_words
+from kungfu.runtime.core.cluster.cluster import exit_in_words
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -119,7 +119,7 @@ class Agent:
             self._context.supervisor.close()
             if ending is not None and ending.failure is not None:
                 self._record_exits()
-            _release_folder(self._context.settings)
+            release(Path(self._context.settings.checkpoints.folder))  # no process of this host writes to it any more
             end_job_file(self._journal.folder, code=ending.code if ending else 1, now=time.time())
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -239,7 +239,8 @@ class Agent:
 
     def _raised(self) -> dict[int, str]:
         """The exceptions that peers were lost to, as far as this agent knows."""
-        return {} if self._role is None else _raised_in(self._role.cluster)
+        losses = {} if self._role is None else self._role.cluster.losses.raised
+        return {peer: f"{exit.error} ({exit.where})" for peer, exit in losses.items()}
 
     def _next(self) -> Ending | None:
         assert self._role is not None
@@ -339,13 +340,3 @@ def _is_down(host: Host) -> bool:
         return False
     time.sleep(_TICK_S)
     return not may_be_up(host)
-
-
-def _release_folder(settings: Settings) -> None:
-    """No process of this host writes checkpoints any more."""
-    release(Path(settings.checkpoints.folder))
-
-
-def _raised_in(cluster: Cluster) -> dict[int, str]:
-    """The exceptions that peers were lost to, with where they were raised."""
-    return {peer: f"{exit.error} ({exit.where})" for peer, exit in cluster.losses.raised.items()}

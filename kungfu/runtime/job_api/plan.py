@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from kungfu.runtime.core.barrier import BarrierInput, Decision, JoinerOffer, decide
 from kungfu.runtime.core.cluster.cluster import Cluster
@@ -166,17 +167,15 @@ def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSiz
     """The sizes that the job cannot have, those beside each other together."""
     if context.view is None:
         return
-    beyond = context.limits.maximum + 1
     room = context.view.size + sum(context.free.values())
-    first: int | None = None
-    reason = ""
-    for size in range(1, min(beyond, _MOST_SIZES) + 1):
-        why = refusal_of(Asked(Resize(size, keep)), context) or (NO_SLOT if size > room else "")
-        # A run of refused sizes ends, or goes on for another reason.
-        if first is not None and (not why or (why == NO_SLOT) != (reason == NO_SLOT)):
-            yield RefusedSizes(first, size - 1, reason)
-            first = None
-        if why and first is None:
-            first, reason = size, why
-    if first is not None:
-        yield RefusedSizes(first, None, reason)
+    last = min(context.limits.maximum + 1, _MOST_SIZES)
+    whys = {
+        size: refusal_of(Asked(Resize(size, keep)), context) or (NO_SLOT if size > room else "")
+        for size in range(1, last + 1)
+    }
+    # A refusal names its size, so that of sizes beside each other the first reason stands for all but for a slot.
+    for (is_refused, _), run in groupby(whys, key=lambda size: (bool(whys[size]), whys[size] == NO_SLOT)):
+        first, *others = run
+        end = others[-1] if others else first
+        if is_refused:
+            yield RefusedSizes(first, None if end == last else end, whys[first])

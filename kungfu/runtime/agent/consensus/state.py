@@ -56,53 +56,36 @@ class FollowerLog:
 
 
 class ConsensusState:
-    """The term, the leader, the vote and the log of the agent on ``host``; all threads of the agent use it."""
+    """The term, the leader, the vote and the log of the agent on ``host``; all threads of the agent use it.
+
+    Attributes:
+        job: The job that this agent is in; empty as long as it is in none.
+        term: The term of the leader that this agent follows.
+        leader: The host of the leader; ``None`` while it is lost, or there is none yet.
+        log: The log of the job on this agent.
+        voted_at: When this agent last voted for another one, on its clock.
+    """
 
     def __init__(self, host: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.host, self._clock = host, clock
         self._changed = threading.Condition()
-        self._job, self._term, self._number = "", 0, 0
-        self._leader: int | None = None
+        self.job, self.term, self._number = "", 0, 0
+        self.leader: int | None = None
         self._closed = False
-        self._voted, self._voted_at = (0, -1), -math.inf  # the term and the host of the last vote
-        self._log = FollowerLog()
+        self._voted, self.voted_at = (0, -1), -math.inf  # the term and the host of the last vote
+        self.log = FollowerLog()
         self._heard, self._leader_now = clock(), 0.0
-
-    @property
-    def job(self) -> str:
-        """The job that this agent is in; empty as long as it is in none."""
-        return self._job
-
-    @property
-    def term(self) -> int:
-        """The term of the leader that this agent follows."""
-        return self._term
-
-    @property
-    def leader(self) -> int | None:
-        """The host of the leader; ``None`` while it is lost, or there is none yet."""
-        return self._leader
 
     @property
     def is_leader(self) -> bool:
         """True if this agent leads the job."""
-        return self._leader == self.host
-
-    @property
-    def log(self) -> FollowerLog:
-        """The log of the job on this agent."""
-        return self._log
+        return self.leader == self.host
 
     @property
     def cluster(self) -> Cluster | None:
         """The cluster that this agent holds; ``None`` before the first state has come."""
-        snapshot = self._log.snapshot
+        snapshot = self.log.snapshot
         return snapshot.cluster if snapshot else None
-
-    @property
-    def voted_at(self) -> float:
-        """When this agent last voted for another one, on its clock."""
-        return self._voted_at
 
     def leader_clock(self) -> Callable[[], float]:
         """The clock of the leader, as its messages told it: a new leader counts on in its seconds."""
@@ -119,9 +102,9 @@ class ConsensusState:
         """Follows the leader that has admitted this agent, unless a leader of a later term was heard already."""
         with self._changed:
             # No message of a leader has come before its admission did.
-            if not self._job and term >= max(self._term, self._voted[0]):
-                self._job, self._leader, self._heard = job, leader, self._clock()
-                self._term = term
+            if not self.job and term >= max(self.term, self._voted[0]):
+                self.job, self.leader, self._heard = job, leader, self._clock()
+                self.term = term
                 self._changed.notify_all()
 
     def append(self, request: pb.ReplicateRequest) -> str:
@@ -132,29 +115,29 @@ class ConsensusState:
         """
         with self._changed:
             # A message of another job: two jobs share a host and a port by mistake.
-            if self._job and request.job != self._job:
-                return f"this host is in another job, {self._job}"
+            if self.job and request.job != self.job:
+                return f"this host is in another job, {self.job}"
             # The agent was restarted: later messages are for the one before it, which had heard the earlier ones.
-            if not self._job and request.number > 1:
+            if not self.job and request.number > 1:
                 return "the agent of this host has begun anew"
             # The sender led an earlier term, or this agent has voted for the candidate of a later one.
-            if request.term < max(self._term, self._voted[0]):
-                return f"this host follows another leader: of term {max(self._term, self._voted[0])}"
+            if request.term < max(self.term, self._voted[0]):
+                return f"this host follows another leader: of term {max(self.term, self._voted[0])}"
             # Another agent claims the term that this one leads.
             if self.is_leader:
                 return "this host leads the job"
             # A late copy from a broken connection: later messages of this leader were taken in meanwhile.
-            if request.term == self._term and request.number < self._number:
+            if request.term == self.term and request.number < self._number:
                 return ""
             # The first message of a new leader: its numbers begin anew.
-            if request.term > self._term:
+            if request.term > self.term:
                 self._number = 0
-            self._job, self._term, self._leader = request.job, request.term, request.leader
+            self.job, self.term, self.leader = request.job, request.term, request.leader
             self._heard, self._leader_now = self._clock(), request.now
             # A newer state; heartbeats and commands bring none, and a new leader may repeat one.
-            if request.state and (request.term, request.version) > (self._log.term, self._log.version):
-                self._log = self._log.with_state(request.term, request.version, request.state, request.requests)
-            self._log = self._log.after_commit(request.committed)
+            if request.state and (request.term, request.version) > (self.log.term, self.log.version):
+                self.log = self.log.with_state(request.term, request.version, request.state, request.requests)
+            self.log = self.log.after_commit(request.committed)
             self._changed.notify_all()
             return ""
 
@@ -166,7 +149,7 @@ class ConsensusState:
         """
         with self._changed:
             # The leader of that term is replaced, or this message was taken in.
-            if request.term != self._term or request.number <= self._number:
+            if request.term != self.term or request.number <= self._number:
                 return False
             self._number = request.number
             return True
@@ -174,18 +157,18 @@ class ConsensusState:
     def lose_leader(self) -> bool:
         """Notes that the leader is lost; returns whether this is news."""
         with self._changed:
-            news = self._leader is not None and not self.is_leader
+            news = self.leader is not None and not self.is_leader
             # It is followed until now; a leader does not lose itself.
             if news:
-                self._leader = None
+                self.leader = None
             self._changed.notify_all()
             return news
 
     def await_leader(self, timeout_s: float) -> int | None:
         """Waits for a leader and returns its host; ``None`` if none is known by then, or this agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._leader is not None or self._closed, timeout=timeout_s)
-            return self._leader
+            self._changed.wait_for(lambda: self.leader is not None or self._closed, timeout=timeout_s)
+            return self.leader
 
     def close(self) -> None:
         """Ends all waits for a leader: this agent ends."""
@@ -199,9 +182,9 @@ class ConsensusState:
         """Makes this agent the leader of ``term``; ``False`` if it has voted in, or follows, a later one by now."""
         with self._changed:
             # This agent follows the leader of that term or of a later one, or has voted for a later candidate.
-            if term <= self._term or term < self._voted[0]:
+            if term <= self.term or term < self._voted[0]:
                 return False
-            self._job, self._term, self._leader = job, term, self.host
+            self.job, self.term, self.leader = job, term, self.host
             self._changed.notify_all()
             return True
 
@@ -210,11 +193,11 @@ class ConsensusState:
         with self._changed:
             last, candidate = self._voted
             # The term is over, or this agent has voted in a later one, or for another candidate in this one.
-            if term <= self._term or term < last or (term == last and host != candidate):
+            if term <= self.term or term < last or (term == last and host != candidate):
                 return False
             # A vote for another agent, which is given time to lead.
             if (term, host) != self._voted and host != self.host:
-                self._voted_at = self._clock()
+                self.voted_at = self._clock()
             self._voted = (term, host)
             return True
 
@@ -231,23 +214,23 @@ class ConsensusState:
             return self._answer_vote(request)
 
     def _answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        log, cluster = self._log, self.cluster
+        log, cluster = self.log, self.cluster
         hosts = cluster.hosts if cluster else None
         reply = pb.VoteReply(
             term=log.term,
             version=log.version,
             state=log.encoded,
             requests=log.requests,
-            voted_term=max(self._term, self._voted[0]),
+            voted_term=max(self.term, self._voted[0]),
         )
         # This agent knows nothing of that job: it has no vote.
-        if request.job != self._job or hosts is None:
+        if request.job != self.job or hosts is None:
             return pb.VoteReply()
         # The candidate was given up while it could not be reached: it must stop.
         if request.host not in hosts.known:
             reply.fenced = True
         # The leader is not lost for this agent, so it does not vote.
-        elif self._leader is not None:
+        elif self.leader is not None:
             reply.hears_leader = True
         # No pre-vote: the answer binds this agent.
         elif request.binding:
