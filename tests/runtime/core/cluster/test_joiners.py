@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kungfu.runtime.core.cluster.cluster import Cluster
 from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AnnounceFailure,
@@ -11,7 +10,6 @@ from kungfu.runtime.core.cluster.events import (
     Kill,
     LeaderTookOver,
     LossReport,
-    PeerProgressed,
     PeersLost,
     ProcessEnded,
     ProgramDiffers,
@@ -20,36 +18,21 @@ from kungfu.runtime.core.cluster.events import (
     Tick,
     ViewStarted,
 )
-from kungfu.runtime.core.cluster.transitions import react, start_job
+from kungfu.runtime.core.cluster.transitions import react
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of, wants
+from tests.runtime.core.cluster.cluster_steps import USUAL, after, peer, ready, sole, started, training, wants
 
-USUAL = "2 threads, one processor"
 WHY = "its program is not that of the job"
-
-
-def ready(id_: int, program: str = "p", machine: str = USUAL) -> PeerProgressed:
-    return PeerProgressed(peer(id_), ready=True, identity=Identity(program, machine))
-
-
-def started(size: int) -> Cluster:
-    return start_job(size, rules=RULES, now=0.0)[0]
-
-
-def training(*ids: int) -> Cluster:
-    return after(started(len(ids)), *(ready(id_) for id_ in ids), ViewStarted(view_of(*ids)))[0]
 
 
 # ---- the first peers -----------------------------------------------------------------------------------------------
 
 
 def test_first_peers_that_differ_are_compared_and_the_job_ends_with_2_and_the_reason() -> None:
-    cluster, commands = after(started(3), ready(1), ready(2, "other"), ready(0))
+    cluster, commands = after(started(3), ready(1), ready(2, program="other"), ready(0))
     assert commands == [ComparePrograms((peer(0),), peer(2))], "with the first peer, when all are ready"
-    (failed,) = after(cluster, ProgramDiffers(2, "policies: peer 0 has a + b, peer 2 has b + a"))[1]
-    assert isinstance(failed, Fail)
+    failed = sole(Fail, after(cluster, ProgramDiffers(2, "policies: peer 0 has a + b, peer 2 has b + a"))[1])
     assert failed.code == 2
     assert failed.reason == (
         "the peers of this job must run the same program: policies: peer 0 has a + b, peer 2 has b + a"
@@ -66,13 +49,13 @@ def test_machines_that_differ_are_told_with_the_first_view() -> None:
 
 def test_a_joiner_that_differs_is_compared_with_the_members_and_not_offered() -> None:
     """A joiner that differs is compared with the peers that train, and is not offered."""
-    cluster, commands = after(training(0, 1), wants(3), ready(2, "other"))
+    cluster, commands = after(training(0, 1), wants(3), ready(2, program="other"))
     assert commands == [Spawn(2), ComparePrograms((peer(0), peer(1)), peer(2))]
     assert after(cluster, Tick())[1] == []
 
 
 def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it() -> None:
-    cluster, _ = after(training(0, 1), wants(4), ready(2, "other"), ready(3))
+    cluster, _ = after(training(0, 1), wants(4), ready(2, program="other"), ready(3))
     cluster, commands = after(cluster, ProgramDiffers(2, "model: peer 0 has x, peer 2 has y"))
     kill, offer = commands
     assert kill == Kill(2, f"{WHY}: model: peer 0 has x, peer 2 has y")
@@ -82,7 +65,9 @@ def test_it_is_dismissed_with_the_reason_and_the_coordinator_goes_on_without_it(
 
 
 def test_whoever_asks_again_gets_another_try() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9))
+    cluster, _ = after(
+        training(0, 1), wants(3), ready(2, program="other"), ProgramDiffers(2, "how"), ProcessEnded(2, -9)
+    )
     assert after(cluster, wants(3))[1] == [Spawn(3)]
 
 
@@ -93,25 +78,25 @@ def test_a_replacement_that_differs_is_not_replaced_again() -> None:
     assert isinstance(commands[0], AnnounceFailure)
     cluster, commands = after(cluster, ViewStarted(View(3, (peer(0),))))
     assert commands == [Spawn(2)]
-    cluster, commands = after(cluster, ready(2, "edited"), ProgramDiffers(2, "how"))
+    cluster, commands = after(cluster, ready(2, program="edited"), ProgramDiffers(2, "how"))
     assert [type(one) for one in commands] == [ComparePrograms, Kill, JoinerOffer]
     assert after(cluster, ProcessEnded(2, -9), Tick())[1] == []
 
 
 def test_a_joiner_that_ends_while_it_is_compared_is_missing_as_any_other_is() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, program="other"))
     cluster, commands = after(cluster, ProcessEnded(2, 1))
     assert [type(one) for one in commands] == [AnnounceFailure, JoinerOffer]
     assert after(cluster, ProgramDiffers(2, "how"))[1] == []
 
 
 def test_who_takes_over_compares_again() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, program="other"))
     assert ComparePrograms((peer(0), peer(1)), peer(2)) in after(cluster, LeaderTookOver())[1]
 
 
 def test_a_joiner_that_is_never_compared_is_late() -> None:
-    cluster, _ = after(training(0, 1), wants(3), ready(2, "other"))
+    cluster, _ = after(training(0, 1), wants(3), ready(2, program="other"))
     commands = react(cluster, Tick(), 102.0)[1]
     assert [type(one) for one in commands] == [Kill, JoinerOffer]
 

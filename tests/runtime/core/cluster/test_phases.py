@@ -9,7 +9,6 @@ from kungfu.runtime.core.cluster.events import (
     AdmitFirstView,
     AdmitPhase,
     AnnounceFailure,
-    Command,
     ComparePrograms,
     Done,
     Fail,
@@ -17,7 +16,6 @@ from kungfu.runtime.core.cluster.events import (
     LeaderTookOver,
     LossReport,
     PeerNoticed,
-    PeerProgressed,
     PeersLost,
     ProcessEnded,
     ProgramDiffers,
@@ -28,17 +26,23 @@ from kungfu.runtime.core.cluster.events import (
     ViewStarted,
 )
 from kungfu.runtime.core.cluster.placement import free_slots
-from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.exit import Exit
 from kungfu.runtime.core.next_membership import JoinerOffer
-from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, wants
-
-
-def ready(id_: int, phase: int, program: str = "") -> PeerProgressed:
-    return PeerProgressed(peer(id_), ready=True, identity=Identity(program), phase=phase)
+from tests.runtime.core.cluster.cluster_steps import (
+    RULES,
+    after,
+    all_of,
+    formed,
+    one_of,
+    peer,
+    ready,
+    sole,
+    started,
+    training,
+    wants,
+)
 
 
 def over(*ids: int, phase: int = 1) -> list[TrainingFinished]:
@@ -52,13 +56,8 @@ def first_of_phase(*ids: int, version: int) -> View:
 def in_second(*ids: int, rules: JobLimits = RULES) -> Cluster:
     """These peers train the second phase."""
     cluster, commands = after(training(*ids, rules=rules), *over(*ids), *(ready(id_, 2) for id_ in ids))
-    (admission,) = commands
-    assert isinstance(admission, AdmitPhase)
+    admission = sole(AdmitPhase, commands)
     return after(cluster, ViewStarted(admission.view))[0]
-
-
-def of(kind: type, commands: list[Command]) -> list[Command]:
-    return [one for one in commands if isinstance(one, kind)]
 
 
 def test_former_members_form_the_next_first_view_when_the_last_one_is_ready() -> None:
@@ -79,7 +78,7 @@ def test_nobody_begins_before_the_last_member_has_come_to_the_end_of_its_phase()
     cluster, commands = after(training(0, 1), *over(0), ready(0, 2), TrainingFinished(0, False, 1))
     assert commands == []
     _, commands = after(cluster, *over(1), ready(1, 2))
-    assert of(AdmitPhase, commands)
+    assert all_of(AdmitPhase, commands)
 
 
 def test_a_job_whose_peers_train_no_more_is_done() -> None:
@@ -102,7 +101,7 @@ def joining(*, is_ready: bool) -> Cluster:
 def test_a_joiner_at_the_end_of_a_phase_comes_in_with_the_next_one(is_ready) -> None:
     """A joiner that is on its way at the end of a phase comes in with the next one."""
     cluster, commands = after(joining(is_ready=is_ready), *over(0, 1), ready(2, 1))
-    assert not of(Kill, commands), "nobody knows that there is no other phase"
+    assert not all_of(Kill, commands), "nobody knows that there is no other phase"
     cluster, commands = after(cluster, ready(0, 2), ready(2, 2), ready(1, 2))
     view = first_of_phase(0, 1, 2, version=2)
     assert commands == [AdmitPhase(view, 2, 0)]
@@ -118,8 +117,7 @@ def test_a_joiner_that_is_not_ready_keeps_nobody_waiting_and_is_offered_later() 
     cluster, commands = after(cluster, ViewStarted(view), ready(2, 1))
     assert commands == [], "it has not found out that the first phase is over"
     _, commands = after(cluster, ready(2, 2))
-    (offer,) = commands
-    assert isinstance(offer, JoinerOffer)
+    offer = sole(JoinerOffer, commands)
     assert [one.id for one in offer.ready] == [2]
 
 
@@ -132,13 +130,13 @@ def test_a_joiner_that_passed_through_the_last_phase_is_not_started_again() -> N
 
 def test_joiners_are_killed_when_nobody_who_trained_lives() -> None:
     cluster, commands = after(joining(is_ready=False), *over(0, 1), ProcessEnded(0, 0), ProcessEnded(1, 0))
-    assert [one.peer for one in of(Kill, commands)] == [2]
+    assert [one.peer for one in all_of(Kill, commands)] == [2]
     assert after(cluster, ProcessEnded(2, -9))[1] == [Done()]
 
 
 def test_a_job_that_is_resumed_may_begin_with_a_later_phase() -> None:
-    cluster, commands = after(start_job(2, rules=RULES, now=0.0)[0], ready(0, 3), ready(1, 3))
-    assert of(AdmitFirstView, commands)
+    cluster, commands = after(started(2), ready(0, 3), ready(1, 3))
+    assert all_of(AdmitFirstView, commands)
     assert cluster.phases.number == 3
 
 
@@ -157,10 +155,10 @@ def test_a_peer_killed_between_two_phases_is_replaced_once_the_next_one_trains()
     view = first_of_phase(1, 2, version=2)
     assert commands == [AdmitPhase(view, 2, 3)]
     cluster, commands = after(cluster, ViewStarted(view))
-    assert [one.peer for one in of(Spawn, commands)] == [3]
+    assert [one.peer for one in all_of(Spawn, commands)] == [3]
     assert cluster.losses.failures == 1
     ended = after(cluster, ProcessEnded(3, -9), *over(1, 2, phase=2), ProcessEnded(1, 0), ProcessEnded(2, 0))[1]
-    assert not of(Fail, ended), "its loss was made good"
+    assert not all_of(Fail, ended), "its loss was made good"
 
 
 def test_one_whose_program_ended_between_two_phases_is_not_waited_for() -> None:
@@ -171,8 +169,7 @@ def test_one_whose_program_ended_between_two_phases_is_not_waited_for() -> None:
 def test_the_job_fails_where_fewer_are_left_than_it_may_have() -> None:
     rules = JobLimits(RULES.deadlines, budgets=ReplacementLimits(failures=0), minimum=2)
     _, commands = after(training(0, 1, rules=rules), *over(0, 1), ready(1, 2), ProcessEnded(0, -9))
-    (fail,) = commands
-    assert isinstance(fail, Fail)
+    fail = sole(Fail, commands)
     assert "1 peer came to phase 2, fewer than --min 2" in fail.reason
     assert fail.peer == 0
 
@@ -181,28 +178,25 @@ def test_a_loss_in_the_last_barrier_of_a_phase_does_not_stop_the_next_phase() ->
     """The loss of a peer in the last barrier of a phase does not keep the others from the next one."""
     cluster, _ = after(training(0, 1), *over(0), ready(0, 2))
     cluster, commands = after(cluster, ProcessEnded(1, -9))
-    (admission,) = of(AdmitPhase, commands)
-    assert isinstance(admission, AdmitPhase)
+    admission = one_of(AdmitPhase, commands)
     assert (admission.view, admission.target) == (first_of_phase(0, version=2), 2)
-    assert [one.peer for one in of(Spawn, after(cluster, ViewStarted(admission.view))[1])] == [2]
+    assert [one.peer for one in all_of(Spawn, after(cluster, ViewStarted(admission.view))[1])] == [2]
 
 
 def test_one_that_does_not_come_to_the_next_phase_in_time_is_killed_once() -> None:
     cluster = after(training(0, 1), *over(0, 1), ready(0, 2), now=1.0)[0]
     assert after(cluster, Tick(), now=100.0)[1] == []
     cluster, commands = after(cluster, Tick(), Tick(), now=102.0)
-    (kill,) = commands
-    assert isinstance(kill, Kill)
+    kill = sole(Kill, commands)
     assert kill.peer == 1
     assert "to begin phase 2" in kill.reason
-    assert of(AdmitPhase, after(cluster, ProcessEnded(1, -9))[1])
+    assert all_of(AdmitPhase, after(cluster, ProcessEnded(1, -9))[1])
 
 
 def test_former_members_whose_programs_differ_end_the_job() -> None:
     cluster, commands = after(training(0, 1), *over(0, 1), ready(0, 2, "epochs 3"), ready(1, 2, "epochs 4"))
     assert commands == [ComparePrograms((peer(0),), peer(1))]
-    (fail,) = after(cluster, ProgramDiffers(1, "the call of fit"))[1]
-    assert isinstance(fail, Fail)
+    fail = sole(Fail, after(cluster, ProgramDiffers(1, "the call of fit"))[1])
     assert fail.code == 2
 
 
@@ -210,7 +204,7 @@ def test_a_joiner_whose_program_differs_is_left_out_and_dismissed() -> None:
     cluster = after(joining(is_ready=False), *over(0, 1), ready(0, 2), ready(2, 2, "another"))[0]
     cluster, commands = after(cluster, ready(1, 2))
     assert commands == [ComparePrograms((peer(0),), peer(2)), AdmitPhase(first_of_phase(0, 1, version=2), 2, 3)]
-    assert [one.peer for one in of(Kill, after(cluster, ProgramDiffers(2, "the model"))[1])] == [2]
+    assert [one.peer for one in all_of(Kill, after(cluster, ProgramDiffers(2, "the model"))[1])] == [2]
 
 
 @pytest.mark.parametrize("dead", [1, 2])
@@ -234,17 +228,15 @@ def test_one_with_a_notice_that_is_lost_while_a_phase_forms_counts_once() -> Non
 
 def test_without_the_peer_whose_state_all_take_the_phase_cannot_begin() -> None:
     cluster, _ = after(training(0, 1), *over(0, 1), ready(0, 2), ready(1, 2))
-    (fail,) = after(cluster, ProcessEnded(0, -9))[1]
-    assert isinstance(fail, Fail)
+    fail = sole(Fail, after(cluster, ProcessEnded(0, -9))[1])
     assert "--resume" in fail.reason
 
 
 def test_a_view_that_does_not_begin_ends_those_who_stand_still_and_at_last_the_job() -> None:
     cluster, _ = after(training(0, 1), *over(0, 1), ready(0, 2), ready(1, 2))
     late = PeersLost(0, LossReport(2, 0, True, "waited 10 s for peer 1", (1,), late=True))
-    assert [one.peer for one in of(Kill, after(cluster, late)[1])] == [1]
-    (fail,) = after(cluster, Tick(), now=40.0)[1]
-    assert isinstance(fail, Fail)
+    assert [one.peer for one in all_of(Kill, after(cluster, late)[1])] == [1]
+    fail = sole(Fail, after(cluster, Tick(), now=40.0)[1])
     assert fail.late
 
 
@@ -253,7 +245,7 @@ def test_an_error_between_two_phases(kind, code) -> None:
     cluster = after(training(0, 1), *over(0, 1))[0]
     error = Exit(kind, 4, "ValueError", "ValueError: of the user's", "train.py:7")
     cluster, commands = after(cluster, ProgramExiting(0, error))
-    assert [one.code for one in commands if isinstance(one, Fail)] == ([] if code is None else [code])
+    assert [one.code for one in all_of(Fail, commands)] == ([] if code is None else [code])
     if kind == "exception":
         (fail,) = after(cluster, ProgramExiting(1, error))[1]
         assert isinstance(fail, Fail)
@@ -270,5 +262,5 @@ def test_the_agent_that_takes_over_admits_to_the_phase_again() -> None:
 def test_a_loss_in_a_later_phase_is_recovered_from_as_in_the_first() -> None:
     cluster, commands = after(in_second(0, 1), ProcessEnded(0, -9), PeersLost(1, LossReport(2, 40, True, "died", (0,))))
     assert cluster.regrouping is not None
-    assert cluster.regrouping.formed == View(4, (peer(1),))
-    assert not of(Asked, commands)
+    assert formed(cluster) == View(4, (peer(1),))
+    assert not all_of(Asked, commands)

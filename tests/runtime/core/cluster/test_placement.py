@@ -22,7 +22,6 @@ from kungfu.runtime.core.cluster.events import (
     LeaderTookOver,
     LossReport,
     PeerNoticed,
-    PeerProgressed,
     PeersLost,
     ProcessEnded,
     ReleaseHost,
@@ -36,7 +35,18 @@ from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, view_of, wants
+from tests.runtime.core.cluster.cluster_steps import (
+    RULES,
+    after,
+    all_of,
+    formed,
+    one_of,
+    peer,
+    ready,
+    sole,
+    view_of,
+    wants,
+)
 
 NO_SLOT = "no host has a free slot"
 
@@ -71,9 +81,9 @@ def test_a_slot_is_avoided_as_soon_as_the_view_has_begun() -> None:
 def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
     lost, reports = ProcessEnded(1, -9), [PeersLost(id, report()) for id in (0, 2)]
     cluster, commands = after(training(3, 2, 2), lost, *reports, now=10.0)
-    (formed,) = [command.view for command in commands if isinstance(command, AdmitSurvivors)]
-    assert formed.ids == (0, 2)
-    cluster, commands = after(cluster, ViewStarted(formed), now=11.0)
+    view = one_of(AdmitSurvivors, commands).view
+    assert view.ids == (0, 2)
+    cluster, commands = after(cluster, ViewStarted(view), now=11.0)
     assert cluster.hosts.let_go == {}
     assert Spawn(3, 0) in commands
 
@@ -97,9 +107,9 @@ def test_who_comes_in_place_of_another_starts_on_another_host_while_there_is_one
     one = after(growing, wants(4, leaving=(0,)))[1]
     assert one == [Spawn(3, 1)], "the straggler still runs, so its slot is not free; and its host may have made it slow"
     three = after(growing, wants(6, leaving=(0,)))[1]
-    assert [command.host for command in three if isinstance(command, Spawn)] == [1, 0, 0], "there is no other"
+    assert [command.host for command in all_of(Spawn, three)] == [1, 0, 0], "there is no other"
     both = after(growing, wants(4, leaving=(0, 2)))[1]
-    assert [command.host for command in both if isinstance(command, Spawn)] == [0]
+    assert [command.host for command in all_of(Spawn, both)] == [0]
 
 
 def test_another_slot_of_its_host_comes_before_one_that_a_straggler_was_let_go_from() -> None:
@@ -130,7 +140,7 @@ def test_who_finds_no_slot_is_missing_and_the_coordinator_hears_of_it_at_once() 
 
 
 def test_a_size_can_be_reached_in_part() -> None:
-    _, commands = after(training(2, 2, 1), wants(4), PeerProgressed(peer(2), ready=True))
+    _, commands = after(training(2, 2, 1), wants(4), ready(2))
     assert commands == [Spawn(2, 1), JoinerOffer((peer(2),), (3,), f"peer 3: {NO_SLOT}")]
 
 
@@ -159,7 +169,7 @@ def test_a_peer_taken_from_a_full_host_is_replaced_when_the_view_has_let_it_go()
     assert commands == [Spawn(3, 0, leaving=(1,))]
     _, commands = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0))
     assert commands == [], "and only once"
-    _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
+    _, commands = after(cluster, ready(3))
     assert commands == [JoinerOffer((peer(3),))]
 
 
@@ -173,7 +183,7 @@ def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
     cluster, commands = after(noticed_on_full_hosts(1, 2), ViewStarted(view_of(0, 2, version=2)))
     again = Asked(Leave((2,), "noticed", 3), "preemption notice", id=AGENT)
     assert commands == [Spawn(3, 0, leaving=(1,)), again], "with the one under way the job has three"
-    cluster, commands = after(cluster, wants(4), PeerProgressed(peer(3), ready=True))
+    cluster, commands = after(cluster, wants(4), ready(3))
     assert commands == [], "the coordinator hears of both together"
     assert after(cluster, ViewStarted(view_of(0, version=3)))[1] == [Spawn(4, 1, leaving=(2,))]
 
@@ -181,9 +191,7 @@ def test_of_two_that_are_taken_away_each_is_replaced_when_it_has_left() -> None:
 def test_where_a_host_is_lost_meanwhile_the_coordinator_hears_that_there_is_no_slot() -> None:
     noticed = noticed_on_full_hosts(2)
     cluster, _ = after(noticed, HostLost(1, "gone"), *(PeersLost(id, report()) for id in (0, 1)))
-    assert cluster.regrouping is not None
-    assert cluster.regrouping.formed is not None
-    cluster, commands = after(cluster, ViewStarted(cluster.regrouping.formed))
+    cluster, commands = after(cluster, ViewStarted(formed(cluster)))
     offer = JoinerOffer((), (3,), f"peer 3: {NO_SLOT}")
     assert commands == [offer], "lost with notice, and replaced as lost: once"
 
@@ -209,8 +217,7 @@ def test_the_replacement_of_the_only_peer_cannot_wait_for_its_slot() -> None:
 
 def test_a_host_can_be_named_for_new_peers_and_another_one_is_no_substitute() -> None:
     assert after(training(2, 2, 1, 1), wants(3, host=2))[1] == [Spawn(2, 2)]
-    (offer,) = after(training(2, 2, 0, 1), wants(3, host=1))[1]
-    assert isinstance(offer, JoinerOffer)
+    offer = sole(JoinerOffer, after(training(2, 2, 0, 1), wants(3, host=1))[1])
     assert offer.missing == (2,)
 
 
@@ -245,7 +252,7 @@ def test_the_peers_of_a_lost_host_are_lost_together_and_replaced_where_there_is_
     assert isinstance(broken, AnnounceFailure)
     assert isinstance(lead, AdmitSurvivors)
     assert (lead.view.ids, lead.target, set(lead.lost)) == ((2,), 3, {0, 1})
-    _, commands = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(3), ready=True))
+    _, commands = after(cluster, ViewStarted(lead.view), ready(3))
     assert commands[0] == Spawn(3, 1)
     assert commands[1] == JoinerOffer((peer(3),), (4,), f"peer 4: {NO_SLOT}")
 
@@ -262,10 +269,7 @@ def test_before_the_first_view_a_lost_host_ends_the_job() -> None:
 
 def test_a_host_that_comes_back_makes_losses_good() -> None:
     cluster, _ = after(training(2, 1, 1), HostLost(1, "gone"), PeersLost(0, report()))
-    assert cluster.regrouping is not None
-    assert cluster.regrouping.formed is not None
-    alone = cluster.regrouping.formed
-    cluster, _ = after(cluster, ViewStarted(alone))
+    cluster, _ = after(cluster, ViewStarted(formed(cluster)))
     cluster, commands = after(cluster, HostJoined(1, 1))
     assert commands == [Asked(Resize(2), "a host with free slots has come", id=AGENT)]
     assert after(cluster, wants(2))[1] == [Spawn(3, 1)]
@@ -294,7 +298,7 @@ def test_who_takes_over_says_again_what_may_not_have_been_heard() -> None:
     assert after(cluster, LeaderTookOver())[1] == commands[-1:], "the same view: who was admitted already knows it"
     waiting, _ = after(training(3, 1, 1, 1), HostLost(2, "gone"), PeersLost(0, report()))
     assert after(waiting, LeaderTookOver())[1] == [AnnounceFailure(2, 1, "gone")]
-    offered, _ = after(training(2, 2, 1), wants(3), PeerProgressed(peer(2), ready=True))
+    offered, _ = after(training(2, 2, 1), wants(3), ready(2))
     assert after(offered, LeaderTookOver())[1] == [JoinerOffer((peer(2),))]
     noticed, commands = after(training(2, 1, 1), HostNoticed(1))
     assert after(noticed, LeaderTookOver())[1] == commands
@@ -334,7 +338,7 @@ def test_a_new_leader_kills_the_peers_that_the_former_one_did_not_live_to_kill()
     assert after(cluster, LeaderTookOver())[1] == []
     cluster, _ = after(training(3, 3), PeersLost(0, report()), PeersLost(1, report()))
     cluster, commands = after(cluster, Tick(), now=20.0)
-    assert [kill.peer for kill in commands if isinstance(kill, Kill)] == [2]
+    assert [kill.peer for kill in all_of(Kill, commands)] == [2]
     assert [kill.peer for kill in after(cluster, LeaderTookOver())[1] if isinstance(kill, Kill)] == [2]
 
 
@@ -342,7 +346,7 @@ _IDS, _HOSTS = st.integers(0, 8), st.integers(0, 3)
 _EVENTS = st.lists(
     st.one_of(
         st.builds(wants, st.integers(1, 7), st.none() | _HOSTS),
-        st.builds(lambda id_: PeerProgressed(peer(id_), ready=True), _IDS),
+        st.builds(ready, _IDS),
         st.builds(lambda id_, leaving: TrainingFinished(id_, leaving=leaving), _IDS, st.booleans()),
         st.builds(ProcessEnded, _IDS, st.sampled_from([0, 1, -9, -15])),
         st.builds(lambda id_, version: PeersLost(id_, report(version)), _IDS, st.integers(1, 8)),
@@ -368,7 +372,7 @@ def test_no_peer_is_started_without_a_free_slot_and_none_twice(events: list[Even
         room = free_slots(cluster)
         cluster, commands = react(cluster, event, 1.0)
         opened = {event.host: event.slots} if isinstance(event, HostJoined) else {}
-        spawns = [command for command in commands if isinstance(command, Spawn)]
+        spawns = all_of(Spawn, commands)
         assert known.isdisjoint(spawn.peer for spawn in spawns)
         known |= {spawn.peer for spawn in spawns}
         gone = Counter(command.peer for command in commands if isinstance(command, Kill))

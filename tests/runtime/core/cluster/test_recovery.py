@@ -17,7 +17,6 @@ from kungfu.runtime.core.cluster.events import (
     Kill,
     LossReport,
     PeerNoticed,
-    PeerProgressed,
     PeersLost,
     ProcessEnded,
     Spawn,
@@ -28,7 +27,17 @@ from kungfu.runtime.core.cluster.events import (
 from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants
+from tests.runtime.core.cluster.cluster_steps import (
+    RULES,
+    after,
+    all_of,
+    one_of,
+    ready,
+    sole,
+    training,
+    view_of,
+    wants,
+)
 
 DIED = "peer rank=1 died during gradients"
 
@@ -44,7 +53,7 @@ def regrouped(cluster: Cluster, dead: int, *survivors: int) -> tuple[Cluster, Ad
     assert cluster.view is not None
     version = cluster.view.version
     cluster, commands = after(cluster, ProcessEnded(dead, -9), *(lost(id_, version=version) for id_ in survivors))
-    (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
+    lead = one_of(AdmitSurvivors, commands)
     return cluster, lead
 
 
@@ -107,7 +116,7 @@ def test_replacements_are_started_when_the_survivors_train_again() -> None:
     cluster, commands = after(cluster, ViewStarted(lead.view))
     assert commands == [Spawn(3)]
     assert cluster.regrouping is None
-    _, commands = after(cluster, PeerProgressed(peer(3), ready=True))
+    _, commands = after(cluster, ready(3))
     assert [type(command) for command in commands] == [JoinerOffer]
 
 
@@ -140,27 +149,23 @@ def test_when_the_one_who_is_to_lead_is_gone_another_one_leads() -> None:
     cluster, commands = after(cluster, CoordinatorUnreachable(lead.view))
     assert commands == []
     _, commands = after(cluster, Tick())
-    assert isinstance(commands[-1], AdmitSurvivors)
-    assert commands[-1].view.ids == (2,)
+    assert one_of(AdmitSurvivors, commands).view.ids == (2,)
 
 
 def test_a_peer_that_does_not_answer_when_it_is_to_lead_is_ended() -> None:
     """A peer that lives and does not answer when it is to lead is ended, and another one leads."""
     cluster, lead = regrouped(training(0, 1, 2), 1, 0, 2)
     cluster, commands = after(cluster, CoordinatorUnreachable(lead.view), CoordinatorUnreachable(lead.view), Tick())
-    (kill,) = commands
-    assert isinstance(kill, Kill)
+    kill = sole(Kill, commands)
     assert (kill.peer, kill.reason) == (0, "it did not answer when it was to lead view 3")
     _, commands = after(cluster, ProcessEnded(0, -9))
-    assert isinstance(commands[-1], AdmitSurvivors)
-    assert commands[-1].view.ids == (2,)
+    assert one_of(AdmitSurvivors, commands).view.ids == (2,)
 
 
 def test_who_does_not_report_is_killed_sooner_when_an_error_names_it() -> None:
     named, _ = after(training(0, 1, 2), lost(0, suspects=(1,)), lost(2, suspects=(1,)), now=5.0)
     assert after(named, Tick(), now=6.9)[1] == []
-    (kill,) = after(named, Tick(), now=7.1)[1]
-    assert isinstance(kill, Kill)
+    kill = sole(Kill, after(named, Tick(), now=7.1)[1])
     assert kill.peer == 1
     assert DIED in kill.reason
     unnamed, _ = after(training(0, 1, 2), lost(0), lost(2), now=5.0)
@@ -181,7 +186,7 @@ def test_without_a_survivor_the_job_fails_for_the_first_and_tells_of_all() -> No
 def test_a_survivor_that_holds_no_state_cannot_go_on() -> None:
     cluster, _ = after(training(0, 1), ProcessEnded(0, -9))
     _, commands = after(cluster, PeersLost(1, LossReport(1, 0, False, DIED)))
-    (failed,) = [command for command in commands if isinstance(command, Fail)]
+    failed = one_of(Fail, commands)
     assert failed.peer == 0
     assert failed.reason.startswith("killed by SIGKILL, and no survivor holds the state of the job: ")
 
@@ -204,8 +209,7 @@ def test_when_the_budget_is_spent_the_survivors_go_on_without_replacement() -> N
 def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
     rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0), minimum=3)
     _, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -9), lost(0), lost(2))
-    assert isinstance(commands[-1], Fail)
-    assert commands[-1].reason == (
+    assert one_of(Fail, commands).reason == (
         "killed by SIGKILL; 2 peers would be left, fewer than --min 3, and the budget for replacements is spent"
     )
 
@@ -213,8 +217,9 @@ def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
     rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0, preemptions=1))
     cluster, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -15), lost(0), lost(2))
-    assert isinstance(commands[-1], AdmitSurvivors)
-    assert after(cluster, ViewStarted(commands[-1].view))[1] == [Spawn(3)], "a peer that SIGTERM ended was preempted"
+    assert after(cluster, ViewStarted(one_of(AdmitSurvivors, commands).view))[1] == [Spawn(3)], (
+        "a peer that SIGTERM ended was preempted"
+    )
 
 
 def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None:
@@ -225,7 +230,7 @@ def test_a_replacement_that_never_trains_is_started_thrice_and_no_more() -> None
         cluster, commands = after(cluster, ProcessEnded(id_, 1))
         commands = [command for command in commands if not isinstance(command, AnnounceFailure)]
     cluster, commands = after(cluster, ProcessEnded(4, 1))
-    (offer,) = [command for command in commands if isinstance(command, JoinerOffer)]
+    offer = one_of(JoinerOffer, commands)
     assert offer.missing == (4,)
     assert "3 replacements in a row never trained" in offer.reason
 
@@ -238,15 +243,14 @@ def test_views_that_break_before_they_train_are_not_formed_for_ever() -> None:
             break
         version = commands[-1].view.version
         cluster, commands = after(cluster, lost(0, version=version), lost(2, version=version))
-    assert isinstance(commands[-1], Fail)
-    assert "6 views in a row broke before they trained" in commands[-1].reason
+    assert "6 views in a row broke before they trained" in one_of(Fail, commands).reason
 
 
 def test_views_that_nobody_could_be_admitted_to_did_not_break() -> None:
     cluster, lead = regrouped(training(*range(10)), 9, *range(9))
     for dead in range(8):  # each of them dies when it is to lead
         cluster, commands = after(cluster, ProcessEnded(dead, -9), CoordinatorUnreachable(lead.view), Tick())
-        (lead,) = [command for command in commands if isinstance(command, AdmitSurvivors)]
+        lead = one_of(AdmitSurvivors, commands)
     assert lead.view.ids == (8,)
 
 
@@ -263,8 +267,7 @@ def test_a_peer_that_is_given_notice_is_let_go_by_the_coordinator_and_replaced()
 def test_a_notice_is_told_again_to_those_who_have_lost_their_coordinator() -> None:
     cluster, _ = after(training(0, 1, 2), PeerNoticed(1), ProcessEnded(0, -9))
     cluster, commands = after(cluster, lost(1), lost(2))
-    assert isinstance(commands[-1], AdmitSurvivors)
-    _, commands = after(cluster, ViewStarted(commands[-1].view))
+    _, commands = after(cluster, ViewStarted(one_of(AdmitSurvivors, commands).view))
     assert [type(command) for command in commands] == [Spawn, Asked]
 
 
@@ -316,8 +319,7 @@ def test_nobody_is_replaced_when_others_are_through() -> None:
     cluster, commands = after(
         training(0, 1, 2), ProcessEnded(0, -9), lost(2), TrainingFinished(1, leaving=False), Tick()
     )
-    lead = commands[-1]
-    assert isinstance(lead, AdmitSurvivors)
+    lead = one_of(AdmitSurvivors, commands)
     assert lead.target == 0
     assert after(cluster, ViewStarted(lead.view))[1] == []
 
@@ -333,7 +335,7 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
     for id_ in data.draw(st.lists(st.sampled_from(sorted(alive)), min_size=1, unique=True)):
         cluster, commands = after(cluster, ProcessEnded(id_, -9))
         alive.discard(id_)
-        leads += [command for command in commands if isinstance(command, AdmitSurvivors)]
+        leads += all_of(AdmitSurvivors, commands)
         if not alive:
             assert isinstance(commands[-1], Fail)
             return
@@ -342,41 +344,39 @@ def test_whatever_is_killed_whenever_somebody_leads_or_the_job_ends(data: st.Dat
         for survivor in data.draw(st.permutations(sorted(alive))):
             version = leads[-1].view.version if leads and survivor in leads[-1].view.ids else waiting[survivor]
             cluster, commands = after(cluster, lost(survivor, version=version))
-            leads += [command for command in commands if isinstance(command, AdmitSurvivors)]
+            leads += all_of(AdmitSurvivors, commands)
         assert set(leads[-1].view.ids) == alive
         assert leads[-1].view.version > view.version
         assert [lead.view.version for lead in leads] == sorted({lead.view.version for lead in leads})
     if leads and set(leads[-1].view.ids) == alive:
         cluster, commands = after(cluster, ViewStarted(leads[-1].view))
-        assert len([command for command in commands if isinstance(command, Spawn)]) == size - len(alive)
+        assert len(all_of(Spawn, commands)) == size - len(alive)
 
 
 @pytest.mark.parametrize("suspects", [(), (1,)])
 def test_a_report_of_somebody_who_is_not_in_the_view_changes_nothing(suspects: tuple[int, ...]) -> None:
-    cluster, _ = after(training(0, 1), wants(3), PeerProgressed(peer(2), ready=True))
+    cluster, _ = after(training(0, 1), wants(3), ready(2))
     assert after(cluster, PeersLost(2, LossReport(2, 0, False, DIED, suspects))) == (cluster, [])
 
 
 def test_a_joiner_that_holds_a_view_up_until_its_deadline_is_ended() -> None:
     """A joiner that holds a view up until its deadline is ended and offered no more."""
-    cluster, _ = after(training(0, 1), wants(3), PeerProgressed(peer(2), ready=True))
+    cluster, _ = after(training(0, 1), wants(3), ready(2))
     late = LossReport(1, 40, True, "waited 10 s for peer 2, about to join and had no answer", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))
     assert Kill(2, late.error) in commands
     cluster, commands = after(cluster, PeersLost(1, late))
-    (lead,) = commands
-    assert isinstance(lead, AdmitSurvivors)
+    lead = sole(AdmitSurvivors, commands)
     assert (lead.view.ids, lead.target) == ((0, 1), 0)
     cluster, commands = after(cluster, ViewStarted(lead.view), ProcessEnded(2, -9))
-    (offer,) = commands
-    assert isinstance(offer, JoinerOffer)
+    offer = sole(JoinerOffer, commands)
     assert offer.ready == ()
     assert offer.missing == (2,), "the coordinator hears that nobody comes"
 
 
 def test_a_replacement_that_stalls_is_replaced_itself() -> None:
     cluster, lead = regrouped(training(0, 1), 1, 0)
-    cluster, _ = after(cluster, ViewStarted(lead.view), PeerProgressed(peer(2), ready=True))
+    cluster, _ = after(cluster, ViewStarted(lead.view), ready(2))
     late = LossReport(lead.view.version + 1, 40, True, "waited 10 s for rank 1", (2,), late=True)
     cluster, commands = after(cluster, PeersLost(0, late))
     assert [one for one in commands if isinstance(one, Kill | Spawn)] == [Kill(2, late.error), Spawn(3, leaving=(2,))]
@@ -386,13 +386,12 @@ def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
     cluster, _ = after(training(0, 1, 2), ProcessEnded(2, -9))
     cluster, _ = after(cluster, ViewStarted(view_of(0, 1, version=2)))
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
-    _, commands = after(cluster, wants(3), PeerProgressed(peer(3), ready=True))
+    _, commands = after(cluster, wants(3), ready(3))
     assert [type(command) for command in commands] == [Spawn, JoinerOffer]
 
 
 def test_who_is_late_to_regroup_is_ended_once() -> None:
     cluster, _ = after(training(0, 1), lost(0, suspects=(1,)))
     cluster, commands = after(cluster, Tick(), Tick(), now=5.0)
-    (kill,) = commands
-    assert isinstance(kill, Kill)
+    kill = sole(Kill, commands)
     assert kill.peer == 1

@@ -27,19 +27,22 @@ from kungfu.runtime.core.cluster.events import (
 )
 from kungfu.runtime.core.cluster.transitions import react, start_job
 from kungfu.runtime.core.next_membership import Decision, JoinerOffer
-from tests.runtime.core.cluster.cluster_steps import RULES, after, peer, training, view_of, wants
+from tests.runtime.core.cluster.cluster_steps import (
+    RULES,
+    after,
+    all_of,
+    peer,
+    ready,
+    sole,
+    started,
+    training,
+    view_of,
+    wants,
+)
 
 
 def attached(id_: int) -> PeerProgressed:
     return PeerProgressed(peer(id_), ready=False)
-
-
-def ready(id_: int) -> PeerProgressed:
-    return PeerProgressed(peer(id_), ready=True)
-
-
-def started(size: int) -> Cluster:
-    return start_job(size, rules=RULES, now=0.0)[0]
 
 
 def growing(size: int, target: int) -> Cluster:
@@ -91,7 +94,7 @@ def test_a_first_peer_that_is_never_ready_fails_the_job_at_the_deadline() -> Non
 
 def test_a_peer_that_says_that_it_reads_data_is_on_its_way() -> None:
     """A peer that says that it reads data to where the others are is on its way as long as it says so."""
-    cluster = after(start_job(2, rules=RULES, now=0.0)[0], ready(0), attached(1))[0]
+    cluster = after(started(2), ready(0), attached(1))[0]
     for now in (60.0, 120.0, 180.0):
         cluster, commands = after(cluster, attached(1), Tick(), now=now)
         assert commands == []
@@ -261,8 +264,7 @@ def test_the_job_fails_if_its_peers_were_let_go_and_none_came_to_an_end(left: in
     for id_ in range(left):
         cluster, _ = after(cluster, TrainingFinished(id_, leaving=True), ProcessEnded(id_, 0))
     _, commands = after(cluster, ProcessEnded(left, 1))
-    (failed,) = [command for command in commands if isinstance(command, Done | Fail)]
-    assert isinstance(failed, Fail)
+    failed = sole(Fail, [command for command in commands if isinstance(command, Done | Fail)])
     assert "without a peer that came to the end of its program" in failed.reason
 
 
@@ -270,8 +272,7 @@ def test_a_waiting_joiner_is_offered_to_the_next_coordinator() -> None:
     """A waiting joiner is offered to the peer that leads after a coordinator that left by decision."""
     cluster, _ = after(growing(2, 3), ready(2))
     left, commands = after(cluster, ViewStarted(view_of(1, version=2)))
-    (offer,) = commands
-    assert isinstance(offer, JoinerOffer)
+    offer = sole(JoinerOffer, commands)
     assert left.view is not None
     assert (left.view.ids, [one.id for one in offer.ready]) == ((1,), [2])
     assert after(cluster, ViewStarted(view_of(0, version=2)))[1] == [], "the coordinator has heard of them"
@@ -314,9 +315,9 @@ def test_any_order_of_events_keeps_account_of_every_process(size: int, history: 
             continue
         before = cluster
         cluster, commands = react(cluster, event, now)
-        fresh = [command.peer for command in commands if isinstance(command, Spawn)]
-        dying = [command.peer for command in commands if isinstance(command, Kill)]
-        formed += [command for command in commands if isinstance(command, AdmitFirstView)]
+        fresh = [command.peer for command in all_of(Spawn, commands)]
+        dying = [command.peer for command in all_of(Kill, commands)]
+        formed += all_of(AdmitFirstView, commands)
         assert not spawned & set(fresh)
         assert set(dying) <= set(before.starting)
         assert not killed & set(dying)
