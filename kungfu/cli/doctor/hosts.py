@@ -90,7 +90,7 @@ def exchange(
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
     own, others = hosts[place], [number for number in range(len(hosts)) if number != place]
     server = rpc.serve(
-        lambda grpc_server: grpc_server.add_generic_rpc_handlers((service,)),
+        (lambda handlers, server: server.add_generic_rpc_handlers(handlers), (service,)),
         host=own.name, port=own.port, secret=secret, threads=len(hosts) + 1,
     )  # fmt: skip
     try:

@@ -113,7 +113,7 @@ def _folder(name: str, path: Path) -> Finding:
 
 def _port() -> Finding:
     try:
-        rpc.serve(lambda server: None, host="127.0.0.1", secret="", threads=1).stop()
+        rpc.serve(host="127.0.0.1", secret="", threads=1).stop()
     except KungfuError as error:
         return Finding("ports", str(error), "problem", "peers and agents listen on free ports of 127.0.0.1")
     return Finding("ports", "a free one of 127.0.0.1 can be listened on")

@@ -285,20 +285,20 @@ class Agent:
         def proxy(local: Any, stub: Callable[[Any], Any], deadline_s: float) -> LeaderProxy:
             return LeaderProxy(local, stub, self._leader_client, consensus, deadline_s=deadline_s)
 
-        def register(grpc_server: Any) -> None:
-            peers = AgentService(context.put, context.recorder, flushed=self._flushed)
-            wait_s = job.deadlines.wait_s
-            add_AgentServiceServicer_to_server(proxy(peers, AgentServiceStub, wait_s), grpc_server)
-            add_JobServiceServicer_to_server(proxy(JobService(context.put), JobServiceStub, 4.0), grpc_server)
-            hosts = HostService(
-                consensus, job.hosts_by_number, job.settings, put=context.put,
-                started=lambda: context.supervisor.started, flushed=self._flushed,
-            )  # fmt: skip
-            add_HostServiceServicer_to_server(hosts, grpc_server)
-
-        threads = 8 + 2 * job.settings.limits.maximum + 4 * len(job.hosts)
-        own = job.hosts[job.own_host]
-        return rpc.serve(register, host=job.settings.agent, secret=job.settings.secret, threads=threads, port=own.port)
+        peers = AgentService(context.put, context.recorder, flushed=self._flushed)
+        hosts = HostService(
+            consensus, job.hosts_by_number, job.settings, put=context.put,
+            started=lambda: context.supervisor.started, flushed=self._flushed,
+        )  # fmt: skip
+        return rpc.serve(
+            (add_AgentServiceServicer_to_server, proxy(peers, AgentServiceStub, job.deadlines.wait_s)),
+            (add_JobServiceServicer_to_server, proxy(JobService(context.put), JobServiceStub, 4.0)),
+            (add_HostServiceServicer_to_server, hosts),
+            host=job.settings.agent,
+            secret=job.settings.secret,
+            threads=8 + 2 * job.settings.limits.maximum + 4 * len(job.hosts),
+            port=job.hosts[job.own_host].port,
+        )
 
     def _flushed(self) -> bool:
         """Waits until every event that was put before is handled and, where there are followers, replicated.

@@ -30,6 +30,7 @@ _BOUNDS = [("grpc.server_handshake_timeout_ms", 10_000), ("grpc.max_connection_i
 _TCP_INFO_BYTES = 136
 
 RpcError = grpc.RpcError
+_Add = Callable[[Any, Any], None]
 Value = TypeVar("Value")
 
 _SECRET_KEY = "kungfu-secret"
@@ -157,14 +158,14 @@ def _connections_at(port: int) -> Iterator[socket.socket]:
 
 
 def serve(
-    register: Callable[[Any], None], *, host: str, secret: str, threads: int, port: int = 0, connections: int = 512
+    *services: tuple[_Add, Any], host: str, secret: str, threads: int, port: int = 0, connections: int = 512
 ) -> Server:
     """Starts a server that answers only calls with ``secret``.
 
     A call without the secret is refused before anything of its request is read, and holds no thread.
 
     Args:
-        register: Adds the services to the server.
+        services: Each with the generated function that adds it to a server.
         host: The address to listen on.
         secret: The job's.
         threads: Calls that are handled at a time.
@@ -186,7 +187,8 @@ def serve(
             ("grpc.max_allowed_incoming_connections", min(max(connections, 8 * threads), room)),
         ],
     )
-    register(server)
+    for add, service in services:
+        add(service, server)
     try:
         port = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as error:

@@ -388,7 +388,7 @@ def _request_text(request: Asked) -> str:
 
 def _started(settings: Settings, service: PeerService) -> tuple[rpc.Server, AgentClient]:
     server = rpc.serve(
-        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
+        (add_PeerServiceServicer_to_server, service),
         host=settings.host,
         secret=settings.secret,
         threads=8 + 2 * settings.limits.maximum,

@@ -58,7 +58,7 @@ def test_a_host_that_does_not_come_is_told_after_the_wait() -> None:
 
 def test_another_program_at_the_port_is_refused() -> None:
     hosts = hosts_of(2)
-    server = rpc.serve(lambda _: None, host=hosts[0].name, port=hosts[0].port, secret=SECRET, threads=1)
+    server = rpc.serve(host=hosts[0].name, port=hosts[0].port, secret=SECRET, threads=1)
     try:
         with pytest.raises(UsageError, match="another program does"):
             exchange(hosts, 0, HostFacts(HERE), secret=SECRET, wait_s=0.5)

@@ -25,10 +25,7 @@ def served_peers(folder: Path, errors: Sequence[str]) -> Iterator[None]:
         peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=str)
         peer.write_trace = lambda seconds, folder, why=why: why and f"{why} {seconds:g}"
         servers.append(
-            rpc.serve(
-                lambda grpc_server, peer=peer: add_PeerServiceServicer_to_server(peer, grpc_server),
-                host="127.0.0.1", secret=SECRET, threads=4,
-            )
+            rpc.serve((add_PeerServiceServicer_to_server, peer), host="127.0.0.1", secret=SECRET, threads=4)
         )  # fmt: skip
     try:
         with serve_job(folder) as job:

@@ -54,9 +54,8 @@ class Service(PeerServiceServicer):
 @contextmanager
 def serving(service: Service, *, threads: int = 4, **options: Any) -> Iterator[rpc.Server]:
     server = rpc.serve(
-        lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
-        host="127.0.0.1", secret=SECRET, threads=threads, **options,
-    )  # fmt: skip
+        (add_PeerServiceServicer_to_server, service), host="127.0.0.1", secret=SECRET, threads=threads, **options
+    )
     try:
         yield server
     finally:
@@ -252,7 +251,7 @@ def test_a_server_that_is_stopped_at_the_end_of_a_program_says_nothing() -> None
     program = """
 import atexit
 from kungfu.runtime.ipc import rpc
-atexit.register(rpc.serve(lambda server: None, host="127.0.0.1", secret="ab", threads=1).stop)
+atexit.register(rpc.serve(host="127.0.0.1", secret="ab", threads=1).stop)
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")

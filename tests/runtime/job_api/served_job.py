@@ -72,12 +72,7 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
     place = ServedJob(folder, with_view(Cluster(JobLimits(settings.deadlines)), view(3, 0, 1)))
     handler = RequestHandler(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
     service = JobService(place.put)
-    server = rpc.serve(
-        lambda grpc_server: add_JobServiceServicer_to_server(service, grpc_server),
-        host="127.0.0.1",
-        secret=SECRET,
-        threads=4,
-    )
+    server = rpc.serve((add_JobServiceServicer_to_server, service), host="127.0.0.1", secret=SECRET, threads=4)
     process = identify_process(os.getpid())
     patience = pytest.MonkeyPatch()  # who answers late on a busy machine is waited for
     patience.setattr("kungfu.runtime.job_api.job_service._ANSWER_S", 60.0)

@@ -160,12 +160,7 @@ class Job:
     def serve_silence(self) -> str:
         """Where a peer listens that takes in every message and does nothing about it."""
         service = PeerService(deadline_s=self.wait_s, on_offer=lambda: None, prepare_attachment=str)
-        server = rpc.serve(
-            lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
-            host="127.0.0.1",
-            secret=SECRET,
-            threads=2,
-        )
+        server = rpc.serve((add_PeerServiceServicer_to_server, service), host="127.0.0.1", secret=SECRET, threads=2)
         self.servers.append(server)
         return server.address
 
@@ -184,12 +179,7 @@ class Job:
 def job(*contents: bytes | Numbers, wait_s: float = 60.0) -> Iterator[Job]:
     """A job whose first view, of peers that hold ``contents``, is in force."""
     agent = Agent()
-    server = rpc.serve(
-        lambda grpc_server: add_AgentServiceServicer_to_server(agent, grpc_server),
-        host="127.0.0.1",
-        secret=SECRET,
-        threads=8,
-    )
+    server = rpc.serve((add_AgentServiceServicer_to_server, agent), host="127.0.0.1", secret=SECRET, threads=8)
     with ThreadPoolExecutor(8) as threads:
         running = Job(agent, server.address, wait_s, threads)
         try:

@@ -86,12 +86,7 @@ class Agent(AgentServiceServicer):
 def attached(*, wait_s: float = 60.0) -> Iterator[tuple[AgentClient, Agent]]:
     """A peer's line, and the agent at the other end."""
     agent = Agent()
-    server = rpc.serve(
-        lambda grpc_server: add_AgentServiceServicer_to_server(agent, grpc_server),
-        host="127.0.0.1",
-        secret="ab",
-        threads=4,
-    )
+    server = rpc.serve((add_AgentServiceServicer_to_server, agent), host="127.0.0.1", secret="ab", threads=4)
     agent_client = AgentClient(settings(server.address, wait_s=wait_s), ME)
     assert agent.next() == ATTACHED
     try:
@@ -269,7 +264,7 @@ def test_closing_sends_what_is_left() -> None:
 
 
 def test_an_agent_that_is_gone_is_named() -> None:
-    server = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret="ab", threads=1)
+    server = rpc.serve(host="127.0.0.1", secret="ab", threads=1)
     server.stop()
     with pytest.raises(PeerFailure, match=r"^lost the agent: "):
         AgentClient(settings(server.address), ME)

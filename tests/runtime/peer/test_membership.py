@@ -304,7 +304,7 @@ def test_a_coordinator_that_never_decides_is_an_error_at_the_deadline() -> None:
 def test_a_joiner_that_is_gone_when_it_is_admitted_reaches_every_peer_as_an_error() -> None:
     with job(b"state", b"state") as running:
         waiting = running.all_do(barrier(3))[0].after.terms
-        gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+        gone = rpc.serve(host="127.0.0.1", secret=SECRET, threads=1)
         gone.stop()
         tell(running.agent.in_force[0].peers[0], "OfferJoiners", from_offer(JoinerOffer((Peer(2, gone.address),))))
         outcomes = running.all_do(barrier(terms=waiting))

@@ -49,12 +49,7 @@ class Cluster:
         self.view = View(2, tuple(Peer(rank, address) for rank, address in enumerate(addresses)))
 
     def serve(self, service: Any, host: str) -> str:
-        server = rpc.serve(
-            lambda grpc_server: add_PeerServiceServicer_to_server(service, grpc_server),
-            host=host,
-            secret=SECRET,
-            threads=8,
-        )
+        server = rpc.serve((add_PeerServiceServicer_to_server, service), host=host, secret=SECRET, threads=8)
         self._stack.callback(server.stop)
         return server.address
 

@@ -78,9 +78,11 @@ def agents(
                 consensus, hosts, SETTINGS, put=heard.put, started=lambda of=started: of, flushed=lambda: True
             )
             server = rpc.serve(
-                lambda grpc_server, of=service: add_HostServiceServicer_to_server(of, grpc_server),
-                host=f"127.0.0.{host + 1}", secret=SETTINGS.secret, threads=4,
-            )  # fmt: skip
+                (add_HostServiceServicer_to_server, service),
+                host=f"127.0.0.{host + 1}",
+                secret=SETTINGS.secret,
+                threads=4,
+            )
             stack.callback(server.stop)
             name, _, port = server.address.rpartition(":")
             hosts[host] = Host(name, 4, int(port))

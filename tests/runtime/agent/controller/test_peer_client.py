@@ -99,13 +99,8 @@ def job(*moods: str, wait_s: float = SOON_S, heartbeat_s: float = SHORT_S) -> It
     listener = ListeningPeer()
     for mood in moods:
         listener.moods.put(mood)
-    server = rpc.serve(
-        lambda grpc_server: add_PeerServiceServicer_to_server(listener, grpc_server),
-        host="127.0.0.1",
-        secret=SECRET,
-        threads=8,
-    )
-    gone = rpc.serve(lambda grpc_server: None, host="127.0.0.1", secret=SECRET, threads=1)
+    server = rpc.serve((add_PeerServiceServicer_to_server, listener), host="127.0.0.1", secret=SECRET, threads=8)
+    gone = rpc.serve(host="127.0.0.1", secret=SECRET, threads=1)
     gone.stop()
     agent = Agent(server.address, gone.address, deadlines=Deadlines(wait_s=wait_s, heartbeat_s=heartbeat_s))
     try:
