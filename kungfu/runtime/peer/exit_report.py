@@ -38,14 +38,25 @@ _reports: list[ExitReport] = []  # that of this process, once it has one
 
 
 class ExitReport:
-    """From now on the agent hears how this program ends. ``steps`` gives the steps that were done."""
+    """The report of how this program ends, which the agent gets from now on.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: The address of the agent, and this peer.
+        steps: Gives the steps that were done.
+        withdraw: Takes this peer out of its view, once the program is over.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        steps: Callable[[], int] = lambda: 0,
+        withdraw: Callable[[], None] = lambda: None,
+    ) -> None:
         self._settings, self._process = settings, os.getpid()
         self._lock, self._over, self._withdrawn = threading.Lock(), threading.Event(), threading.Event()
         self._is_heard, self.is_of_founder = False, settings.checkpoints.founders > 0
-        self.steps: Callable[[], int] = lambda: 0
-        self.withdraw: Callable[[], None] = lambda: None
+        self._count, self._withdraw = steps, withdraw
         _reports[:] = [self]
         atexit.register(self.close)
         trains = threading.current_thread()  # it may go on when the main thread has ended
@@ -66,7 +77,7 @@ class ExitReport:
         """The program is over: says how, and lets those go who wait for this peer in a message. Each once."""
         if os.getpid() == self._process:  # else this is a child that was forked
             self.report_end()
-            self._withdraw()
+            self._withdraw_once()
 
     def _await_end(self, trains: threading.Thread) -> None:
         """Threads of the program may hold its process up long after its main one, and the one that trains, have ended.
@@ -78,7 +89,7 @@ class ExitReport:
         self.report_end()
         # Other threads hold the process up before `atexit`.
         if not self._withdrawn.wait(_HELD_UP_S):
-            self._withdraw()
+            self._withdraw_once()
 
     def report_end(self) -> bool:
         """Says how the program ends, if it has not been said; True if the agent has heard it."""
@@ -88,16 +99,16 @@ class ExitReport:
                 self._is_heard = self._send(exit_of(getattr(sys, "last_value", None), step=self._steps()))
             return self._is_heard
 
-    def _withdraw(self) -> None:
+    def _withdraw_once(self) -> None:
         with self._lock:
             first = not self._withdrawn.is_set()
             self._withdrawn.set()
         if first:
-            self.withdraw()
+            self._withdraw()
 
     def _steps(self) -> int:
         with suppress(Exception):  # TensorFlow may be past answering
-            return self.steps()
+            return self._count()
         return 0
 
     def _send(self, exit: Exit) -> bool:

@@ -35,7 +35,7 @@ from kungfu.runtime.peer.agent_client import AgentClient, RecordEntry
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseWatch, fetch_phase
-from kungfu.runtime.peer.peer_service import PeerService
+from kungfu.runtime.peer.peer_service import PeerService, WriteTrace, cannot_trace
 from kungfu.runtime.peer.regroup_protocol import LastView, RegroupProtocol
 from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, MakeTerms
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
@@ -50,10 +50,20 @@ _STEP_ASIDE_S = 0.1
 class JobMembership:
     """The membership of a peer that ``kungfu-run`` has launched; see `Membership`."""
 
-    def __init__(self, settings: Settings, *, attachment: Attachment, on_offer: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        attachment: Attachment,
+        on_offer: Callable[[], None],
+        write_trace: WriteTrace = cannot_trace,
+    ) -> None:
         self._settings, self._attachment = settings, attachment
         self._service = PeerService(
-            deadline_s=settings.deadlines.wait_s, on_offer=on_offer, prepare_attachment=attachment.prepare
+            deadline_s=settings.deadlines.wait_s,
+            on_offer=on_offer,
+            prepare_attachment=attachment.prepare,
+            write_trace=write_trace,
         )
         self._server, self._agent_client = _started(settings, self._service)
         self._channels = rpc.ChannelPool(secret=settings.secret)
@@ -76,10 +86,6 @@ class JobMembership:
     def view(self) -> View:
         """The view that this peer is in."""
         return self._member().view
-
-    def allow_traces(self, write_trace: Callable[[float, str], str]) -> None:
-        """From now on it can be traced: ``write_trace`` takes seconds and a folder, and returns what was wrong."""
-        self._service.write_trace = write_trace
 
     def on_the_way(self) -> AbstractContextManager[None]:
         """The agent waits for this peer to get ready as long as the block continues."""

@@ -25,6 +25,14 @@ from kungfu.runtime.state import StateServer
 
 _LOOK_S = 0.2
 
+# Writes a trace of so many seconds into a folder; returns the error, '' for none.
+WriteTrace = Callable[[float, str], str]
+
+
+def cannot_trace(seconds: float, folder: str) -> str:
+    """The `WriteTrace` of a program without a profiler."""
+    return "this peer cannot be traced"
+
 
 def rendezvous_key(arrival: pb.BarrierArrival) -> tuple[int, ...]:
     """The rendezvous that an arrival is for: peers whose variables differed come to another one after it."""
@@ -38,10 +46,16 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         deadline_s: Seconds that a peer waits for another one.
         on_offer: Called in a thread of the server when there is something to hold a barrier for: it posts.
         prepare_attachment: Prepares the attachment of a view of this many peers; gives its address.
+        write_trace: Called in a thread of the server.
     """
 
     def __init__(
-        self, *, deadline_s: float, on_offer: Callable[[], None], prepare_attachment: Callable[[int], str]
+        self,
+        *,
+        deadline_s: float,
+        on_offer: Callable[[], None],
+        prepare_attachment: Callable[[int], str],
+        write_trace: WriteTrace = cannot_trace,
     ) -> None:
         self.rendezvous: RendezvousTable[pb.BarrierArrival, pb.Admission] = RendezvousTable()
         self.state_server = StateServer()
@@ -58,8 +72,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._told: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
         self.failed_peers = FailedPeers()
-        self.write_trace: Callable[[float, str], str] | None = None
-        self._tracing = threading.Lock()
+        self._write_trace, self._tracing = write_trace, threading.Lock()
         self.past_phases = PastPhases()
         self.position = OwnPosition()
 
@@ -157,14 +170,11 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         return from_description(self.description)
 
     def WriteTrace(self, request: pb.TraceRequest, context: Any) -> pb.TraceReply:  # noqa: N802 - gRPC's name
-        # The program has not attached yet.
-        if self.write_trace is None:
-            return pb.TraceReply(error="this peer cannot be traced yet")
         # The profiler writes one trace at a time.
         if not self._tracing.acquire(blocking=False):
             return pb.TraceReply(error="a trace of this peer is being written already")
         try:
-            return pb.TraceReply(error=self.write_trace(request.seconds, request.folder))
+            return pb.TraceReply(error=self._write_trace(request.seconds, request.folder))
         finally:
             self._tracing.release()
 

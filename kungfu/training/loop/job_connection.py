@@ -59,7 +59,9 @@ class JobConnection:
 
     def __init__(self, settings: Settings | None) -> None:
         self.settings = settings
-        self.exits = ExitReport(settings) if settings is not None else None
+        self.exits: ExitReport | None = None
+        if settings is not None:
+            self.exits = ExitReport(settings, steps=lambda: self.steps(), withdraw=self._withdraw)
         self.deadlines = settings.deadlines if settings else Deadlines()
         self.limits = settings.limits if settings else Limits(1, 1)
         self.peer = settings.peer if settings else 0
@@ -84,8 +86,9 @@ class JobConnection:
             alone = StandaloneMembership()
             atexit.register(alone.close)
             return alone
-        membership = JobMembership(self.settings, attachment=self.attachment, on_offer=lambda: None)
-        membership.allow_traces(write_profiler_trace)
+        membership = JobMembership(
+            self.settings, attachment=self.attachment, on_offer=lambda: None, write_trace=write_profiler_trace
+        )
         atexit.register(membership.close)
         # The first use on a host compiles: that takes minutes where the processors are busy.
         with membership.on_the_way():
@@ -109,8 +112,11 @@ class JobConnection:
         self.runs += 1
         self.membership.begin_phase(max(1, self.phase), on_offer=on_offer)
         self.steps = steps
-        if self.exits is not None:
-            self.exits.steps, self.exits.withdraw = steps, self.membership.withdraw
+
+    def _withdraw(self) -> None:
+        # Before its first run this peer has not come to the others.
+        if self.runs:
+            self.membership.withdraw()
 
     # ---- phases --------------------------------------------------------------------------------------------------
 

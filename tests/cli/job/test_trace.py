@@ -22,8 +22,12 @@ def served_peers(folder: Path, errors: Sequence[str]) -> Iterator[None]:
     """A job whose peers answer a request for a trace with these errors."""
     servers = []
     for why in errors:
-        peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=str)
-        peer.write_trace = lambda seconds, folder, why=why: why and f"{why} {seconds:g}"
+        peer = PeerService(
+            deadline_s=5.0,
+            on_offer=lambda: None,
+            prepare_attachment=str,
+            write_trace=lambda seconds, folder, why=why: why and f"{why} {seconds:g}",
+        )
         servers.append(
             rpc.serve((add_PeerServiceServicer_to_server, peer), host="127.0.0.1", secret=SECRET, threads=4)
         )  # fmt: skip

@@ -41,10 +41,9 @@ class State(Numbers):
 def main(mishap: str) -> None:
     settings = read_settings()
     assert settings is not None
-    exits, offered = ExitReport(settings), threading.Event()
+    state, offered = State(), threading.Event()
+    ExitReport(settings, steps=lambda: state.barriers)
     membership = JobMembership(settings, attachment=Socket(), on_offer=offered.set)
-    state = State()
-    exits.steps = lambda: state.barriers
     unlike = (mishap, settings.peer) == ("joiner differs", 2)
     description = Description((ProgramPart.of("model", f"kernel (2, {3 if unlike else 2})"),))
     result = membership.join(state, description=description, machine=f"{4 if unlike else 2} threads")

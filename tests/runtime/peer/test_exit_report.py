@@ -62,9 +62,9 @@ HELD_UP = """if True:
     from kungfu.runtime.peer.exit_report import ExitReport
     from kungfu.runtime.settings import Deadlines, Limits, Settings
 
-    report = ExitReport(Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines()))
-    left = threading.Event()
-    report.withdraw = lambda: (print(threading.current_thread() is threading.main_thread(), flush=True), left.set())
+    left, settings = threading.Event(), Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+    is_main = lambda: threading.current_thread() is threading.main_thread()
+    ExitReport(settings, withdraw=lambda: (print(is_main(), flush=True), left.set()))
     if sys.argv[1] == "held up":
         threading.Thread(target=left.wait).start()
     raise ValueError("on purpose")
@@ -86,8 +86,8 @@ IN_A_THREAD = """if True:
     from kungfu.runtime.settings import Deadlines, Limits, Settings
 
     def train():
-        report = ExitReport(Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines()))
-        report.steps = lambda: print("told", flush=True) or 0
+        settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
+        ExitReport(settings, steps=lambda: print("told", flush=True) or 0)
         threading.main_thread().join()
         (telling,) = [one for one in threading.enumerate() if one.name == "kungfu-exit"]
         telling.join(0.5)

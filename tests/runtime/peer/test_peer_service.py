@@ -194,16 +194,15 @@ def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer()
 
 
 def test_a_peer_is_traced_once_at_a_time_and_says_what_is_wrong() -> None:
-    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=str)
     request, second = pb.TraceRequest(seconds=2.0, folder="there"), list[pb.TraceReply]()
-    assert "cannot be traced yet" in peer.WriteTrace(request, None).error
+    assert "cannot be traced" in service().WriteTrace(request, None).error
 
     def write_trace(seconds: float, folder: str) -> str:
         if not second:
             second.append(peer.WriteTrace(request, None))
         return f"{folder} for {seconds:g} s"
 
-    peer.write_trace = write_trace
+    peer = PeerService(deadline_s=5.0, on_offer=lambda: None, prepare_attachment=str, write_trace=write_trace)
     assert peer.WriteTrace(request, None).error == "there for 2 s"
     assert "being written already" in second[0].error
     assert peer.WriteTrace(request, None).error == "there for 2 s", "the next one is taken again"
