@@ -14,9 +14,8 @@ from rich.table import Table
 
 from kungfu.cli.job.submit import exit_code, submit_and_wait
 from kungfu.cli.png import BLUE, GREEN, GREY, blank_figure, png_of
-from kungfu.cli.report import read_events
+from kungfu.cli.report.reader import read_start
 from kungfu.errors import UsageError
-from kungfu.event_log.job_events import StartedEvent
 from kungfu.event_log.values import figure
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.requests.profiling import Point
@@ -47,9 +46,7 @@ def run_profile(
     """
     progress = submit_and_wait(folder, request, timeout_s=timeout_s)
     measures = efficiencies(progress.points)
-    # The first line of a record is that of its version, and the start follows.
-    events = read_events(folder).events if measures else ()
-    started = next((one for one in events if isinstance(one, StartedEvent)), None)
+    started = read_start(folder) if measures else None
     document = {
         "version": 1,
         "program": started.command if started else (),

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import check_version, event_in
-from kungfu.event_log.events import AnyEvent, RecordEvent
+from kungfu.event_log.events import AnyEvent, RecordEvent, StartedEvent
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,21 @@ def read_events(folder: Path) -> EventRecord:
     check_version(first, where=str(folder / "events.jsonl"))
     remarks = (_remark(one, is_last=one == place, name="events.jsonl") for one in bad)
     return EventRecord(tuple(event for event in events if not isinstance(event, RecordEvent)), tuple(remarks))
+
+
+def read_start(folder: Path) -> StartedEvent | None:
+    """The start of a job, at the beginning of its record; what follows is not read. ``None`` if it has not started.
+
+    Raises:
+        UsageError: As `read_events`.
+    """
+    path = folder / "events.jsonl"
+    with open_record(folder, path.name) as lines:
+        events = filter(None, map(event_in, lines))
+        if (first := next(events, None)) is None:
+            raise nothing_in(path)
+        check_version(first, where=str(path))
+        return next((event for event in events if isinstance(event, StartedEvent)), None)
 
 
 def open_record(folder: Path, name: str) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kungfu.cli.report import narrative, read_events
+from kungfu.cli.report.reader import read_start
 from kungfu.errors import UsageError
 from kungfu.event_log.codec import event_to_line
 from kungfu.event_log.events import RECORD_VERSION, RecordEvent, ViewEvent
@@ -57,6 +59,8 @@ def test_a_record_of_another_version_is_refused_as_a_whole(tmp_path: Path, first
     (tmp_path / "events.jsonl").write_text(f'{first}\n{{"event": "noticed", "peer": 1}}\n')
     with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 1"):
         read_events(tmp_path)
+    with pytest.raises(UsageError, match=f"this record {found}, and this kungfu reads version 1"):
+        read_start(tmp_path)
 
 
 JSON = st.recursive(
@@ -87,8 +91,20 @@ def test_no_line_however_odd_makes_the_report_stumble(tmp_path: Path, lines: lis
 @pytest.mark.parametrize("content", ["", "\n\n", "[]\n"])
 def test_a_record_in_which_nothing_stands_is_an_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "events.jsonl").write_text(content)
-    with pytest.raises(UsageError, match="no line of it is a record"):
-        read_events(tmp_path)
+    for read in (read_events, read_start):
+        with pytest.raises(UsageError, match="no line of it is a record"):
+            read(tmp_path)
+
+
+def test_the_start_of_a_job_is_read_without_the_rest_of_a_long_record(tmp_path: Path) -> None:
+    written(tmp_path, [GROWN[0], *(20_000 * GROWN[1:2])])
+    tracemalloc.start()
+    try:
+        assert read_start(tmp_path) == GROWN[0]
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
+    assert read_start(written(tmp_path, GROWN[1:3])) is None
 
 
 def test_a_folder_without_a_record_and_no_folder_at_all_are_told_apart(tmp_path: Path) -> None:
