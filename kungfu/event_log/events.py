@@ -11,24 +11,17 @@ Peers are given by their ids, which never change in a job, unless a field says r
 durations are seconds. ``None`` is what is not known.
 """
 
-# ruff: noqa: F403, F405 - each module lists its names, so that a new kind of event is named there and in the union alone
+# ruff: noqa: F403, F405 - a new kind of event is named where it is defined and in the union alone
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from kungfu.event_log import change_events, job_events, peer_events, rule_events
 from kungfu.event_log.change_events import *
 from kungfu.event_log.job_events import *
-from kungfu.event_log.logged_event import READABLE_VERSIONS, RECORD_VERSION, LoggedEvent, Number, Topic
+from kungfu.event_log.logged_event import *
 from kungfu.event_log.peer_events import *
 from kungfu.event_log.rule_events import *
-
-__all__ = ["READABLE_VERSIONS", "RECORD_VERSION", "AnyEvent", "LoggedEvent", "Number", "Topic", "of_topics"]
-__all__ += change_events.__all__
-__all__ += job_events.__all__
-__all__ += peer_events.__all__
-__all__ += rule_events.__all__
 
 AnyEvent = (
     RecordEvent | GapEvent | UnrecordedEvent

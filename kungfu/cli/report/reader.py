@@ -51,7 +51,7 @@ def read_start(folder: Path) -> StartedEvent | None:
     """
     path = folder / "events.jsonl"
     with open_record(folder, path.name) as lines:
-        events = filter(None, map(event_in, lines))
+        events = (event for line in lines if (event := event_in(line)) is not None)
         if (first := next(events, None)) is None:
             raise nothing_in(path)
         check_version(first, where=str(path))
