@@ -149,7 +149,7 @@ def test_the_agent_of_the_own_host_is_killed_and_another_one_is_watched(tmp_path
     assert [one["held"] for one in found.faults] == [True] * 3
     assert found.faults[0]["peers"] == [0], "the one that its host had started"
     assert "a checkpoint of" in found.faults[1]["result"]
-    assert any("leads the job now" in line for line in found.report["told"])
+    assert any("leads the job now" in line for line in found.report["events"])
     assert found.report["samples"]["problems"] == []
 
 

@@ -1,1 +1,1 @@
-"""``kungfu chaos``: injects faults into a running job, and tells what held."""
+"""``kungfu chaos``: injects faults into a running job, and reports the guarantees that held."""

@@ -1,4 +1,4 @@
-"""``kungfu chaos DIR``: injects a schedule of faults into a running job, and tells what held.
+"""``kungfu chaos DIR``: injects a schedule of faults into a running job, and reports the guarantees that held.
 
 Whatever ends this command, nothing stays frozen: a process beside it thaws (see ``kungfu.testing.faults.freezer``).
 """
@@ -23,10 +23,10 @@ from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
-from kungfu.cli.chaos.foresight import ForeseenFault, foresee
-from kungfu.cli.chaos.outcome import ChaosReport, report_chaos
-from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_place
-from kungfu.cli.chaos.show import injection_line, print_foreseen, print_report
+from kungfu.cli.chaos.outcome import report_chaos
+from kungfu.cli.chaos.precheck import PrecheckedFault, precheck
+from kungfu.cli.chaos.print_outcome import injection_line, print_precheck, print_report
+from kungfu.cli.chaos.samples import SampleCheck, check_epochs, check_steps, read_steps, trace_offset
 from kungfu.cli.report import read_events, read_rows, rows_between
 from kungfu.cli.run_folder import add_job_folder, job_folder
 from kungfu.errors import UsageError
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Injects the faults of a command line, and tells what held; the exit code is 0 only if everything did."""
+    """Injects the faults of a command line, and prints the report; the exit code is 0 only if everything held."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it when it is loaded, which is below
     from kungfu.runtime.job_api.client import connected
 
@@ -104,21 +104,21 @@ def run(given: argparse.Namespace) -> int:
         status = job.status()
     watcher = JobWatcher(given.watch or folder)
     job_now, content = watcher.look(), read_job_file(folder)
-    # A job of one host does not tell of its hosts.
+    # A job of one host records no host.
     if not job_now.hosts:
         job_now = watcher.job = replace(job_now, hosts={0: JobHost("", content.pid, content.started)})
     if not job_now.members:
         raise UsageError(f"{given.watch or folder}: the job does not train yet; wait for its first view")
     faults, here = _faults(given, status), local_hosts(job_now)
-    foreseen = foresee(
+    prechecked = precheck(
         faults, job_now, status, local_hosts=here, own_agent=content.pid,
         is_watched=given.watch is not None, within_s=given.within,
     )  # fmt: skip
     if given.dry_run:
-        print_foreseen(foreseen, form=given.form)
+        print_precheck(prechecked, form=given.form)
         return 0
-    _refuse_impossible(foreseen, may_end_job=given.may_end_job)
-    if not given.yes and not _is_confirmed(foreseen, folder, status):
+    _refuse_impossible(prechecked, may_end_job=given.may_end_job)
+    if not given.yes and not _is_confirmed(prechecked, folder, status):
         return 2
     limits = InjectionLimits(given.within, given.patience, here, given.may_end_job, f"chaos-{secrets.token_hex(3)}")
     with _alone(folder), _interruptible():
@@ -168,18 +168,18 @@ def read_schedule(path: Path) -> tuple[Fault, ...]:
         raise UsageError(f"--schedule {path}: is no YAML or JSON ({error})") from error
 
 
-def _refuse_impossible(foreseen: Sequence[ForeseenFault], *, may_end_job: bool) -> None:
-    for number, one in enumerate(foreseen, start=1):
+def _refuse_impossible(prechecked: Sequence[PrecheckedFault], *, may_end_job: bool) -> None:
+    for number, one in enumerate(prechecked, start=1):
         if one.obstacle and not (one.ends_job and may_end_job):
             way_out = "; --may-end-job does it all the same" if one.ends_job else ""
             raise UsageError(f"fault {number} ({one.when} {one.what}) cannot be done: {one.obstacle}{way_out}")
 
 
-def _is_confirmed(foreseen: Sequence[ForeseenFault], folder: Path, status: JobStatus) -> bool:
+def _is_confirmed(prechecked: Sequence[PrecheckedFault], folder: Path, status: JobStatus) -> bool:
     """True if the user at the terminal confirms."""
     if not sys.stdin.isatty():
-        raise UsageError("nobody can be asked whether this is meant: give --yes, or look with --dry-run first")
-    print_foreseen(foreseen, form="text", stderr=True)
+        raise UsageError("there is no terminal to confirm at: give --yes, or look with --dry-run first")
+    print_precheck(prechecked, form="text", stderr=True)
     size = counted(status.membership.size, "peer")
     print(f"Do this to the job {status.job} in {folder}, which trains with {size}? [y/N] ", end="", file=sys.stderr)
     sys.stderr.flush()
@@ -233,7 +233,7 @@ class _SteeredJob:
 def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, *, form: Any) -> int:
     """Injects the faults, and reports; Ctrl-C ends it with a report of what has been."""
     injections, console = list[Injection](), Console(stderr=True, highlight=False)
-    since, first_step, offset = time.time(), job.watcher.look().steps, trace_place(job.record)
+    since, first_step, offset = time.time(), job.watcher.look().steps, trace_offset(job.record)
     interrupted = False
     try:
         with Freezer() as freezer:
@@ -244,24 +244,18 @@ def _inject(faults: Sequence[Fault], job: _SteeredJob, limits: InjectionLimits, 
         interrupted = True
         left = counted(len(faults) - len(injections), "fault")
         console.print(Text(f"interrupted: nothing is frozen any more, {left} left out"), soft_wrap=True)
-    report = _reported(injections, job, since=since, within_s=limits.within_s, first_step=first_step, offset=offset)
+    content = _job_file(job)
+    report = report_chaos(
+        injections, read_events(job.record).events, [*rows_between(job.record, first_step - _STEPS_BEFORE)],
+        job=content.job, since=since, within_s=limits.within_s, samples=_samples(job.record, first_step, offset),
+        code=content.code,
+    )  # fmt: skip
     print_report(report, form=form)
     return 130 if interrupted else int(not report.held)
 
 
-def _reported(
-    injections: Sequence[Injection], job: _SteeredJob, *, since: float, within_s: float, first_step: int, offset: int
-) -> ChaosReport:
-    content = _job_file(job)
-    return report_chaos(
-        injections, read_events(job.record).events, [*rows_between(job.record, first_step - _STEPS_BEFORE)],
-        job=content.job, since=since, within_s=within_s, samples=_samples(job.record, first_step, offset),
-        code=content.code,
-    )  # fmt: skip
-
-
 def _job_file(job: _SteeredJob) -> JobFile:
-    """The file of a job; of one whose record tells its end, with the exit code, which follows when all is cleared."""
+    """The file of a job; of one whose record has an end, with the exit code, which follows when all is cleared."""
     content, deadline = job.file(), time.monotonic() + _CLEARED_WITHIN_S
     while job.is_over() and is_running(content) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
@@ -277,7 +271,7 @@ def _samples(record: Path, first_step: int, offset: int) -> SampleCheck:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No second chaos at the same job: neither could tell its faults from the other's."""
+    """No second chaos at the same job: neither could distinguish its faults from the other's."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -290,7 +284,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM is taken as Ctrl-C: what is frozen is thawed, and what has been is reported."""
+    """SIGTERM acts as Ctrl-C: frozen processes are thawed, and the faults so far are reported."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

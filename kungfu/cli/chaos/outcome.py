@@ -29,17 +29,12 @@ from kungfu.event_log.events import (
 from kungfu.event_log.job import Job
 from kungfu.event_log.values import duration, figure, finite_number, peers_named
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
-from kungfu.testing.faults import (
-    Injection,
-    SignalHosts,
-    SignalPeers,
-    SlowPeers,
-)
+from kungfu.testing.faults import Injection, SignalHosts, SignalPeers, SlowPeers
 
 Digests = Literal["equal", "equal after rounding", "one peer"]
 Rows = Sequence[Mapping[str, Any]]
 
-_TOLD: tuple[Topic, ...] = ("loss", "host", "recovery", "refusal", "rescale", "request", "checkpoint")
+_REPORTED: tuple[Topic, ...] = ("loss", "host", "recovery", "refusal", "rescale", "request", "checkpoint")
 _STEPS_BEFORE, _BEFORE_S = 20, 60.0
 
 
@@ -88,7 +83,7 @@ class ChaosReport:
         faults: The outcome of each fault.
         views: The views that began under them: no view begins whose peers hold different states.
         samples: The check of the samples by the record.
-        told: The events, in the words of ``kungfu why``.
+        events: The events, in the words of ``kungfu why``.
         code: The exit code of the job, if it ended meanwhile.
         problems: The guarantees that did not hold, in words; none if everything held.
     """
@@ -97,7 +92,7 @@ class ChaosReport:
     faults: tuple[FaultOutcome, ...]
     views: tuple[ViewCheck, ...]
     samples: SampleCheck
-    told: tuple[str, ...]
+    events: tuple[str, ...]
     code: int | None
     problems: tuple[str, ...]
 
@@ -118,7 +113,7 @@ def report_chaos(
     samples: SampleCheck,
     code: int | None,
 ) -> ChaosReport:
-    """Says what held.
+    """The report on a job under injected faults.
 
     Args:
         injections: The outcome of each fault.
@@ -131,7 +126,7 @@ def report_chaos(
         code: The exit code of the job, if it ended meanwhile.
     """
     after = [event for event in events if event.time is not None and event.time >= since]
-    # Those that tell a time, too; of a step that was done again, the last one.
+    # Only those with a time; of a step that was done again, the last one.
     steps = [row for _, row in rows_in_order(row for row in rows if finite_number(row.get("time")) is not None)]
     faults = tuple(_outcome(one, events, after, steps, within_s=within_s, code=code) for one in injections)
     problems = [f"{one.fault}: {one.result}" for one in faults if not one.held]
@@ -141,11 +136,8 @@ def report_chaos(
     if code:
         failed = [event.error for event in after if isinstance(event, FailedEvent)]
         problems.append(f"the job ended with exit code {code}{f': {failed[0]}' if failed else ''}")
-    told = [event.one_line() for event in of_topics(after, *_TOLD)]
-    return ChaosReport(
-        job, faults, tuple(_views(after)), samples, tuple(line for line in told if line), code,
-        tuple(dict.fromkeys(problems)),
-    )  # fmt: skip
+    lines = tuple(line for event in of_topics(after, *_REPORTED) if (line := event.one_line()))
+    return ChaosReport(job, faults, tuple(_views(after)), samples, lines, code, tuple(dict.fromkeys(problems)))
 
 
 def _views(after: Sequence[LoggedEvent]) -> Iterator[ViewCheck]:
@@ -173,15 +165,13 @@ def _outcome(
     stop_s = _paused_s(rows, one.at, whole_at or one.until) if change is None else change.stop_s
     in_time = whole_s is not None and whole_s <= within_s
     result = _result(one, one.at, change, since, rows)
-    # Whoever was to come for a lost peer need not come to a job whose training is over.
+    # A replacement need not come to a job whose training is over.
     if not in_time and code != 0:
         late = "was not" if whole_s is None else f"was only after {duration(whole_s)}"
         result = f"{result}; {within_s:g} s after it the job {late} whole again"
     noticed_s = change.noticed_s if isinstance(change, RecoveredEvent) else None
-    held = in_time or code == 0
-    refused = _request_state(one, since)
-    if refused is not None and refused.state != "carried out":
-        held = False
+    request = _request_state(one, since)
+    held = (in_time or code == 0) and (request is None or request.state == "carried out")
     return FaultOutcome(fault, one.at, one.step, one.peers, noticed_s, stop_s, whole_s, result, held)
 
 
@@ -222,30 +212,28 @@ def _result(
         return f"{figure(before)} -> {figure(meanwhile)} samples/s meanwhile"
     if one.until > at:
         return f"nobody gave {peers_named(one.peers)} up" if one.peers else "the job trained on"
-    if any(isinstance(event, LostEvent | MissingEvent) or _is_end(event, one.peers) for event in since):
-        return "no peer of the view was lost: training went on"
-    return "the record tells of no loss"
-
-
-def _is_end(event: LoggedEvent, peers: Sequence[int]) -> bool:
-    return isinstance(event, PeerEndedEvent | DismissedEvent | FinishedEvent) and event.peer in peers
+    ends = (PeerEndedEvent, DismissedEvent, FinishedEvent)
+    is_gone = any(isinstance(event, ends) and event.peer in one.peers for event in since)
+    if is_gone or any(isinstance(event, LostEvent | MissingEvent) for event in since):
+        return "no peer of the view was lost: training continued"
+    return "the record shows no loss"
 
 
 # ---- times -----------------------------------------------------------------------------------------------------------
 
 
 def _whole_at(one: Injection, events: Sequence[LoggedEvent], rows: Rows) -> float | None:
-    """When the first step ended, after a fault was over, with the job whole: everybody there who is to be there."""
+    """When the first step ended, after a fault was over, with the job whole: every expected peer present."""
     job, earliest = Job(), max(one.at or math.inf, one.until)
-    told: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
-    for at, moment in sorted([*told, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
+    stamped: list[tuple[float, Any]] = [(event.time, event) for event in events if event.time is not None]
+    for at, moment in sorted([*stamped, *((row["time"], row) for row in rows)], key=lambda moment: moment[0]):
         if isinstance(moment, LoggedEvent):
             job = job.after(moment)
             continue
         job = job.after_step(moment)
         if at > earliest and job.is_whole and _is_over(one, job):
             return float(at)
-    # What was told of the view last may have been stamped after the steps that it tells of.
+    # The last event of the view may have been stamped after its steps.
     last = float(rows[-1]["time"]) if rows else 0.0
     return last if last > earliest and job.is_whole and _is_over(one, job) else None
 

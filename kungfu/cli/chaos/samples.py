@@ -1,7 +1,7 @@
-"""A check that the job trained on each sample once while faults were injected, as far as its record tells.
+"""A check that the job trained on each sample once while faults were injected, as far as its record shows.
 
-Rank 0 records for each step how many samples the job had trained on before it, which the loader's position follows, and
-how many samples its peers brought to the step together. A step that begins where the one before it ended lost no sample
+Rank 0 records for each step the samples that the job had trained on before it, from the loader's position, and
+the samples its peers brought to the step together. A step that begins where the one before it ended lost no sample
 and used none twice; the end of an epoch is met exactly. Steps that rank 0 took with it when it was killed are bridged
 by the next one that is recorded. Without a trace, the samples of whole epochs are counted from the metrics.
 """
@@ -45,7 +45,7 @@ class SampleCheck:
     Args:
         samples: The counted samples.
         found: The finding, in words.
-        problems: The places where samples were lost, or used twice.
+        problems: The steps at which samples were lost, or used twice.
         notes: The questions that the record does not answer.
     """
 
@@ -55,8 +55,8 @@ class SampleCheck:
     notes: tuple[str, ...] = ()
 
 
-def trace_place(folder: Path) -> int:
-    """A place in the trace of a run, in bytes, some steps before its newest one: a fault may hit right after that."""
+def trace_offset(folder: Path) -> int:
+    """An offset in the trace of a run, in bytes, some steps before its newest one: a fault may hit right after that."""
     try:
         return max(0, (folder / "trace.jsonl").stat().st_size - _BEFORE_BYTES)
     # The run keeps none, or has not begun it.
@@ -125,7 +125,7 @@ def check_steps(steps: Sequence[CountedStep]) -> SampleCheck:
         for one in steps if one.epoch_samples and one.done % one.epoch_samples + one.samples > one.epoch_samples
     ]  # fmt: skip
     if not steps:
-        return SampleCheck(0, "no step was recorded", notes=("the record does not tell of the samples",))
+        return SampleCheck(0, "no step was recorded", notes=("the record does not show the samples",))
     total = steps[-1].done + steps[-1].samples - steps[0].done
     found = f"{counted(total, 'sample')} of steps {figure(steps[0].step)} to {figure(steps[-1].step)}"
     if not problems:

@@ -74,7 +74,7 @@ def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
     obstacles = [one["obstacle"] for one in found]
     assert found[0]["hits"].startswith("peer 0, process ")
     assert obstacles[0] == obstacles[4] == obstacles[7] == ""
-    assert "it ends with the last" in obstacles[1]
+    assert "nobody else holds the state" in obstacles[1]
     assert obstacles[2] == "the job takes 1 to 4 peers"
     assert obstacles[3].startswith("the job never has more than 4 peers")
     assert found[4]["remark"].startswith("thawed after 2.0 s")
@@ -110,7 +110,7 @@ def test_a_drawn_schedule_follows_from_its_seed_and_resizes_no_inelastic_job(
         (["--seed", "1", "--fault", "now checkpoint"], "take one of them"),
         (["--seed", "1", "--faults", "0"], "one fault and one step at least"),
         (["--fault", "now kill ranks 0,1", "--yes"], "--may-end-job does it all the same"),
-        (["--fault", "now checkpoint"], "nobody can be asked whether this is meant: give --yes"),
+        (["--fault", "now checkpoint"], "there is no terminal to confirm at: give --yes"),
         (["--fault", "now checkpoint", "--within", "0"], "--within 0: must be from 1"),
         (["--schedule", "nowhere.txt"], "cannot be read"),
         (["--watch", "nowhere", "--seed", "1"], "the job does not train yet"),

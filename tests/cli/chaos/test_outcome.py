@@ -71,7 +71,7 @@ def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
     assert "training goes on with 2 peers of 3" in one.result
     assert [(check.version, check.digests) for check in found.views] == [(2, "equal"), (3, "equal")]
     assert (found.held, found.problems) == (True, ())
-    assert any("rank 0 (peer 0) is lost: killed by SIGKILL" in line for line in found.told)
+    assert any("rank 0 (peer 0) is lost: killed by SIGKILL" in line for line in found.events)
 
 
 def test_a_job_that_is_whole_too_late_or_never_has_not_held() -> None:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kungfu.cli.chaos.samples import CountedStep, check_epochs, check_steps, read_steps, trace_place
+from kungfu.cli.chaos.samples import CountedStep, check_epochs, check_steps, read_steps, trace_offset
 
 
 def steps(count: int, *, samples: int = 12, epoch: int = 0) -> list[CountedStep]:
@@ -45,7 +45,7 @@ def test_a_step_beyond_the_end_of_its_epoch_is_a_problem() -> None:
 
 
 def test_nothing_recorded_is_no_problem_but_told() -> None:
-    assert check_steps([]).notes == ("the record does not tell of the samples",)
+    assert check_steps([]).notes == ("the record does not show the samples",)
     assert check_epochs([], since=0).notes
 
 
@@ -55,10 +55,10 @@ def test_the_trace_is_read_from_its_offset_and_a_step_done_again_counts_once(tmp
         return json.dumps({"step": step, "view": view, "rank": 0, "local": {}, "agreed": agreed, **more}) + "\n"
 
     path = tmp_path / "trace.jsonl"
-    assert (trace_place(tmp_path), read_steps(tmp_path, offset=0)) == (0, [])
+    assert (trace_offset(tmp_path), read_steps(tmp_path, offset=0)) == (0, [])
     path.write_text(line(1, 1, 0))
     begin = path.stat().st_size - 5
-    assert trace_place(tmp_path) == 0, "some steps before the newest one"
+    assert trace_offset(tmp_path) == 0, "some steps before the newest one"
     other = json.dumps({"step": 3, "view": 1, "rank": 1, "local": {}}) + "\n"
     with path.open("a") as file:
         file.write(line(3, 2, 24) + line(2, 1, 12) + line(3, 1, 99) + other + '{"step": 4, "agreed": {"sam')

@@ -1,19 +1,19 @@
-"""Prints what chaos would do, and what held under it: tables for people, an object for programs."""
+"""Prints the precheck and the outcome of ``kungfu chaos``: tables for people, an object for programs."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kungfu.cli.chaos.foresight import ForeseenFault
 from kungfu.cli.chaos.outcome import ChaosReport, FaultOutcome, ViewCheck
+from kungfu.cli.chaos.precheck import PrecheckedFault
 from kungfu.event_log.numbers import as_json
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, peers_named
 from kungfu.testing.faults import Injection
@@ -21,15 +21,15 @@ from kungfu.testing.faults import Injection
 Form = Literal["text", "json"]
 
 
-def print_foreseen(foreseen: Sequence[ForeseenFault], *, form: Form, stderr: bool = False) -> None:
-    """Prints what would happen, when, and to whom."""
+def print_precheck(faults: Sequence[PrecheckedFault], *, form: Form, stderr: bool = False) -> None:
+    """Prints each fault of a schedule: its moment, the processes that it would hit, and its obstacle."""
     if form == "json":
-        print(json.dumps({"faults": [asdict(one) for one in foreseen]}, indent=2))
+        print(json.dumps({"faults": [asdict(one) for one in faults]}, indent=2))
         return
     table = Table()
     for name in ("", "when", "what", "now that would be", ""):
         table.add_column(name, overflow="fold")
-    for number, one in enumerate(foreseen, start=1):
+    for number, one in enumerate(faults, start=1):
         last = Text(f"cannot be done: {one.obstacle}", style="bold red") if one.obstacle else Text(one.remark)
         table.add_row(str(number), Text(one.when), Text(one.what), Text(one.hits), last)
     Console(highlight=False, stderr=stderr).print(table)
@@ -46,21 +46,17 @@ def injection_line(one: Injection) -> str:
 def print_report(report: ChaosReport, *, form: Form) -> None:
     """Prints what held, and what did not."""
     if form == "json":
-        print(json.dumps(as_json(_document(report), nan=None), indent=2, allow_nan=False))
+        print(json.dumps(as_json({**asdict(report), "held": report.held}, nan=None), indent=2, allow_nan=False))
         return
     console = Console(highlight=False)
     console.print(_table(report.faults))
-    for line in (*_details(report), *(f"  {told}" for told in report.told)):
+    for line in _details(report):
         console.print(Text(line), soft_wrap=True)
-    # What a person looks for stands last.
+    # The result, for which a person looks, stands last.
     for problem in report.problems:
         console.print(Text(f"did not hold: {problem}", style="bold red"), soft_wrap=True)
     if report.held:
         console.print(Text(f"everything held under {counted(len(report.faults), 'fault')}", style="bold green"))
-
-
-def _document(report: ChaosReport) -> Mapping[str, Any]:
-    return {**asdict(report), "held": report.held}
 
 
 def _table(faults: Sequence[FaultOutcome]) -> Table:
@@ -79,18 +75,18 @@ def _table(faults: Sequence[FaultOutcome]) -> Table:
 def _details(report: ChaosReport) -> list[str]:
     samples = [f"samples: {report.samples.found}", *(f"  note: {note}" for note in report.samples.notes)]
     ended = [] if report.code is None else [f"the job ended meanwhile, with exit code {report.code}"]
-    told = ["what happened:"] if report.told else []
-    return [*_states(report.views), *samples, *ended, *told]
+    events = ["what happened:", *(f"  {line}" for line in report.events)] if report.events else []
+    return [_states(report.views), *samples, *ended, *events]
 
 
-def _states(views: Sequence[ViewCheck]) -> list[str]:
+def _states(views: Sequence[ViewCheck]) -> str:
     """The comparisons of the peers' states after changes of the membership."""
     compared = [one for one in views if one.digests != "one peer"]
     rounded = [str(one.version) for one in compared if one.digests == "equal after rounding"]
     if not views:
-        return ["states: the membership did not change, so nothing was compared anew"]
+        return "states: the membership did not change, so nothing was compared anew"
     alone = len(views) - len(compared)
     parts = [f"equal on all peers in {counted(len(compared), 'view')}"] if compared else []
     parts += [f"{counted(alone, 'view')} of one peer, with nothing to compare"] if alone else []
     evened = f"; rounding was evened out in view {', '.join(rounded)}" if rounded else ""
-    return [f"states: {', '.join(parts)}{evened}"]
+    return f"states: {', '.join(parts)}{evened}"

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from kungfu.cli.chaos.outcome import ChaosReport, FaultOutcome, ViewCheck
+from kungfu.cli.chaos.print_outcome import injection_line, print_report
 from kungfu.cli.chaos.samples import SampleCheck
-from kungfu.cli.chaos.show import injection_line, print_report
 from kungfu.testing.faults import Injection, parse
 
 KILLED = FaultOutcome("now kill rank 0", 1000.0, 40, (0,), 0.1, 0.25, 6.5, "training goes on with 1 peer of 2", True)

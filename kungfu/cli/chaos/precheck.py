@@ -9,18 +9,13 @@ from kungfu.event_log.job import Job
 from kungfu.event_log.values import counted, duration
 from kungfu.runtime.core.request import Resize, SaveCheckpoint
 from kungfu.runtime.job_api.status import JobStatus
-from kungfu.testing.faults import (
-    Fault,
-    SignalHosts,
-    SignalPeers,
-    SlowPeers,
-)
+from kungfu.testing.faults import Fault, SignalHosts, SignalPeers, SlowPeers
 from kungfu.testing.faults.inject import seconds_held, why_elsewhere, why_gone, why_it_would_end
 from kungfu.testing.faults.schedule import What
 
 
 @dataclass(frozen=True)
-class ForeseenFault:
+class PrecheckedFault:
     """A fault as it would be carried out now.
 
     Args:
@@ -40,7 +35,7 @@ class ForeseenFault:
     remark: str = ""
 
 
-def foresee(
+def precheck(
     faults: Sequence[Fault],
     job: Job,
     status: JobStatus,
@@ -49,43 +44,34 @@ def foresee(
     own_agent: int,
     is_watched: bool,
     within_s: float,
-) -> list[ForeseenFault]:
+) -> list[PrecheckedFault]:
     """Each fault as it would be carried out, were its moment now. Resizes before it count; losses do not.
 
     Args:
         faults: The schedule.
-        job: The job as its record tells of it.
+        job: The job according to its record.
         status: The job as it is.
         local_hosts: The hosts of the job that are this machine.
         own_agent: The process id of the kungfu-run whose record is read.
         is_watched: True if the record of another host is followed as well.
         within_s: The longest time that a peer is frozen without saying for how long.
     """
-    size, foreseen = len(job.members), list[ForeseenFault]()
+    size, found = len(job.members), list[PrecheckedFault]()
     for fault in faults:
         what = fault.what
-        ends = _why_it_would_end(what, job, size=size)
+        if isinstance(what, SignalHosts):
+            hit = [peer for peer in job.members if job.peer(peer).host in what.hosts]
+            ends = why_it_would_end(what, job, hit, living=job.members)
+        else:
+            # Ranks stand for peers: the resizes before it may have brought others by then.
+            ends = why_it_would_end(what, job, getattr(what, "ranks", ()), living=range(size))
         obstacle = ends or next(
             _obstacles(what, job, status, local=local_hosts, own_agent=own_agent, is_watched=is_watched), ""
         )
-        foreseen.append(
-            ForeseenFault(
-                str(fault.when), fault.action, _hits(what, job), obstacle, bool(ends), _remark(what, within_s=within_s)
-            )
-        )
+        remark = _remark(what, within_s=within_s)
+        found.append(PrecheckedFault(str(fault.when), fault.action, _hits(what, job), obstacle, bool(ends), remark))
         size = what.size if isinstance(what, Resize) else size
-    return foreseen
-
-
-def _why_it_would_end(what: What, job: Job, *, size: int) -> str:
-    """Why a fault would end the job for sure, whose size is what the resizes before make of it; empty otherwise."""
-    match what:
-        case SignalPeers(verb="kill", ranks=ranks) if ranks and {*range(size)} <= {*ranks}:
-            return f"the job would have {counted(size, 'peer')} then, and it ends with the last that holds its state"
-        case SignalHosts(hosts=hosts):
-            on_them = [peer for peer in job.members if job.peer(peer).host in hosts]
-            return why_it_would_end(what, job, on_them, living=job.members)
-    return ""
+    return found
 
 
 def _obstacles(
@@ -118,27 +104,21 @@ def _hits(what: What, job: Job) -> str:
     if isinstance(what, Resize | SaveCheckpoint):
         return "the job, by a request"
     if isinstance(what, SignalHosts):
-        known = [host for host in what.hosts if host in job.hosts]
-        named = [f"kungfu-run on {_name(job, host)}, process {job.hosts[host].pid}" for host in known]
+        hosts = [job.hosts[host] for host in what.hosts if host in job.hosts]
+        named = [f"kungfu-run on {one.name or 'this machine'}, process {one.pid}" for one in hosts]
         return "; ".join(named) or "kungfu-run"
     if not what.ranks:
         return "the newest joiner then"
-    named = [f"peer {peer}{_on(job, peer)}, process {job.peer(peer).pid}" for peer in _peers(what, job)]
+    peers = [(job.peer(peer), job.hosts.get(job.peer(peer).host)) for peer in _peers(what, job)]
+    named = [
+        f"peer {one.id}{f' on {host.name}' if host and host.name else ''}, process {one.pid}" for one, host in peers
+    ]
     unknown = [f"rank {rank}" for rank in what.ranks if rank >= len(job.members)]
     return "; ".join([*named, *unknown])
 
 
-def _on(job: Job, peer: int) -> str:
-    host = job.hosts.get(job.peer(peer).host)
-    return f" on {host.name}" if host and host.name else ""
-
-
-def _name(job: Job, host: int) -> str:
-    return (host in job.hosts and job.hosts[host].name) or "this machine"
-
-
 def _remark(what: What, *, within_s: float) -> str:
-    held_s = seconds_held(what, longest_s=within_s)
     if isinstance(what, SlowPeers):
         return "frozen for a part of each tenth of a second"
+    held_s = seconds_held(what, longest_s=within_s)
     return f"thawed after {duration(held_s)}, or killed by the job before" if held_s else ""
