@@ -1,4 +1,4 @@
-"""Follows the record of a run while it grows: what is new since the last look, and the job that it tells of."""
+"""Follows the record of a run while it grows: what is new since the last look, and the job after it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RecordFollower:
 
     Attributes:
         damaged: The number of lines that could not be read; they are left out.
-        has_more: True if the last call of `take` has left lines unread.
+        has_more: True if the last call of `read` has left lines unread.
     """
 
     def __init__(self, folder: Path, *, newest_bytes: int | None = None) -> None:
@@ -42,7 +42,7 @@ class RecordFollower:
         self._is_checked = self.has_more = False
         self.damaged = 0
 
-    def take(self) -> NewRecords:
+    def read(self) -> NewRecords:
         """The additions since the last call.
 
         Raises:
@@ -96,7 +96,7 @@ class JobWatcher:
         """The job by now. Raises ``UsageError`` for a record of another version."""
         has_more = True
         while has_more:
-            new, has_more = self._record.take(), self._record.has_more
+            new, has_more = self._record.read(), self._record.has_more
             for event in new.events:
                 self.job = self.job.after(event)
             for row in new.rows:

@@ -17,7 +17,7 @@ from selenium.webdriver.common.keys import Keys
 
 import kungfu as kf
 from kungfu.cli.main import main
-from kungfu.cli.page.story import MOST_ITEMS
+from kungfu.cli.page.decision_feed import MOST_ITEMS
 from kungfu.compiler import compile_policies
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.codec import event_to_line

@@ -101,7 +101,7 @@ def export_record(
     is_told = ending = False
     while True:
         # What could not be written comes before what is new.
-        pending = pending or [*maker.made_of(follower.take())]
+        pending = pending or [*maker.made_of(follower.read())]
         try:
             if pending:
                 file.append(pending)

@@ -55,9 +55,8 @@ class JobControl:
         elif plan.refusal:
             lines = [f"{plan.words} would be refused: {plan.refusal}"]
         else:
-            told = self._feed.job
-            is_stop = not isinstance(request.what, SaveCheckpoint)
-            lines = _stop_lines(told, plan) if is_stop else _checkpoint_lines(told, self._folder.absolute())
+            known, is_checkpoint = self._feed.job, isinstance(request.what, SaveCheckpoint)
+            lines = _checkpoint_lines(known, self._folder.absolute()) if is_checkpoint else _stop_lines(known, plan)
         changes_nothing = isinstance(request.what, Resize) and plan.before == plan.after
         return {
             "request": plan.words,
@@ -68,7 +67,7 @@ class JobControl:
         }
 
     def submit(self, request: Asked) -> dict[str, Any]:
-        """Hands a request in, and gives the job's first answer to it; the record tells what comes of it.
+        """Hands a request in, and gives the job's first answer to it; the record has what comes of it.
 
         Raises:
             KungfuError: The job is over, or does not answer.
@@ -95,15 +94,13 @@ def request_of(body: Any) -> Asked:
 
 
 def _checkpoint_lines(job: Job, folder: Path) -> list[str]:
-    first, newest = (
-        "rank 0 writes the state of the job after the step under way; the others train on meanwhile",
-        job.checkpoint,
-    )
+    first = "rank 0 writes the state of the job after the step under way; the others train on meanwhile"
+    newest = job.checkpoint
     if newest is None:
         return [
             first,
-            f"where: the job's folder of checkpoints ({folder / 'checkpoints'}, unless kungfu-run was told another one "
-            "with --checkpoints)",
+            f"where: the job's folder of checkpoints ({folder / 'checkpoints'}, unless --checkpoints of "
+            "kungfu-run names another one)",
             "this job has written no checkpoint yet, so how long it stops the training is not known",
         ]
     return [
@@ -121,7 +118,7 @@ def _stop_lines(job: Job, plan: RequestPlan) -> list[str]:
         "this job has written no checkpoint: what is not saved by the program itself is lost"
         if newest is None
         else f"the newest checkpoint is {_age(newest, job)}: {newest.path}",
-        "a stopped job does not go on by itself; kungfu-run --resume goes on from a checkpoint",
+        "a stopped job does not continue by itself; kungfu-run --resume continues from a checkpoint",
     ]
 
 

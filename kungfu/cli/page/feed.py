@@ -77,8 +77,8 @@ class PageFeed:
         self.log.end()
 
     def look(self) -> None:
-        """Takes what is new in the record."""
-        new = self._follower.take()
+        """Reads what is new in the record."""
+        new = self._follower.read()
         with self._lock:
             self._model.add(new)
 
@@ -89,7 +89,7 @@ class PageFeed:
 
     @property
     def job(self) -> Job:
-        """The job as its record tells it so far."""
+        """The job according to its record so far."""
         return self._model.job
 
     def _whole(self) -> str:
@@ -120,9 +120,8 @@ class PageFeed:
         code = job.code if job is not None else None
         state = "unknown" if job is None else "running" if running else "over"
         run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder)}
-        parts = {"run": run, "live": None if status is None else status.peers, "now": time.time()}
-        parts["membership"] = None if status is None else _membership(status)
-        return {**parts, **self._plan()}
+        live = {"live": status and status.peers, "now": time.time(), "membership": status and _membership(status)}
+        return {"run": run, **live, **self._plan()}
 
     def _job_file(self, remarks: list[str]) -> JobFile | None:
         try:
@@ -137,7 +136,7 @@ class PageFeed:
         try:
             with connected(self._folder) as job:
                 return job.status()
-        # Another agent is being elected, or this one is busy: the record goes on.
+        # Another agent is being elected, or this one is busy: the record continues.
         except KungfuError as error:
             remarks.append(f"the job does not answer now: {error}")
             return None
@@ -164,12 +163,5 @@ class PageFeed:
 
 
 def _membership(status: JobStatus) -> dict[str, Any]:
-    where = status.membership
-    return {
-        "size": where.size,
-        "target": where.target,
-        "minimum": where.minimum,
-        "maximum": where.maximum,
-        "scaling": status.scaling,
-        "request": None if status.request is None else status.request.words,
-    }
+    limits = {name: getattr(status.membership, name) for name in ("size", "target", "minimum", "maximum")}
+    return {**limits, "scaling": status.scaling, "request": status.request and status.request.words}

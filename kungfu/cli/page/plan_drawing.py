@@ -13,7 +13,7 @@ _SWEEPS = 4
 
 
 def draw_plan(plan: Plan) -> dict[str, Any]:
-    """The plan as an object: nodes with column and row, edges as pairs of places, and the text of ``kungfu explain``.
+    """The plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
 
     A node stands in the column after the last of its inputs, rules in the last one. Rows are ordered so that few edges
     cross: each node goes to the mean row of its neighbours, in some sweeps forth and back (Sugiyama et al., 1981).
@@ -23,9 +23,9 @@ def draw_plan(plan: Plan) -> dict[str, Any]:
     rows = _rows(nodes, columns)
     placed = [
         {"label": one.label, "kind": one.kind, "how": one.how, "placement": one.placement, "unit": one.unit,
-         "column": columns[place], "row": rows[place]} for place, one in enumerate(nodes)
+         "column": columns[index], "row": rows[index]} for index, one in enumerate(nodes)
     ]  # fmt: skip
-    edges = [[one, place] for place, node in enumerate(nodes) for one in node.inputs]
+    edges = [[one, index] for index, node in enumerate(nodes) for one in node.inputs]
     return {"nodes": placed, "edges": edges, "text": explain(plan)}
 
 
@@ -39,23 +39,23 @@ def _columns(nodes: Sequence[GraphNode]) -> list[int]:
 
 def _rows(nodes: Sequence[GraphNode], columns: Sequence[int]) -> list[int]:
     members = [
-        [place for place, at in enumerate(columns) if at == column] for column in range(max(columns, default=-1) + 1)
+        [index for index, at in enumerate(columns) if at == column] for column in range(max(columns, default=-1) + 1)
     ]
     rows = [0] * len(nodes)
     for column in members:
-        for row, place in enumerate(column):
-            rows[place] = row
+        for row, index in enumerate(column):
+            rows[index] = row
     followers: list[list[int]] = [[] for _ in nodes]
-    for place, one in enumerate(nodes):
+    for index, one in enumerate(nodes):
         for at in one.inputs:
-            followers[at].append(place)
+            followers[at].append(index)
     for sweep in range(_SWEEPS):
         forth = sweep % 2 == 0
         for column in members if forth else reversed(members):
-            near = {place: nodes[place].inputs if forth else followers[place] for place in column}
-            means = {place: statistics.fmean(rows[at] for at in near[place]) if near[place] else rows[place]
-                     for place in column}  # fmt: skip
-            column.sort(key=lambda place: (means[place], rows[place]))
-            for row, place in enumerate(column):
-                rows[place] = row
+            near = {index: nodes[index].inputs if forth else followers[index] for index in column}
+            means = {index: statistics.fmean(rows[at] for at in near[index]) if near[index] else rows[index]
+                     for index in column}  # fmt: skip
+            column.sort(key=lambda index: (means[index], rows[index]))
+            for row, index in enumerate(column):
+                rows[index] = row
     return rows

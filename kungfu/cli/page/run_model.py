@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
-from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
-from kungfu.cli.page.story import DecisionFeed
+from kungfu.cli.page.decision_feed import DecisionFeed
+from kungfu.cli.page.job_summary import LiveSince, job_summary, peer_rows
 from kungfu.cli.report.curves import Curves
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
@@ -22,7 +22,7 @@ _LONGEST_TEXT = 800
 
 
 class RunModel:
-    """Takes what is added to a record; gives the whole as a document, and the changes since the last time.
+    """A run as a document: the whole, and the changes since the last time, from what is added to its record.
 
     A document has these keys, one of changes those that changed: ``run`` (name, state, newest step), ``curves`` (see
     `Curves`), ``items`` (see `DecisionFeed`), ``peers``, and whatever is ``put``.
@@ -36,7 +36,7 @@ class RunModel:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.job, self._curves, self._story, self._since = Job(), Curves(), DecisionFeed(), LiveSince()
+        self.job, self._curves, self._feed, self._since = Job(), Curves(), DecisionFeed(), LiveSince()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._sent_object: Document = {}
@@ -50,7 +50,7 @@ class RunModel:
             self.job = self.job.after_step(row)
         for event in new.events:
             self.job = self.job.after(event)
-            self._story.add(event, self.job)
+            self._feed.add(event, self.job)
 
     def put(self, **parts: Any) -> None:
         """Sets parts of the document, each under its key; ``live`` is the job's own status, in the place of peers."""
@@ -58,14 +58,14 @@ class RunModel:
 
     def whole(self) -> Document:
         """All that there is to show."""
-        return {**self._parts(), "curves": self._curves.all(), "items": self._story.all()}
+        return {**self._parts(), "curves": self._curves.all(), "items": self._feed.all()}
 
     def changes(self) -> Document:
         """The changes since the last call; empty if there are none."""
         changed = {key: value for key, value in self._parts().items() if self._is_new(key, value)}
-        if (curves := self._curves.taken()) is not None:
+        if (curves := self._curves.changed()) is not None:
             changed["curves"] = curves
-        if items := self._story.taken():
+        if items := self._feed.changed():
             changed["items"] = items
         return changed
 
@@ -79,16 +79,12 @@ class RunModel:
         given = dict(self._given)
         live, now = given.pop("live", None), given.pop("now", 0.0)
         rows = peer_rows(self.job, None if live is None else [(one, self._since.of(one, now)) for one in live])
-        run = {"name": self._name, **job_facts(self.job), "newest": self._newest(),
-               "progress": self._told_progress(),
+        progress = asdict(self.job.progress.progress)
+        seconds = progress.pop("seconds_left")
+        progress["time_left"] = "" if seconds is None or self.job.ending else rough_duration(seconds)
+        run = {"name": self._name, **job_summary(self.job), "newest": self._newest(), "progress": progress,
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
         return {"run": run, "peers": rows, **given}
-
-    def _told_progress(self) -> Document:
-        """Progress, with an estimate of the time left while the job runs."""
-        told = asdict(self.job.progress.progress)
-        seconds = told.pop("seconds_left")
-        return {**told, "time_left": "" if seconds is None or self.job.ending else rough_duration(seconds)}
 
     def _is_new(self, key: str, value: Any) -> bool:
         # The plan is large, and set once.

@@ -56,7 +56,7 @@ class UpdateLog:
         self._wake()
 
     def end(self) -> None:
-        """Ends the log: browsers are told that the page ends here, and not to come back."""
+        """Ends the log: browsers learn that the page ends here, and do not come back."""
         with self._lock:
             self._is_over = True
         self._wake()

@@ -16,7 +16,7 @@ _LARGEST_STEP = 1 << 53  # beyond it a browser's numbers are not exact
 
 
 class Curves:
-    """Takes the lines of ``metrics.jsonl``, and gives the points to draw.
+    """The points to draw, from the lines of ``metrics.jsonl``.
 
     Args:
         most_groups: The most groups of steps.
@@ -58,8 +58,8 @@ class Curves:
         self.groups.add(step, figures)
         return True
 
-    def taken(self) -> dict[str, Any] | None:
-        """The points that changed since the last call, as the points from a place on; ``None`` if none did."""
+    def changed(self) -> dict[str, Any] | None:
+        """The points that changed since the last call, as the points from an index on; ``None`` if none did."""
         changed = self.groups.changed()
         return self._from(changed) if changed < len(self.groups) else None
 

@@ -52,9 +52,9 @@ def updates(rows: Rows) -> list[dict[str, Any]]:
     for nth, row in enumerate(rows):
         curves.add(row)
         if nth == 700:
-            curves.taken()
+            curves.changed()
             sent.append(curves.all())
-    if update := curves.taken():
+    if update := curves.changed():
         sent.append(update)
     return sent
 

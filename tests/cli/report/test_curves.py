@@ -53,19 +53,19 @@ def test_updates_come_to_the_same_as_the_whole(bursts: list[int], data: st.DataO
         for _ in range(burst):
             step += 1
             curves.add(row(step, loss=float(step % 13), **({"noise": 1.0} if step > 900 else {})))
-        known = applied(known, curves.taken())
+        known = applied(known, curves.changed())
         assert known == curves.all()
-    assert curves.taken() is None
+    assert curves.changed() is None
 
 
 def test_steps_that_are_done_again_replace_what_they_were() -> None:
     curves = Curves()
     for step in (1, 2, 3, 4):
         curves.add(row(step, loss=1.0))
-    curves.taken()
+    curves.changed()
     curves.add(row(3, loss=9.0))
     loss = {"name": "loss", "low": [9.0], "values": [9.0], "high": [9.0], "newest": (3, 9.0), "note": ""}
-    assert curves.taken() == {"from": 2, "firsts": [3], "steps": [3], "times": [104.0], "curves": [loss]}
+    assert curves.changed() == {"from": 2, "firsts": [3], "steps": [3], "times": [104.0], "curves": [loss]}
     assert curves.all()["steps"] == [1, 2, 3]
     curves.add(row(2))
     assert curves.all()["curves"][0]["newest"] is None, "what is done again is not known yet"

@@ -23,13 +23,13 @@ class LiveSince:
         self._since: dict[int, tuple[str, float]] = {}
 
     def of(self, peer: PeerStatus, now: float) -> float:
-        """The moment for a peer that an answer at `now` tells of, in seconds since 1970."""
+        """The moment for a peer that an answer at `now` describes, in seconds since 1970."""
         if self._since.get(peer.id, ("", 0.0))[0] != peer.state:
             self._since[peer.id] = peer.state, round(now - peer.for_s, 1)
         return self._since[peer.id][1]
 
 
-def job_facts(job: Job) -> Row:
+def job_summary(job: Job) -> Row:
     """The name, command, times and hosts of a job."""
     started, ending = job.started, job.ending
     return {
@@ -51,28 +51,28 @@ def peer_rows(job: Job, live: Iterable[tuple[PeerStatus, float]] | None = None) 
     since 1970), and its ``speed`` as a fraction of the median peer's with ``is_slow``; None is not known.
 
     Args:
-        job: The job as its record tells it.
+        job: The job according to its record.
         live: The answer of the job itself, if it gives one: its peers, each with the moment of its last change.
     """
     ended = [one for one in job.peers.values() if one.state == "ended"][-_MOST_ENDED:]
     if live is None:
-        rows = [_row(job, one) for one in job.peers.values() if one.state != "ended"]
+        rows = [_recorded_row(job, one) for one in job.peers.values() if one.state != "ended"]
     else:
-        rows = [_live_row(one, since) for one, since in live]
+        rows = [_row(one, one.host, one.state, since, one.speed, one.is_straggler) for one, since in live]
     rows.sort(key=lambda row: (row["rank"] is None, row["rank"] or 0, row["id"]))
     running = {row["id"] for row in rows}
-    return [*rows, *(_row(job, one) for one in sorted(ended, key=lambda one: one.id) if one.id not in running)]
+    return [*rows, *(_recorded_row(job, one) for one in sorted(ended, key=lambda one: one.id) if one.id not in running)]
 
 
-def _row(job: Job, peer: JobPeer) -> Row:
+def _recorded_row(job: Job, peer: JobPeer) -> Row:
     host, speed = job.hosts.get(peer.host), job.speeds.get(peer.id) if peer.state != "ended" else None
     state = f"ended: {peer.how}" if peer.state == "ended" else peer.state
-    is_slow = None if speed is None else speed < STRAGGLER
-    return {"id": peer.id, "rank": peer.rank, "host": host.name if host else "", "pid": peer.pid, "state": state,
-            "since": peer.since, "speed": None if speed is None else round(speed, 2), "is_slow": is_slow}  # fmt: skip
+    return _row(peer, host.name if host else "", state, peer.since, speed, None if speed is None else speed < STRAGGLER)
 
 
-def _live_row(peer: PeerStatus, since: float) -> Row:
-    speed = None if peer.speed is None else round(peer.speed, 2)
-    return {"id": peer.id, "rank": peer.rank, "host": peer.host, "pid": peer.pid, "state": peer.state, "since": since,
-            "speed": speed, "is_slow": peer.is_straggler}  # fmt: skip
+def _row(
+    peer: JobPeer | PeerStatus, host: str, state: str, since: float | None, speed: float | None, is_slow: bool | None
+) -> Row:
+    speed = None if speed is None else round(speed, 2)
+    return {"id": peer.id, "rank": peer.rank, "host": host, "pid": peer.pid, "state": state, "since": since,
+            "speed": speed, "is_slow": is_slow}  # fmt: skip

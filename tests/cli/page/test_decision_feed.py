@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from kungfu.cli.page.decision_feed import MOST_ITEMS, DecisionFeed
 from kungfu.cli.page.run_model import as_text
-from kungfu.cli.page.story import MOST_ITEMS, DecisionFeed
 from kungfu.event_log.job import Job
 from tests.cli.recorded import FAILED, GROWN
 from tests.event_log.made import KINDS, made
@@ -49,11 +49,11 @@ def test_a_decision_has_what_it_saw_and_what_came_of_it() -> None:
 
 def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> None:
     story = told(*GROWN[:6])
-    [open_] = story.taken()[-1:]
+    [open_] = story.changed()[-1:]
     assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training goes on")
-    assert not story.taken()
+    assert not story.changed()
     story.tell(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
-    closed, refused = story.taken()
+    closed, refused = story.changed()
     assert (closed["id"], closed["state"], closed["outcome"]) == (
         open_["id"], "refused", "refused: no host has a free slot"
     )  # fmt: skip
@@ -62,9 +62,9 @@ def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> Non
 
 def test_a_decision_that_something_later_takes_the_place_of_is_closed_by_it() -> None:
     story = told(*GROWN[:6])
-    [open_] = story.taken()[-1:]
+    [open_] = story.changed()[-1:]
     story.tell(made(event="superseded", rule="gns_batch", step=50, asked=3, by="stop_on_nan", later=57))
-    [closed] = story.taken()
+    [closed] = story.changed()
     assert (closed["id"], closed["state"]) == (open_["id"], "superseded")
     assert closed["outcome"] == "nothing came of it, since stop_on_nan came after it, at step 57"
 
@@ -106,7 +106,7 @@ def test_only_the_newest_items_of_a_kind_are_kept_and_others_stay() -> None:
     failures = of_kind(story, "failure")
     assert (len(failures), failures[-1]["step"]) == (MOST_ITEMS, 999)
     assert len(of_kind(story, "decision")) == 1
-    assert len(story.taken()) == MOST_ITEMS + 1
+    assert len(story.changed()) == MOST_ITEMS + 1
 
 
 def test_every_kind_of_event_can_be_told_and_hostile_texts_stay_texts() -> None:

@@ -4,7 +4,7 @@ Each item is an object of plain values with an ``id``, which grows with time, an
 is known: a decision gets its outcome, and a setting that one rule changes again and again stays one item. Of each kind
 only the newest ones are kept, so that the page of a week is not longer than a person reads.
 
-| kind | what, beside ``time``, ``step``, ``headline`` and ``details`` |
+| kind | keys, beside ``time``, ``step``, ``headline`` and ``details`` |
 | --- | --- |
 | ``decision`` | ``rule``, the values that it ``saw``, what it ``asked`` for (a ``size``), ``state`` and ``outcome`` |
 | ``change`` | of the membership: ``cause``, sizes ``before`` and ``after``, ``stop_s`` and its ``parts`` |
@@ -18,14 +18,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kungfu.cli.report.narrative import is_ended, paragraph
+from kungfu.cli.report.narrative import is_ended
 from kungfu.event_log.events import (
     CalledEvent,
-    CheckpointEvent,
     DecisionEvent,
     LoggedEvent,
     MembershipChange,
-    RequestEvent,
     SetEvent,
     SettingRun,
     SupersededEvent,
@@ -38,7 +36,7 @@ from kungfu.event_log.values import figure, label
 
 Item = dict[str, Any]
 
-# That are kept of each kind.
+# The number that is kept of each kind.
 MOST_ITEMS = 150
 _KINDS: Mapping[Topic, str] = {
     **dict.fromkeys(("decision", "call", "superseded"), "decision"),
@@ -52,7 +50,7 @@ _HIDDEN = ("size", "target")  # of what a rule saw: what it asked for stands bes
 
 
 class DecisionFeed:
-    """Takes the events of a run in their order, and keeps the newest items of each kind."""
+    """The newest items of each kind, from the events of a run in their order."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[int, Item]] = {}
@@ -61,7 +59,7 @@ class DecisionFeed:
         self._runs: dict[tuple[str, str], tuple[int, SetEvent | SettingRun | None]] = {}
 
     def add(self, event: LoggedEvent, job: Job) -> None:
-        """Adds an event, after which the job is `job`; one that another event tells better has no item."""
+        """Adds an event, after which the job is `job`; one that another event describes better has no item."""
         closed = [one for one in job.decisions if one.outcome is event]
         for decision in closed:
             self._close(decision)
@@ -71,17 +69,18 @@ class DecisionFeed:
             number, run = self._runs.get((event.rule, event.what)) or (self._new_id(), None)
             run = joined_to_run(run, event)
             self._runs[event.rule, event.what] = number, run
-            self._put(number, _told("setting", event, run))
+            self._put(number, _item("setting", event, run))
             return
-        told = {peer for peer, one in job.peers.items() if one.is_dismissed or one.is_lost}
-        item = _told(_KINDS.get(event.topic, "event"), event)
-        if not item["headline"] or is_ended(event, told):
+        gone = {peer for peer, one in job.peers.items() if one.is_dismissed or one.is_lost}
+        item = _item(_KINDS.get(event.topic, "event"), event)
+        if not item["headline"] or is_ended(event, gone):
             return
         self._runs.clear()
-        if (more := _MORE.get(item["kind"], _nothing_more)(event)) is not None:
+        more: Item | None = _MORE[item["kind"]](event) if item["kind"] in _MORE else {}
+        if more is not None:
             self._put(self._new_id(), {**item, **more})
 
-    def taken(self) -> list[Item]:
+    def changed(self) -> list[Item]:
         """The items that are new or have changed since the last call, by id."""
         changed, self._changed = self._changed, {}
         return [changed[number] for number in sorted(changed)]
@@ -113,31 +112,21 @@ class DecisionFeed:
                 return
 
 
-def _told(kind: str, event: LoggedEvent, told: LoggedEvent | SettingRun | None = None) -> Item:
-    """An item with the words of ``kungfu why``."""
-    words = paragraph(told or event, None)
-    return {
-        "kind": kind,
-        "time": event.time,
-        "step": getattr(event, "step", None),
-        "headline": words.headline,
-        "details": [*words.details],
-    }
-
-
-def _nothing_more(event: LoggedEvent) -> Item:
-    return {}
+def _item(kind: str, event: LoggedEvent, run: SetEvent | SettingRun | None = None) -> Item:
+    """An item with the words of ``kungfu why``, which for a setting are those of its run."""
+    words, step = run or event, getattr(event, "step", None)
+    text = {"headline": words.headline(), "details": [*words.details()]}
+    return {"kind": kind, "time": event.time, "step": step, **text}
 
 
 def _decision(event: DecisionEvent | SupersededEvent | CalledEvent) -> Item | None:
-    # A hook is called again and again, and mostly asks for nothing.
+    # A hook is called again and again, and mostly requests nothing.
     if isinstance(event, CalledEvent) and event.asked is None and not event.also and not event.ignored:
         return None
     saw = [[label(name), figure(value)] for name, value in event.saw.items() if name not in _HIDDEN]
     more = {"size": event.asked, "contest": event.contest()} if isinstance(event, DecisionEvent) else {}
     state, outcome = event.outcome()
-    asked = {"rule": event.rule, "saw": saw, "asked": event.requested()}
-    return {**asked, **more, "state": state, "outcome": outcome}
+    return {"rule": event.rule, "saw": saw, "asked": event.requested(), **more, "state": state, "outcome": outcome}
 
 
 def _change(event: MembershipChange) -> Item:
@@ -155,16 +144,13 @@ def _change(event: MembershipChange) -> Item:
     }
 
 
-def _request(event: RequestEvent) -> Item:
-    return {"request_id": event.id, "state": event.state, "reason": event.reason}
-
-
-def _checkpoint(event: CheckpointEvent) -> Item:
-    kind = "failure" if event.error else "checkpoint"
-    return {"kind": kind, "path": event.path, "stop_s": event.stop_s, "error": event.error}
-
-
-# What the items of a kind have beside what all have; nothing is shown of an event without it.
+# The keys that only the items of one kind have; an event without them has no item.
 _MORE: Mapping[str, Callable[[Any], Item | None]] = {
-    "decision": _decision, "change": _change, "request": _request, "checkpoint": _checkpoint,
+    "decision": _decision,
+    "change": _change,
+    "request": lambda event: {"request_id": event.id, "state": event.state, "reason": event.reason},
+    "checkpoint": lambda event: {
+        "kind": "failure" if event.error else "checkpoint", "path": event.path, "stop_s": event.stop_s,
+        "error": event.error,
+    },
 }  # fmt: skip

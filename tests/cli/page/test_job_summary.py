@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kungfu.cli.page.job_facts import LiveSince, job_facts, peer_rows
+from kungfu.cli.page.job_summary import LiveSince, job_summary, peer_rows
 from kungfu.event_log.job import Job, fold
 from kungfu.runtime.job_api.status import PeerStatus
 from tests.event_log.made import made
@@ -42,16 +42,16 @@ def test_peers_come_train_and_go() -> None:
         (1, 0, "b", "training"), (2, 1, "b", "training"), (0, None, "a", "ended: killed by SIGKILL")
     ]  # fmt: skip
     assert [row["since"] for row in peer_rows(found)] == [5.0, 10.0, 8.0]
-    assert job_facts(found)["view"] == 2
+    assert job_summary(found)["view"] == 2
 
 
 def test_a_host_that_is_lost_and_one_that_leads_are_known() -> None:
     found = facts(
         *BEGUN, {"event": "host lost", "host": 0, "name": "a", "why": "x"}, {"event": "head", "host": 1, "name": "b"}
     )
-    assert (job_facts(found)["hosts"], job_facts(found)["leader"]) == (["b"], "b")
+    assert (job_summary(found)["hosts"], job_summary(found)["leader"]) == (["b"], "b")
     assert shown(found)[-1] == (0, None, "a", "ended: its host was lost")
-    ended = job_facts(facts(*BEGUN, {"event": "failed", "peer": 1, "error": "rank 1: x", "code": 1}))
+    ended = job_summary(facts(*BEGUN, {"event": "failed", "peer": 1, "error": "rank 1: x", "code": 1}))
     assert (ended["job"], ended["command"], ended["ended"], ended["how"]) == ("j", "python train.py", 6.0, "rank 1: x")
 
 
