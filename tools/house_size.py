@@ -40,10 +40,10 @@ ENCODINGS = ("base64", "cattrs", "json", "marshal", "msgspec", "pickle", "protob
 
 # The classes, of which each takes the next or makes it, and the functions that a batch of arrays comes through from
 # ``model.fit`` after ``attach`` to the compiled step. The files of this walk are the modules that define one.
-FIT = """_Attached FitData BatchPlan FitCall JobCallbacks JobConnection CombinedMetrics ModelMetrics FitMetrics Training
-    JobLoop Run FitRun StepRunner CompiledStep"""
+FIT = """_Attached FitData BatchPlan FitCall JobCallbacks JobConnection CombinedMetrics ModelMetrics FitMetrics JobLoop
+    Run FitRun StepRunner StepCalls CompiledStep"""
 FIT_BY = """Attached FitHandle Progress refuse_in_job fit_data of_arrays of_source SerialSampler Arrays attach_built
-    WholeBatchLosses job_step decide batches"""
+    WholeBatchLosses job_step average_and_sum decide batches"""
 
 PLANNING = re.compile(r"kungfu/schedule/|kungfu/tune/|kungfu/cli/(simulate|plan_tuning)\.py|kungfu_planning/")
 GENERATED = re.compile(r"_pb2(_grpc)?\.pyi?$|/vendor/|\.lock$|events\.schema\.json$|\.svg$")

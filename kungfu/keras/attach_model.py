@@ -14,7 +14,7 @@ import atexit
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import FitCall
 from kungfu.keras.handle import Attached, FitHandle
 from kungfu.keras.loop import FitRun
-from kungfu.keras.metrics import FitMetrics, metrics_of
+from kungfu.keras.metrics import JobLogs, metrics_of, shown
 from kungfu.keras.own_step import (
     OwnMetrics,
     OwnStep,
@@ -46,13 +46,12 @@ from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.train_step import job_step, step_alone
 from kungfu.policy_definition import Policy, checked_policies
 from kungfu.runtime.api import PhaseIsOver, read_settings
-from kungfu.training import Training
 from kungfu.training.data.sample_source import is_source
 from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics
 from kungfu.training.graph.layer_memory import LayerWord, is_named
 from kungfu.training.loop.attach import attach_built, build, policies_in_job
 from kungfu.training.loop.job_connection import JobConnection, connect
-from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.loop.step_calls import StepCalls
 
 
 def attach(
@@ -169,17 +168,17 @@ class _Attached(Attached):
                 "call kf.keras.attach(model) again, after compile"
             )
 
-    def _attach(self, connection: JobConnection, own: OwnStep | None) -> Training:
+    def _attach(self, connection: JobConnection, own: OwnStep | None) -> StepCalls:
         """For Keras' own step, or one of the program's ``own``."""
         more: dict[str, Any] = {"policies": self.policies, "seed": self.seed, "budget": self.budget}
         more["combine"] = self._combine_of("layers")
         optimizers = [self.model.optimizer] if own is None else own.each_optimizer
         if own is None:
             build(self.model, optimizers)
-        training = attach_built(connection, self.model, optimizers, **more)
-        if own is not None and training.peer == 0:
+        self.calls = calls = attach_built(connection, self.model, optimizers, **more)
+        if own is not None and connection.peer == 0:
             print(own.told(self.model), file=sys.stderr)
-        return training
+        return calls
 
     def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
         """The part of ``combine`` for the variables of layers, or for metrics, whose names come first."""
@@ -222,26 +221,26 @@ class _Attached(Attached):
 
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
         model = self.model
-        per_step = output_loss_trackers(model)
-        job_metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=per_step)
-        metrics = FitMetrics(model, job_metrics) if own is None else OwnMetrics(model, own, job_metrics)
-        self.training = training = self._attach(call.connection, own)
-        loop = JobLoop(training)
-        loop.share_memory([*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)])
-        loop.describe(call.told)
+        metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=output_loss_trackers(model))
+        calls = self._attach(call.connection, own)
+        run = calls.run
+        known = [*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)]
+        run.memory.share(run.trace, known)
+        run.declared.told = call.told
         with tf.device("/CPU:0"):  # the host reads it in every step
             asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
-        step: Callable[[Any], Any]
-        if isinstance(metrics, OwnMetrics):
-            assert own is not None
-            refuse_unknown_loss(model, own, loop)
-            marked = own_job_step(model, loop, metrics, asks_to_stop=asks_to_stop)
-            step = training.step(averages=len(own.optimizers))(marked)
+        if own is None:
+            logs = JobLogs(metrics.totals, partial(shown, model, metrics))
+            step = job_step(model, run, metrics, asks_to_stop=asks_to_stop)
         else:
-            step = training.step(job_step(model, loop, metrics, asks_to_stop=asks_to_stop))
-        self.handle.prepare(training)
-        history = FitRun(call, training, loop, step=step, metrics=metrics, asks_to_stop=asks_to_stop).run()
-        if training.left:
+            refuse_unknown_loss(model, own, run)
+            own_metrics = OwnMetrics(model, own, metrics)
+            logs = JobLogs(own_metrics.totals, own_metrics.numbers)
+            step = own_job_step(model, run, own_metrics, asks_to_stop=asks_to_stop)
+        calls.mark(step.__name__, averages=1 if own is None else len(own.optimizers))
+        self.handle.prepare()
+        history = FitRun(call, calls, step=step, logs=logs, asks_to_stop=asks_to_stop).run()
+        if run.left:
             print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
             sys.exit(0)
         return history
@@ -273,7 +272,7 @@ class _Attached(Attached):
                 if not steps:  # the first batch shows what the model is to be built for
                     steps.append(self._step_alone(batch))
                 logs = steps[0](batch)
-                if self.training is not None and self.training.stopped:
+                if self.calls is not None and self.calls.run.stopped:
                     model.stop_training = True
                     break
             if logs is None:
@@ -287,14 +286,13 @@ class _Attached(Attached):
             return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
         own = self._prepared(tf.nest.map_structure(symbolic, batch))
-        self.training = training = self._attach(connect(), own)
-        self.handle.prepare(training)
-        atexit.register(training.finish)  # further calls of fit go on with it
+        calls = self._attach(connect(), own)
+        training = self.handle.prepare()
+        atexit.register(calls.finish)  # further calls of fit go on with it
         if own is None:
             return training.step(step_alone(self.model, training.average))
-        loop = JobLoop(training)
-        refuse_unknown_loss(self.model, own, loop)
-        return training.step(averages=len(own.optimizers))(own_step_alone(self.model, loop))
+        refuse_unknown_loss(self.model, own, calls.run)
+        return training.step(averages=len(own.optimizers))(own_step_alone(self.model, calls.run))
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

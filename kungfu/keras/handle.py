@@ -12,6 +12,7 @@ from kungfu.keras.applications import optimizers_of
 from kungfu.keras.fits import Evaluations
 from kungfu.policy_definition import Policy
 from kungfu.training import Training
+from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.state.registry import Kind
 from kungfu.training.state.rescale_hooks import Rescaled
 
@@ -29,7 +30,7 @@ class Attached:
         optimizer: That of the model when it was attached.
         is_fitting: Whether a ``fit`` is under way.
         passes: Whether this peer passes through fits that are over.
-        training: Of the fit under way, or of the last one.
+        calls: Of the step of the fit under way, or of the last one.
         first_epoch: Of that fit.
         evaluations: After the last fit.
     """
@@ -42,12 +43,17 @@ class Attached:
     optimizer: Any
     is_fitting: bool = False
     passes: bool = False
-    training: Training | None = None
+    calls: StepCalls | None = None
     first_epoch: int = 0
     evaluations: Evaluations = field(default_factory=Evaluations)
 
     def __post_init__(self) -> None:
         self.handle = FitHandle(self)
+
+    @property
+    def training(self) -> Training | None:
+        """The training of that fit, as a program without Keras' ``fit`` has it."""
+        return None if self.calls is None else Training(self.calls)
 
 
 class FitHandle:
@@ -149,9 +155,12 @@ class FitHandle:
         else:
             fitted.training.stop(reason)
 
-    def prepare(self, training: Training) -> None:
-        """A fit begins: what was registered and fed before goes along."""
+    def prepare(self) -> Training:
+        """Registers and feeds what was given before a fit in its training."""
+        training = self._fitted.training
+        assert training is not None
         for one in self._prepared:
             one(training)
         for name, value in self._fed.items():
             training.feed(name, value)
+        return training

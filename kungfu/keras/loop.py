@@ -23,12 +23,15 @@ from kungfu.keras.callbacks import Group
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
 from kungfu.keras.fits import FitCall
-from kungfu.keras.metrics import FitMetrics, JobLogs, plain_number
+from kungfu.keras.metrics import JobLogs, plain_number
 from kungfu.keras.next_action import Action, Place, Progress, decide
 from kungfu.keras.plain_values import pack, unpack
+from kungfu.training import Training
 from kungfu.training.data.stream import DataEndedError
-from kungfu.training.loop.job_loop import JobLoop
-from kungfu.training.loop.training import Training
+from kungfu.training.loop import barrier
+from kungfu.training.loop.batches import count_epochs, declare_batches, loop_batches
+from kungfu.training.loop.between_steps import complete_state
+from kungfu.training.loop.step_calls import SKIPPED, StepCalls
 from kungfu.training.state.registered_sync import PeerGroup
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
@@ -48,34 +51,33 @@ class FitRun:
 
     Args:
         call: The arguments of ``fit``.
-        training: The run.
-        loop: The interface of the loop.
-        step: The marked step.
-        metrics: The totals of the epoch.
+        calls: Of the step of the run.
+        step: The function of a batch that is marked as the step.
+        logs: The numbers of the epoch.
         asks_to_stop: Tells the step that a callback of this peer wants training to stop.
     """
 
     def __init__(
         self,
         call: FitCall,
-        training: Training,
-        loop: JobLoop,
+        calls: StepCalls,
         *,
         step: Callable[[Any], Any],
-        metrics: FitMetrics,
+        logs: JobLogs,
         asks_to_stop: tf.Variable,
     ) -> None:
-        self._call, self._training, self._loop = call, training, loop
-        self._step, self._asks_to_stop, self._logs = step, asks_to_stop, JobLogs(metrics)
+        self._call, self._calls, self._run = call, calls, calls.run
+        self._step, self._asks_to_stop, self._logs = step, asks_to_stop, logs
         self._begins = int(call.arguments["initial_epoch"])
         self._progress = Progress(epochs=self._epochs_left(), execution=int(call.model.steps_per_execution))
         self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the epoch under way
         self._said = set[str]()
+        training, run = Training(calls), calls.run
         training.register("fit/epochs_ended", lambda: self._progress.ended, self._take_ended)
-        for place, total in enumerate(metrics.totals):
+        for place, total in enumerate(logs.totals):
             training.register(f"fit/totals/{place}", total)
-        loop.keep_in_checkpoints(_CALLBACKS, self._kept)
-        loop.keep_more()
+        run.checkpoints.keep(_CALLBACKS, self._kept)
+        run.declared.has_more = True
 
     def run(self) -> Any:
         """Trains to the end.
@@ -88,25 +90,25 @@ class FitRun:
         try:
             self._train()
             self._go_on("part")
-            self._loop.finish(self._part)
+            self._calls.finish(self._part)
         except BaseException:
-            self._loop.abandon()
+            self._calls.abandon()
             raise
         return model.history
 
     def _train(self) -> None:
         """Steps, and what is to be done between them, until training ends or this peer is let go."""
-        data = self._call.data
+        data, run = self._call.data, self._run
+        declare_batches(self._calls, data.plan, described=data.described)
         try:
-            batches = self._loop.batches(
+            for batch in loop_batches(
+                self._calls,
                 data.plan,
-                described=data.described,
-                over=lambda: self._training.left or self._progress.is_over(stopped=self._training.stopped),
+                over=lambda: run.left or self._progress.is_over(stopped=run.stopped),
                 attend=self._attend,
-            )
-            for batch in batches:
+            ):
                 # Else the first call of the step joins, and does no step.
-                if self._loop.has_view and self._go_on("step", "end training") != "step":
+                if self._calls.has_view and self._go_on("step", "end training") != "step":
                     break
                 self._do_step(batch)
         except DataEndedError as error:
@@ -120,9 +122,9 @@ class FitRun:
     def _do_step(self, batch: Any) -> None:
         if self._call.model.stop_training:  # by a callback, after the step before; training ends with this one
             self._asks_to_stop.assign(1.0)
-        stops = self._step(batch)
+        stops = self._calls.call(self._step, (batch,), {})
         # It was cut for another view, or peers were lost over it: the loader cuts it anew.
-        if stops is Training.SKIPPED:
+        if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
         self._tell_if_unheeded(stops=self._progress.stops)
@@ -143,11 +145,11 @@ class FitRun:
     # ---- what comes next -------------------------------------------------------------------------------------------
 
     def _next(self, reported: Place | None = None) -> Action:
-        return decide(self._progress, self._loop.position(), reported, stopped=self._training.stopped)
+        return decide(self._progress, self._calls.position(), reported, stopped=self._run.stopped)
 
     def _go_on(self, *until: str) -> str:
         """Does what comes next, until that is one of these; gives it, or "finish" once a decision let this peer go."""
-        while not self._training.left:
+        while not self._run.left:
             action = self._next()
             if action.what in until:
                 return action.what
@@ -165,15 +167,15 @@ class FitRun:
     def _do(self, action: Action) -> None:
         match action.what:
             case "enter":
-                self._loop.meet(self._enter)
+                self._calls.meet(self._enter)
             case "average":
-                self._loop.meet(lambda _: self._average(action))
+                self._calls.meet(lambda _: self._average(action))
             case "find numbers":
                 self._find_numbers()
             case "settle":
-                self._loop.meet(self._settle)
+                self._calls.meet(self._settle)
             case "share" | "part":
-                self._loop.meet(lambda meeting: self._share(meeting, action))
+                self._calls.meet(lambda meeting: self._share(meeting, action))
             case _:
                 self._call_back(action)
 
@@ -211,8 +213,8 @@ class FitRun:
     def _enter(self, meeting: PeerGroup) -> None:
         """All continue from the place of one peer, with what its callbacks keep and have left."""
         callbacks, is_first = self._call.callbacks, self._progress.version < 0
-        resumed = self._loop.resumed_file(_CALLBACKS) if is_first else None
-        held = self._loop.agreed_variables() if resumed is not None else []
+        resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
+        held = self._run.state.agreed() if resumed is not None else []
         before = [tf.identity(one) for one in held]
         if resumed is not None:
             self._call.append_logs()
@@ -250,14 +252,14 @@ class FitRun:
         self._begins, call.model.stop_training = heard["begins"], heard["stop_training"]
         self._asks_to_stop.assign(0.0)  # the next step is told anew
         epochs, number = self._epochs_left(), call.connection.phase
-        self._loop.count_epochs(done_before=self._begins, epochs=epochs, fit=number)
+        count_epochs(self._run, done_before=self._begins, epochs=epochs, fit=number)
         reported = Place(**heard["place"])
         self._progress = replace(self._progress.heard(reported), epochs=epochs)
         return reported
 
     def _take(self, meeting: PeerGroup, source: int, reported: Place) -> None:
         """Takes over the state that the source's callbacks keep, and the values that they have left."""
-        callbacks, loop = self._call.callbacks, self._loop
+        callbacks, run, position = self._call.callbacks, self._run, self._calls.position()
         (led,) = meeting.any_of([callbacks.leads])
         # Of those that write it is rank 0's where it led before.
         if not led or source == 0:
@@ -266,15 +268,15 @@ class FitRun:
             self._agree_on("others", meeting, rank=source)
             self._agree_on("writers", meeting)
         # Between two epochs all hold the same statistics of layers; in an epoch they are each peer's.
-        is_between = loop.position().offset == 0 or reported.called == reported.ended or reported.over
-        meeting.take(loop.agreed_variables() if is_between else loop.shared_variables(), rank=source)
+        is_between = position.offset == 0 or reported.called == reported.ended or reported.over
+        meeting.take(run.state.agreed() if is_between else run.state.shared(), rank=source)
         if meeting.leads and not callbacks.leads:
             callbacks.lead(takes_over=True)
             # They may not have been told on the one before.
             if reported.over:
                 callbacks.end_writers(reported.logs)
-        self._progress = self._progress.entered(reported, version=loop.position().version, leads=callbacks.leads)
-        loop.complete_state()
+        self._progress = self._progress.entered(reported, version=position.version, leads=callbacks.leads)
+        complete_state(run)
 
     def _agree_on(self, group: Group, meeting: PeerGroup, *, rank: int = 0) -> None:
         written = self._call.callbacks.agree(meeting, group, rank=rank, written=self._progress.written)
@@ -284,7 +286,7 @@ class FitRun:
     # ---- the end of an epoch ---------------------------------------------------------------------------------------
 
     def _average(self, action: Action) -> None:
-        self._loop.average_statistics()
+        barrier.average_statistics(self._run)
         self._progress = self._progress.after(action)
 
     def _find_numbers(self) -> None:
@@ -300,7 +302,7 @@ class FitRun:
         def agree(meeting: PeerGroup) -> None:
             self._progress = replace(self._progress, logs=agreed(meeting, own))
 
-        self._loop.meet(agree)
+        self._calls.meet(agree)
 
     def _validate(self) -> bool:
         """Finds what the validation comes to, over all peers; False if peers were lost over it."""
@@ -316,10 +318,10 @@ class FitRun:
             self._validation = SharedPass(numbered_batches(given), evaluation), evaluation
         shared, evaluation = self._validation
         evaluation.began |= self._progress.tested > 0
-        is_there = shared.attempt(self._loop.meet)
+        is_there = shared.attempt(self._calls.meet)
         tested, found = (2, shared.result) if is_there else (int(evaluation.began), {})
         self._progress = replace(self._progress, tested=tested, found=found)
-        if shared.differs and self._training.rank == 0:
+        if shared.differs and self._run.rank == 0:
             self._say_once(_NOT_SHARED)
         return is_there
 
@@ -327,14 +329,14 @@ class FitRun:
         """Sets the changes of callbacks to rank 0's; the epoch is concluded."""
         progress, call = self._progress, self._call
         # Of the epoch that has begun, if one has; the loader has its first batch already.
-        begun = self._loop.position().epoch
+        begun = self._calls.position().epoch
         first_batch = call.data.first_batch_of(begun) if begun > progress.ended else -1
         heard = agreed(meeting, {"stops": bool(call.model.stop_training), "first_batch": first_batch})
         if first_batch >= 0:
             call.data.refuse_other(progress.ended + 1, coordinators=heard["first_batch"])
         self._agree_on("writers", meeting)
-        meeting.take(self._loop.agreed_variables())
-        stops = heard["stops"] or progress.stops or self._training.stopped
+        meeting.take(self._run.state.agreed())
+        stops = heard["stops"] or progress.stops or self._run.stopped
         self._tell_if_unheeded(stops=stops)
         call.model.stop_training = heard["stops"]
         self._asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
@@ -342,10 +344,11 @@ class FitRun:
 
     def _share(self, meeting: PeerGroup, action: Action) -> None:
         """Shares what rank 0's callbacks have left; at the end of training others may ask for the outcome."""
-        meeting.take(self._loop.agreed_variables())
+        meeting.take(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "part":
-            self._loop.end_phase(self._call.connection, self._call.outcome())
+            trained = int(self._run.graph_state.progress.trained.read_value())
+            self._call.connection.end_phase(self._call.outcome(), terms=self._run.terms, trained=trained)
 
     # ---- what goes along -------------------------------------------------------------------------------------------
 

@@ -35,34 +35,23 @@ def _parts(metric: Any) -> Iterator[Any]:
             yield from _parts(one)
 
 
-class FitMetrics:
-    """The metrics of a ``fit`` in a job, of a model that is trained by Keras' own step.
-
-    Args:
-        model: Has the metrics.
-        job: Combines them over the peers.
-    """
-
-    def __init__(self, model: Any, job: CombinedMetrics) -> None:
-        self.model, self.job = model, job
-
-    @property
-    def totals(self) -> list[tf.Variable]:
-        """They go along with training, and are equal on all peers."""
-        return self.job.totals
-
-    def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
-        """The logs of callbacks at these totals, by name; the metrics hold them afterwards."""
-        self.job.show(totals)
-        return dict(self.model.get_metrics_result())
+def shown(model: Any, metrics: CombinedMetrics, totals: Sequence[Any]) -> dict[str, Any]:
+    """The logs of callbacks at these totals, by name; the metrics of the model hold them afterwards."""
+    metrics.show(totals)
+    return dict(model.get_metrics_result())
 
 
 class JobLogs:
-    """The numbers of an epoch so far, of all peers."""
+    """The numbers of an epoch so far, of all peers.
 
-    def __init__(self, metrics: FitMetrics) -> None:
-        self._metrics = metrics
-        self._numbers: Callable[..., dict[str, Any]] | None = None  # once somebody has looked
+    Args:
+        totals: The variables that they follow from: they go along with training, and are equal on all peers.
+        numbers: Graph: the numbers at such totals, by name.
+    """
+
+    def __init__(self, totals: Sequence[tf.Variable], numbers: Callable[[Sequence[Any]], dict[str, Any]]) -> None:
+        self.totals, self._function = totals, numbers
+        self._numbers: Callable[..., dict[str, Any]] | None = None  # traced once somebody has looked
 
     def so_far(self) -> dict[str, Any]:
         """The logs after the last finished step: a dictionary that computes them when it is first read.
@@ -70,13 +59,13 @@ class JobLogs:
         Cost:
             A read of the totals; nothing waits for a device until somebody looks.
         """
-        return _Logs(partial(self._computed, [total.read_value() for total in self._metrics.totals]))
+        return _Logs(partial(self._computed, [total.read_value() for total in self.totals]))
 
     def _computed(self, totals: list[Any]) -> dict[str, Any]:
         if self._numbers is None:
             # Traced by its signature: of calls that trace TensorFlow warns, where a program fits several times.
             specs = [tf.TensorSpec(one.shape, one.dtype) for one in totals]
-            self._numbers = tf.function(self._metrics.numbers, autograph=False).get_concrete_function(specs)
+            self._numbers = tf.function(self._function, autograph=False).get_concrete_function(specs)
         return {name: plain_number(value) for name, value in self._numbers(totals).items()}
 
 

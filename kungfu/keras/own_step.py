@@ -18,10 +18,12 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.framework_internals import replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
-from kungfu.keras.metrics import FitMetrics, metrics_of
-from kungfu.keras.train_step import Step, WholeBatchLosses
+from kungfu.keras.metrics import metrics_of
+from kungfu.keras.train_step import Step, whole_batch_losses
 from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
-from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.loop.averages import SeveralAverages
+from kungfu.training.loop.loop_metrics import peer_place
+from kungfu.training.run import Run
 
 
 def has_own_step(model: Any) -> bool:
@@ -136,7 +138,7 @@ class _MetricResults:
         return result
 
 
-class OwnMetrics(FitMetrics):
+class OwnMetrics:
     """Metrics of the whole job, and the other numbers that such a step returns.
 
     A metric's state is combined over the peers. Of any other number that the step returns, the mean over the samples is
@@ -149,7 +151,7 @@ class OwnMetrics(FitMetrics):
     """
 
     def __init__(self, model: Any, found: OwnStep, job: CombinedMetrics) -> None:
-        super().__init__(model, job)
+        self._model, self._job = model, job
         self._last = {
             name: tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, name=f"kungfu/fit_{name}")
             for name, one in found.numbers.items()
@@ -160,24 +162,24 @@ class OwnMetrics(FitMetrics):
     @property
     def totals(self) -> list[tf.Variable]:
         """The totals that a joining peer receives."""
-        return [*self.job.totals, *self._last.values()]
+        return [*self._job.totals, *self._last.values()]
 
     # ---- traced ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def noted(self, *, anew: Any) -> Iterator[None]:
         """Graph: around the user's step; the metrics start from the job's states, ``again`` (agreed) with an epoch."""
-        self.job.assign(self.job.start(anew))
-        self._results = _MetricResults(self.model)
+        self._job.assign(self._job.start(anew))
+        self._results = _MetricResults(self._model)
         with self._results.noted():
             yield
 
     def seen(self, returned: Any, place: PeerPlace) -> list[Any]:
         """Graph: what is to be added up over the peers, of this one's part in the step."""
-        self._returned = _numbers(self.model, returned, self._results)
+        self._returned = _numbers(self._model, returned, self._results)
         numbers = [_share(self._returned[name], samples=place.samples, rank=place.rank) for name in self._last]
         # Without samples a peer ran on another's: what comes of that is not counted.
-        states = self.job.outgoing(self.job.read(), place)
+        states = self._job.outgoing(self._job.read(), place)
         return [place.samples, *numbers, *(tf.where(place.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
@@ -186,14 +188,14 @@ class OwnMetrics(FitMetrics):
         for variable, number in zip(self._last.values(), rest, strict=False):
             is_mean = number.dtype.is_floating
             variable.assign(tf.math.divide_no_nan(number, tf.cast(samples, number.dtype)) if is_mean else number)
-        self.job.conclude(rest[len(self._last) :])
+        self._job.conclude(rest[len(self._last) :])
 
     # ---- between steps ---------------------------------------------------------------------------------------------
 
     def numbers(self, totals: Sequence[Any]) -> dict[str, Any]:
         """The results of the step, over all peers, at these totals."""
-        count = len(self.job.totals)
-        self.job.show(totals[:count])
+        count = len(self._job.totals)
+        self._job.show(totals[:count])
         last = dict(zip(self._last, totals[count:], strict=True))
         return {name: last[name] if name in last else one.result() for name, one in self._returned.items()}
 
@@ -237,55 +239,48 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
 
-def own_job_step(model: Any, loop: JobLoop, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
+def own_job_step(model: Any, run: Run, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
     """The step of a peer of a job; gives what `job_step` gives.
 
     Args:
         model: Compiled, and explored.
-        loop: Averages over the peers.
+        run: Of the step.
         metrics: The metrics of the job.
         asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
     """
-    losses = WholeBatchLosses(loop)
+    losses = whole_batch_losses(run)
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
-        anew = tf.equal(loop.progress.offset.read_value(), 0)
-        stops = tf.where(tf.equal(loop.place.rank, 0), asks_to_stop.read_value(), 0.0)
-        with _applications(model, loop).taken(), metrics.noted(anew=anew), losses.scaled():
+        place, averages = peer_place(run.graph_state), SeveralAverages(run)
+        anew = tf.equal(run.graph_state.progress.offset.read_value(), 0)
+        stops = tf.where(tf.equal(place.rank, 0), asks_to_stop.read_value(), 0.0)
+        with Applications(model, averages.average).taken(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
-        *sums, stops = loop.conclude([*metrics.seen(returned, loop.place), stops])
+        *sums, stops = averages.conclude([*metrics.seen(returned, peer_place(run.graph_state)), stops])
         metrics.add(sums)
         return stops
 
     return step
 
 
-def own_step_alone(model: Any, loop: JobLoop) -> Step:
-    """The step of a program that runs alone under policies: its own, seen by them.
-
-    Args:
-        model: Compiled, and explored.
-        loop: The loop of one peer.
-    """
+def own_step_alone(model: Any, run: Run) -> Step:
+    """The step of a program that runs alone under policies: its own, seen by them."""
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
-        with _applications(model, loop).taken():
+        averages = SeveralAverages(run)
+        with Applications(model, averages.average).taken():
             returned = model.train_step(data)
-        loop.conclude([])
+        averages.conclude([])
         return {name: tf.nest.map_structure(tf.convert_to_tensor, one) for name, one in returned.items()}
 
     return step
 
 
-def _applications(model: Any, loop: JobLoop) -> Applications:
-    return Applications(model, lambda optimizer, gradients, loss: loop.average_for(optimizer, gradients, loss=loss))
-
-
-def refuse_unknown_loss(model: Any, found: OwnStep, loop: JobLoop) -> None:
+def refuse_unknown_loss(model: Any, found: OwnStep, run: Run) -> None:
     """Raises ``UsageError`` if a policy reads the loss, and nothing shows what it is."""
-    if found.knows_loss or not loop.reads_loss:
+    if found.knows_loss or run.plan.sources.isdisjoint({"loss", "mean_loss"}):
         return
     raise UsageError(
         f"a policy reads the loss, and {type(model).__name__}.train_step() takes no gradient by a tf.GradientTape of "

@@ -11,14 +11,17 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from kungfu.framework_internals import added_to_unmasked, is_in_xla_context, loss_tracker, reductions_by
-from kungfu.keras.metrics import FitMetrics
-from kungfu.training.loop.job_loop import JobLoop
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
+from kungfu.training.loop.averages import average_and_sum, sum_in_step
+from kungfu.training.loop.loop_metrics import peer_place
+from kungfu.training.run import Run
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
 Step = Callable[[Any], dict[str, Any]]
@@ -31,12 +34,12 @@ _UNCOMPILED = (
 )
 
 
-def job_step(model: Any, loop: JobLoop, metrics: FitMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
+def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
     """The step of a peer of a job.
 
     Args:
         model: Compiled and built.
-        loop: Averages over the peers.
+        run: Of the step.
         metrics: Combines over the peers what the model's metrics see.
         asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
 
@@ -44,10 +47,10 @@ def job_step(model: Any, loop: JobLoop, metrics: FitMetrics, *, asks_to_stop: tf
         A function of a batch in the structure of ``fit``. It gives a number above 0 if rank 0 asked to stop before
         this step.
     """
-    losses, job = WholeBatchLosses(loop), metrics.job
+    losses = whole_batch_losses(run)
 
     def gradients_and_metrics(data: Any, start: Sequence[Any]) -> tuple[list[Any], Any, list[Any]]:
-        with job.watched(start) as watched:
+        with metrics.watched(start) as watched:
             gradients, loss = _gradients(model, data, around_loss=losses.scaled)
         return gradients, loss, watched.after()
 
@@ -55,12 +58,13 @@ def job_step(model: Any, loop: JobLoop, metrics: FitMetrics, *, asks_to_stop: tf
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
-        start = job.start(anew=tf.equal(loop.progress.offset.read_value(), 0))
+        place = peer_place(run.graph_state)
+        start = metrics.start(anew=tf.equal(run.graph_state.progress.offset.read_value(), 0))
         gradients, loss, after = forward(data, start)
-        stops = tf.where(tf.equal(loop.place.rank, 0), asks_to_stop.read_value(), 0.0)
-        means, (*sums, stops) = loop.average_and_sum(gradients, [*job.outgoing(after, loop.place), stops], loss=loss)
+        stops = tf.where(tf.equal(place.rank, 0), asks_to_stop.read_value(), 0.0)
+        means, (*sums, stops) = average_and_sum(run, gradients, [*metrics.outgoing(after, place), stops], loss=loss)
         _apply(model, means)
-        job.conclude(sums)
+        metrics.conclude(sums)
         return stops
 
     return step
@@ -162,14 +166,15 @@ class WholeBatchLosses:
     Where the denominator is the number of samples the scale is 1, and nothing is done.
 
     Args:
-        loop: Sums denominators over the peers.
+        place: Gives this peer's part in the step.
+        sums: Gives the sums of tensors over the peers, by a message with this tag.
 
     Cost:
         A message of two numbers per denominator that is not the number of samples, before that of the gradients.
     """
 
-    def __init__(self, loop: JobLoop) -> None:
-        self._loop = loop
+    def __init__(self, place: Callable[[], PeerPlace], sums: Callable[..., Sequence[Any]]) -> None:
+        self._place, self._sums = place, sums
         self._graph: Any = None
         self._known: list[tuple[Any, ...]] = []  # what a factor follows from, and the factor
 
@@ -220,11 +225,16 @@ class WholeBatchLosses:
 
         Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
         """
-        samples = tf.cast(self._loop.place.samples, tf.float64)
+        samples = tf.cast(self._place().samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples the slice is another peer's sample
             own.append(tf.where(samples > 0, tf.cast(denominator, tf.float64), 0.0))
-        (come,) = self._loop.sum_before(tf.stack(own), tag="denominators")
+        (come,) = self._sums([tf.stack(own)], tag="denominators")
         part = 1.0 if denominator is None else tf.math.divide_no_nan(own[1] + added, come[1] + added)
         # What a slice has does not depend on weights, though it is computed from values that do.
         return tf.stop_gradient(part * tf.math.divide_no_nan(come[0], samples))
+
+
+def whole_batch_losses(run: Run) -> WholeBatchLosses:
+    """The losses of the steps of a run."""
+    return WholeBatchLosses(partial(peer_place, run.graph_state), partial(sum_in_step, run))

@@ -31,7 +31,7 @@ def test_a_program_of_many_fits_is_not_warned_of_traces_and_each_fit_has_one() -
     try:
         for _ in range(8):
             metrics = Counted()
-            logs = JobLogs(metrics)
+            logs = JobLogs(metrics.totals, metrics.numbers)
             untouched = logs.so_far()
             assert metrics.traces == 0, "nobody has looked"
             assert logs.so_far() == {"mean": 3.0, "last": 4.0}

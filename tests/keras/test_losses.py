@@ -21,14 +21,16 @@ SLICES = [[3, 4], [7, 0], [1, 1, 5], [0, 0, 7]]
 
 
 class OnePeer:
-    """Stands for the loop of one of several peers: it is told the sums, once it has told what it adds to them."""
+    """One of several peers: it is given the sums, once it has said what it adds to them."""
 
     def __init__(self, samples: int) -> None:
-        self.place = PeerPlace(tf.constant(float(samples)), rank=0, size=1)
+        place = PeerPlace(tf.constant(float(samples)), rank=0, size=1)
+        self.losses = WholeBatchLosses(lambda: place, self.sums_of)
         self.added: list[Any] = []
         self.sums: list[Any] | None = None
 
-    def sum_before(self, value: Any, *, tag: str) -> list[Any]:
+    def sums_of(self, values: Sequence[Any], *, tag: str) -> list[Any]:
+        (value,) = values
         self.added.append(value)
         return [value if self.sums is None else self.sums[len(self.added) - 1]]
 
@@ -86,7 +88,7 @@ def whole(loss: Any, slices: Sequence[int], y: Any, predicted: Any, weights: Any
         if mask is not None:
             part._keras_mask = tf.constant(mask[rows])
         loop.added = []
-        with WholeBatchLosses(loop).scaled():
+        with loop.losses.scaled():
             return loss(tf.constant(y[rows]), part, None if weights is None else tf.constant(weights[rows]))
 
     told = list(zip(loops, starts[:-1].tolist(), slices, strict=True))
@@ -114,7 +116,7 @@ def test_a_mean_over_samples_and_a_loss_not_given_to_compile_send_nothing():
     loop, kind = OnePeer(3), keras.losses.MeanSquaredError
     mean, weighted, added = (given(kind(one)) for one in ("mean", "mean_with_sample_weight", "sum"))
     y, predicted = tf.ones((3, 2)), tf.zeros((3, 2))
-    with WholeBatchLosses(loop).scaled():
+    with loop.losses.scaled():
         mean(y, predicted, tf.ones(3))
         weighted(y, predicted)
         kind("sum")(y, predicted)

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.runtime.api import Membership
+from kungfu.training import Training
 from kungfu.training.loop.attach import attach_built, build
 from kungfu.training.loop.job_connection import JobConnection
 
@@ -49,7 +50,7 @@ def linear_run(
         connection.membership = membership
     build(model, [optimizer])
     given = {"policies": policies, "seed": 0, "budget": None, "combine": {}}
-    training = attach_built(connection, model, [optimizer], **given)
+    training = Training(attach_built(connection, model, [optimizer], **given))
 
     @training.step
     def step(x: Any) -> Any:

@@ -26,8 +26,7 @@ from kungfu.keras.evaluation.numbered_batches import NumberedBatches, numbered_b
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass, SharedPrediction
 from kungfu.keras.handle import Attached
 from kungfu.keras.refusals import refuse_samples
-from kungfu.training.loop.job_loop import JobLoop
-from kungfu.training.loop.training import Training
+from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.state.registered_sync import PeerGroup
 
 
@@ -45,7 +44,7 @@ class _Sharing:
 
     def __init__(self, model: Any, attached: Attached) -> None:
         self._model, self._attached = model, attached
-        self._broken: Training | None = None  # after whose end a peer did not come
+        self._broken: StepCalls | None = None  # after whose end a peer did not come
 
     def function(self, name: str) -> Callable[..., Any]:
         """The function that replaces `evaluate` or `predict` on the model."""
@@ -54,33 +53,33 @@ class _Sharing:
         @wraps(own)
         def call(*args: Any, **kwargs: Any) -> Any:
             refuse_samples(kwargs.get("x", args[0] if args else None), to=f"model.{name}()")
-            loop, passes = self._loop(), self._attached.passes and not self._attached.is_fitting
-            if loop is None and not (passes and name == "evaluate"):
+            calls, passes = self._calls(), self._attached.passes and not self._attached.is_fitting
+            if calls is None and not (passes and name == "evaluate"):
                 return own(self._model, *args, **kwargs)
             bound = inspect.signature(own).bind(self._model, *args, **kwargs)
             bound.apply_defaults()
             given = {one: value for one, value in bound.arguments.items() if one not in ("self", "kwargs")}
-            if loop is None:
+            if calls is None:
                 found = self._told(given)
             else:
-                found = self._evaluate(loop, given) if name == "evaluate" else self._predict(loop, given)
+                found = self._evaluate(calls, given) if name == "evaluate" else self._predict(calls, given)
             return own(self._model, *args, **kwargs) if found is None else found[0]
 
         return call
 
-    def _loop(self) -> JobLoop | None:
-        """The loop of the job whose training is over, as long as all its peers reach each call."""
-        training = self._attached.training
-        if training is None or training is self._broken or self._attached.passes or self._attached.is_fitting:
+    def _calls(self) -> StepCalls | None:
+        """The calls of the step, if this peer has trained to the end with peers that all reach each call since."""
+        calls = self._attached.calls
+        if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
-        loop = JobLoop(training)
-        return loop if loop.is_after_training else None
+        is_over = calls.is_over and not calls.run.left and calls.has_view
+        return calls if is_over and calls.run.settings.is_newest() else None  # no other run has followed
 
-    def _evaluate(self, loop: JobLoop, given: dict[str, Any]) -> tuple[Any] | None:
-        batches, callbacks = numbered_batches(given), self._callbacks(given, leads=loop.rank == 0)
+    def _evaluate(self, calls: StepCalls, given: dict[str, Any]) -> tuple[Any] | None:
+        batches, callbacks = numbered_batches(given), self._callbacks(given, leads=calls.run.rank == 0)
         evaluation = SharedEvaluation(self._model, given, callbacks, self._attached.combine)
         shared = SharedPass(batches, evaluation)
-        found = self._shared(loop, shared, SharedEvaluation.name)
+        found = self._shared(calls, shared, SharedEvaluation.name)
         if found is None:
             return None
         if not shared.differs:
@@ -104,21 +103,21 @@ class _Sharing:
     def _in_form(self, logs: dict[str, Any], given: Mapping[str, Any]) -> tuple[Any]:
         return (logs if given["return_dict"] else flat_metrics(self._model, logs),)
 
-    def _predict(self, loop: JobLoop, given: dict[str, Any]) -> tuple[Any] | None:
-        prediction = SharedPrediction(self._model, given, self._callbacks(given, leads=loop.rank == 0))
-        return self._shared(loop, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
+    def _predict(self, calls: StepCalls, given: dict[str, Any]) -> tuple[Any] | None:
+        prediction = SharedPrediction(self._model, given, self._callbacks(given, leads=calls.run.rank == 0))
+        return self._shared(calls, SharedPass(numbered_batches(given), prediction), SharedPrediction.name)
 
-    def _shared(self, loop: JobLoop, shared: SharedPass, what: str) -> tuple[Any] | None:
+    def _shared(self, calls: StepCalls, shared: SharedPass, what: str) -> tuple[Any] | None:
         """The result, in a tuple of one; ``None`` if this peer has to do the whole."""
         reason = ""
 
         def meet(together: Callable[[PeerGroup], None]) -> bool:
             nonlocal reason
-            reason = loop.meet_after_training(together, what=what)
+            reason = calls.meet_after_training(together, what=what)
             return not reason
 
         if not shared.attempt(meet):
-            self._broken = self._attached.training
+            self._broken = calls
             _say(f"{what} is not shared among the peers from here on, and done by this peer alone: {reason}")
             return None
         if shared.differs:

@@ -29,6 +29,7 @@ from kungfu.training.graph.tracing.random_streams import joiner_seed
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState, classify, plant_seeds
 from kungfu.training.loop.job_connection import JobConnection, connect
+from kungfu.training.loop.step_calls import StepCalls
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run, RunSettings
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
@@ -82,10 +83,10 @@ def attach(
     optimizers = list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]
     connection = connect()
     build(model, optimizers)
-    training = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
+    calls = attach_built(connection, model, optimizers, policies=policies, seed=seed, budget=budget, combine=combine)
     if connection.settings is not None:  # else one peer sees all samples
-        training._run.memory.share(training._run.trace)
-    return training
+        calls.run.memory.share(calls.run.trace)
+    return Training(calls)
 
 
 def attach_built(
@@ -97,7 +98,7 @@ def attach_built(
     seed: int,
     budget: Budget | None,
     combine: Mapping[str, LayerWord],
-) -> Training:
+) -> StepCalls:
     """The run of a model that has all weights that its step uses, and of optimizers that have their variables."""
     settings, attachment = connection.settings, connection.attachment
     if settings is not None:
@@ -119,7 +120,7 @@ def attach_built(
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)
     # A program that runs alone is never waited for: nothing of its step comes before its time.
     gate = None if settings is None else EffectGate(lambda: graph_state.view.version.read_value() > 0)
-    training = Training(
+    calls = StepCalls(
         Run(
             trained=trained,
             program=program,
@@ -139,9 +140,9 @@ def attach_built(
             timer=StepTimer(connection.deadlines, wait_at_most=attachment.wait_at_most),
         )
     )
-    alive = weakref.ref(training._calls)  # it holds the model
-    _ATTACHED[model] = lambda: (calls := alive()) is not None and calls.is_over
-    return training
+    alive = weakref.ref(calls)  # it holds the model
+    _ATTACHED[model] = lambda: (found := alive()) is not None and found.is_over
+    return calls
 
 
 def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tuple[Policy, ...]:

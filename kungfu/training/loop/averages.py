@@ -1,14 +1,24 @@
-"""The averages of a step, and the numbers that a program gives the policies of its run."""
+"""The averages and sums of a step, and the numbers that a program gives the policies of its run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+import tensorflow as tf
+
 from kungfu.signal.source_location import location_of_caller
-from kungfu.training.graph.average import average_before_last
+from kungfu.training.graph.average import (
+    GivenTotals,
+    SummedMetrics,
+    average,
+    average_before_last,
+    average_to_conclude,
+)
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
+from kungfu.training.graph.totals import add_up
 from kungfu.training.run import Run
 
 
@@ -42,3 +52,70 @@ def average_in_step(run: Run, gradients: Any, last: Callable[[Averaging], Any], 
         means = last(averaging)
     trace.averaged(means)
     return means
+
+
+# ---- steps of Keras' fit ---------------------------------------------------------------------------------------------
+
+
+def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
+    """Graph: as ``Training.average``, and the sums of ``totals`` over the peers, of which policies see nothing."""
+    given = GivenTotals(totals)
+    riders: list[SummedMetrics] = [given, run.memory.sums]
+    means = average_in_step(run, gradients, partial(average, gradients=gradients, loss=loss, riders=riders))
+    return means, given.sums
+
+
+def sum_in_step(run: Run, values: Sequence[Any], *, tag: str) -> list[Any]:
+    """Graph: sums over the peers, by a message of their own.
+
+    Args:
+        run: What the step is of.
+        values: Tensors of the same types and shapes on all peers.
+        tag: Names the message.
+    """
+    with run.trace.ours():
+        return add_up(run.attachment, values, order=run.graph_state.order, tag=tag)
+
+
+class SeveralAverages:
+    """The averages of one trace of a step, which counts only once the sums at its end are there.
+
+    Args:
+        run: What the step is of.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._conclude: Callable[[], Any] | None = None  # of the last average
+
+    def average(self, optimizer: Any, gradients: Any, loss: Any) -> Any:
+        """Graph: as ``Training.average``, of the gradients that one of several optimizers is to apply.
+
+        The policies see loss, gradients and learning rate of the last one in a step, and conclude with `conclude`.
+        """
+        trace = self._run.trace
+
+        def last(averaging: Averaging) -> Any:
+            trace.undo_all()
+            means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
+            return means
+
+        return average_in_step(self._run, gradients, last, optimizer=optimizer)
+
+    def conclude(self, values: Sequence[Any]) -> list[Any]:
+        """Graph, at the end of a step: the sums of tensors over the peers; then the step counts.
+
+        Cost:
+            A message, in which the sums that layers keep travel too; none without either.
+        """
+        run, memory, samples = self._run, self._run.memory.sums, self._run.graph_state.metrics.samples.read_value()
+        with run.trace.ours():
+            # A peer without samples ran on another's.
+            given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
+            sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
+            memory.conclude(sums[len(values) :])
+            if self._conclude is not None:  # else the step has not averaged, which its trace refuses
+                with tf.control_dependencies(sums):
+                    self._conclude()
+        run.trace.note_end()
+        return sums[: len(values)]

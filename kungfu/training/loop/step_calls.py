@@ -71,6 +71,11 @@ class StepCalls:
             return read_position(self.run.graph_state)
         return self._position
 
+    @property
+    def has_view(self) -> bool:
+        """True if this peer is in a view: from its first call of the step on, which only joins; alone, always."""
+        return self.run.is_alone or self.position().version > 0
+
     def mark(self, name: str, *, averages: int) -> None:
         """The function of this name is the step; see ``Training.step``."""
         declared = self.run.declared
@@ -218,6 +223,26 @@ class StepCalls:
         recovery.exchanges(run)
         forget_message_time(run)
         return True
+
+    def meet_after_training(self, together: Callable[[PeerGroup], None], *, what: str) -> str:
+        """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
+
+        Args:
+            together: Exchanges what it has to with the others.
+            what: The object of the wait, for the message about a late peer.
+
+        Returns:
+            Why it could not be held; "" where it was.
+        """
+        try:
+            together(peer_group(self.run, tag=what))
+        except tf.errors.OpError as error:
+            failure = self.run.attachment.failure_of(error)
+            # An op of the program's own failed, not a message.
+            if failure is None:
+                raise
+            return str(failure)
+        return ""
 
     def _recover(self, error: BaseException, *, where: str = "") -> None:
         """Goes on without the peers that were lost; whatever else went wrong is raised."""

@@ -23,7 +23,6 @@ from kungfu.training.loop.averages import average_in_step, feed, publish_in_step
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
-from kungfu.training.run import Run
 from kungfu.training.state.checkpoint_manager import CheckpointRequest
 from kungfu.training.state.registry import Kind
 from kungfu.training.state.rescale_hooks import Rescaled
@@ -44,8 +43,8 @@ class Training:
 
     SKIPPED: Final = SKIPPED
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._calls = run, StepCalls(run)
+    def __init__(self, calls: StepCalls) -> None:
+        self._run, self._calls = calls.run, calls
 
     @property
     def rank(self) -> int | None:

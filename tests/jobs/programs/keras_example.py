@@ -16,7 +16,6 @@ import pickle
 import runpy
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.training.loop import barrier
-from kungfu.training.loop.job_loop import JobLoop
-from kungfu.training.loop.step_calls import SKIPPED
+from kungfu.training.loop.averages import SeveralAverages
+from kungfu.training.loop.step_calls import SKIPPED, StepCalls
 from kungfu.training.loop.training import Training
 from kungfu.training.run import Run
 from tests.jobs.programs.plain_twin import PlainTwin
@@ -47,7 +46,7 @@ class Recorder:
 
     def install(self) -> None:
         """From now on `attach`, the step, and the barrier are watched."""
-        attach, step, average = kf.keras.attach, Training.step, barrier.average_statistics
+        attach, step, average = kf.keras.attach, StepCalls.call, barrier.average_statistics
         sizes = {int(step): size for step, size in self._given.schedule.items()}
 
         def attached(model: Any, **given: Any) -> Any:
@@ -59,62 +58,59 @@ class Recorder:
             average(run)
             self._write(f"averages/{self.phase}-{run.steps():05}", None)
 
-        def stepping(training: Training, function: Any = None, *, averages: int = 1) -> Callable[..., Any]:
-            if function is None:
-                return partial(stepping, training, averages=averages)
-            self.found["training"] = training
-            call = step(training, function, averages=averages)
-            return lambda *batch: self._step(training, call, batch)
+        def stepping(calls: StepCalls, function: Any, batch: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            self.found["training"] = Training(calls)
+            return self._step(calls, lambda: step(calls, function, batch, named), batch)
 
-        kf.keras.attach, barrier.average_statistics, Training.step = attached, averaged, stepping
+        kf.keras.attach, barrier.average_statistics, StepCalls.call = attached, averaged, stepping
         if self._given.between:
             self._die_between_applications()
 
     def _die_between_applications(self) -> None:
         """A peer is killed once the first application of a step is done on it, and before the message of the second."""
-        average = JobLoop.average_for
+        average = SeveralAverages.average
 
         def die_between(step: Any, view: Any) -> Any:
             if [int(step) + 1, *map(int, view)] == self._given.between:
                 die()
             return np.float64(0.0)
 
-        def average_for(loop: JobLoop, optimizer: Any, gradients: Any, *, loss: Any) -> Any:
-            if loop._run.trace.averages == 1:
-                state = loop._run.graph_state
+        def average_or_die(averages: SeveralAverages, optimizer: Any, gradients: Any, loss: Any) -> Any:
+            if averages._run.trace.averages == 1:
+                state = averages._run.graph_state
                 place = tf.stack([state.view.size.read_value(), state.view.rank.read_value()])
                 # These gradients are taken at what the first application has left.
                 with tf.control_dependencies(list(gradients)):
                     nothing = tf.py_function(die_between, [state.progress.step.read_value(), place], tf.float64)
                 nothing.set_shape(())
                 gradients = [one + tf.cast(nothing, one.dtype) for one in gradients]
-            return average(loop, optimizer, gradients, loss=loss)
+            return average(averages, optimizer, gradients, loss)
 
-        JobLoop.average_for = average_for
+        SeveralAverages.average = average_or_die
 
-    def _step(self, training: Training, call: Callable[..., Any], batch: tuple[Any, ...]) -> Any:
-        run, calls = training._run, training._calls
+    def _step(self, calls: StepCalls, call: Callable[[], Any], batch: tuple[Any, ...]) -> Any:
+        run = calls.run
         before, number = calls.position(), run.steps() + 1
         if not before.version:  # it only joins
-            return call(*batch)
+            return call()
         if self._given.die == [number, before.size, before.rank]:
             die()
         statistics = run.state.classes.averaged.values()
         kept = [one.numpy() for one in statistics]
-        result = call(*batch)
+        result = call()
         moved = any(np.any(one.numpy() != was) for one, was in zip(statistics, kept, strict=True))
         if result is not SKIPPED or moved:
             self._write(
                 f"slices/{self.phase}-{number:05}/{before.version:03}-{before.rank}.pickle",
                 {
                     "epoch": before.epoch, "offset": before.offset, "version": before.version, "size": before.size,
-                    "rank": before.rank, "peer": training.peer, "done": result is not SKIPPED,
+                    "rank": before.rank, "peer": run.trained.peer, "done": result is not SKIPPED,
                     "empty": calls.stamps.of(tf.nest.flatten(batch)).empty,
                     "batch": tf.nest.map_structure(lambda one: one.numpy(), batch[0]),
                 },
             )  # fmt: skip
         if result is not SKIPPED and (count := self._given.wait.get(str(number))):
-            self._await_offer(training, count)
+            self._await_offer(Training(calls), count)
         return result
 
     def _write(self, name: str, content: Any) -> None:
