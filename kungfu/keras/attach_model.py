@@ -26,7 +26,8 @@ from kungfu.control import Budget
 from kungfu.errors import UsageError
 from kungfu.framework_internals import build_symbolically, is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
-from kungfu.keras.data import arguments_alone, fit_data
+from kungfu.keras.data.choose import fit_data
+from kungfu.keras.data.indexed import arguments_alone
 from kungfu.keras.evaluation.sharing import share_calls
 from kungfu.keras.fits import FitCall
 from kungfu.keras.handle import Attached, FitHandle
@@ -170,12 +171,18 @@ class _Attached(Attached):
 
     def _attach(self, connection: JobConnection, own: OwnStep | None) -> StepCalls:
         """For Keras' own step, or one of the program's ``own``."""
-        more: dict[str, Any] = {"policies": self.policies, "seed": self.seed, "budget": self.budget}
-        more["combine"] = self._combine_of("layers")
         optimizers = [self.model.optimizer] if own is None else own.each_optimizer
         if own is None:
             build(self.model, optimizers)
-        self.calls = calls = attach_built(connection, self.model, optimizers, **more)
+        self.calls = calls = attach_built(
+            connection,
+            self.model,
+            optimizers,
+            policies=self.policies,
+            seed=self.seed,
+            budget=self.budget,
+            combine=self._combine_of("layers"),
+        )
         if own is not None and connection.peer == 0:
             print(own.told(self.model), file=sys.stderr)
         return calls

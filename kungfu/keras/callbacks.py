@@ -19,9 +19,8 @@ import keras
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.agreed import agreed
 from kungfu.keras.metrics import metrics_of
-from kungfu.keras.plain_values import pack, plain_attributes, put_attributes, unpack
+from kungfu.keras.plain_values import agreed, pack, plain_attributes, put_attributes, unpack
 from kungfu.runtime.api import read_settings
 from kungfu.training.state.registered_sync import PeerGroup
 
@@ -58,32 +57,34 @@ class JobCallbacks:
         given = keras.tree.flatten(callbacks)
         _refuse(given)
         self._model = model
-        self._running = keras.callbacks.CallbackList(
+        # Those that run on this peer, as the list for Keras' ``evaluate``.
+        self.running = keras.callbacks.CallbackList(
             given, add_history=True, add_progbar=verbose != 0, verbose=verbose, **params
         )
-        self._all = list(self._running.callbacks)
+        self._all = list(self.running.callbacks)
         # Until this peer leads, its writers do not run, and know of no model, of which some would write at once.
         self._run(without_writers(self._all))
-        self._running.set_model(model)
+        self.running.set_model(model)
         self.leads = self._began = False
         self.epoch = -1  # of which they were told that it begins
         self._told: dict[str, Any] = {}  # at the end of an epoch, with what one of them has added for those after it
-
-    @property
-    def running(self) -> Any:
-        """The callbacks that run on this peer, as the list for Keras' ``evaluate``."""
-        return self._running
 
     @property
     def restores(self) -> bool:
         """True if one of them restores a backup when training begins."""
         return any(isinstance(one, keras.callbacks.BackupAndRestore) for one in self._all)
 
+    def append_logs(self) -> None:
+        """Lets logs keep the entries from before a checkpoint, from which the fit continues."""
+        for one in self._writers():
+            if isinstance(one, keras.callbacks.CSVLogger):
+                one.append = True
+
     def begin(self) -> None:
         """Tells those that run on every peer that training begins, once."""
         if not self._began:
             self._began = True
-            self._running.on_train_begin()
+            self.running.on_train_begin()
 
     def lead(self, *, takes_over: bool) -> None:
         """Runs those that write on this peer, now rank 0; if it ``takes_over``, from where the one before was."""
@@ -110,13 +111,13 @@ class JobCallbacks:
     def epoch_begins(self, epoch: int) -> None:
         """Tells all that run here."""
         self.epoch = epoch
-        self._running.on_epoch_begin(epoch)
-        self._run(self._running.callbacks)  # one may have been given a method since
+        self.running.on_epoch_begin(epoch)
+        self._run(self.running.callbacks)  # one may have been given a method since
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells all that run here, as Keras does it: one may add numbers for those after it."""
         self._told = dict(logs)
-        for one in self._running.callbacks:
+        for one in self.running.callbacks:
             one.on_epoch_end(epoch, self._told)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -144,13 +145,13 @@ class JobCallbacks:
 
     def _run(self, callbacks: list[Any]) -> None:
         """From here on these run on this peer."""
-        self._running.callbacks = callbacks
+        self.running.callbacks = callbacks
         self._hear_begin = _hearing(callbacks, "on_train_batch_begin", "on_batch_begin")
         self._hear_end = _hearing(callbacks, "on_train_batch_end", "on_batch_end")
 
     def end(self, logs: dict[str, Any]) -> None:
         """Training is over."""
-        self._running.on_train_end(logs)
+        self.running.on_train_end(logs)
 
     def end_writers(self, logs: dict[str, Any]) -> None:
         """Training is over, which those that run on every peer know."""

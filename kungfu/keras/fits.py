@@ -18,7 +18,7 @@ import tensorflow as tf
 from kungfu.errors import UsageError
 from kungfu.keras.applications import optimizers_of
 from kungfu.keras.callbacks import JobCallbacks, verbosity
-from kungfu.keras.data import FitData
+from kungfu.keras.data.fit_data import FitData
 from kungfu.keras.plain_values import is_plain, pack, unpack
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.loop.job_connection import JobConnection
@@ -80,10 +80,9 @@ class FitCall:
     ) -> None:
         self.model, self.arguments, self.data, self.connection = model, arguments, data, connection
         self.combine, self.evaluations = combine, Evaluations()
-        given = arguments["callbacks"]
-        self._given = list(given) if isinstance(given, list | tuple) else [given] if given is not None else []
+        given, verbose = arguments["callbacks"] or [], verbosity(arguments["verbose"])
         params = {"epochs": arguments["epochs"], "steps": data.steps}
-        self.callbacks = JobCallbacks(self._given, model, verbose=verbosity(arguments["verbose"]), params=params)
+        self.callbacks = JobCallbacks(given, model, verbose=verbose, params=params)
 
     @property
     def told(self) -> list[str]:
@@ -117,12 +116,6 @@ class FitCall:
             for _ in range(1 if self.arguments["steps_per_epoch"] else epochs):
                 next(iter(x), None)
         return self.model.history
-
-    def append_logs(self) -> None:
-        """The fit continues where a checkpoint left it: what was logged before stays."""
-        for one in self._given:
-            if isinstance(one, keras.callbacks.CSVLogger):
-                one.append = True
 
     def outcome(self) -> Callable[[], bytes]:
         """The outcome of the fit on this peer, to be packed when it is requested; later training does not change it.

@@ -18,20 +18,20 @@ from typing import Any
 import tensorflow as tf
 
 from kungfu.framework_internals import restored_epoch
-from kungfu.keras.agreed import agreed
 from kungfu.keras.callbacks import Group
 from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
 from kungfu.keras.fits import FitCall
 from kungfu.keras.metrics import JobLogs, plain_number
 from kungfu.keras.next_action import Action, Place, Progress, decide
-from kungfu.keras.plain_values import pack, unpack
+from kungfu.keras.plain_values import agreed, pack, unpack
 from kungfu.training import Training
 from kungfu.training.data.stream import DataEndedError
 from kungfu.training.loop import barrier
 from kungfu.training.loop.batches import count_epochs, declare_batches, loop_batches
 from kungfu.training.loop.between_steps import complete_state
 from kungfu.training.loop.step_calls import SKIPPED, StepCalls
+from kungfu.training.run import Run
 from kungfu.training.state.registered_sync import PeerGroup
 
 _CALLBACKS = "fit.npz"  # in a checkpoint
@@ -71,7 +71,7 @@ class FitRun:
         self._begins = int(call.arguments["initial_epoch"])
         self._progress = Progress(epochs=self._epochs_left(), execution=int(call.model.steps_per_execution))
         self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the epoch under way
-        self._said = set[str]()
+        self._warned = set[str]()
         training, run = Training(calls), calls.run
         training.register("fit/epochs_ended", lambda: self._progress.ended, self._take_ended)
         for place, total in enumerate(logs.totals):
@@ -90,7 +90,8 @@ class FitRun:
         try:
             self._train()
             self._go_on("part")
-            self._calls.finish(self._part)
+            # Before the last barrier, in each view that comes to it.
+            self._calls.finish(lambda: self._go_on("finish"))
         except BaseException:
             self._calls.abandon()
             raise
@@ -105,7 +106,7 @@ class FitRun:
                 self._calls,
                 data.plan,
                 over=lambda: run.left or self._progress.is_over(stopped=run.stopped),
-                attend=self._attend,
+                attend=lambda: self._go_on("begin batch", "step", "end training"),
             ):
                 # Else the first call of the step joins, and does no step.
                 if self._calls.has_view and self._go_on("step", "end training") != "step":
@@ -127,20 +128,15 @@ class FitRun:
         if stops is SKIPPED:
             return
         self._progress = self._progress.stepped(stops=bool(stops.numpy() > 0))
-        self._tell_if_unheeded(stops=self._progress.stops)
+        self._warn_once(_UNHEEDED, where=self._call.model.stop_training and not self._progress.stops)
         # Not as late as the next batch is there.
         if (action := self._next()).what == "end batch":
             self._call_back(action)
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+    def _warn_once(self, text: str, *, where: bool) -> None:
+        if where and text not in self._warned:
+            self._warned.add(text)
             print(text, file=sys.stderr)
-
-    def _tell_if_unheeded(self, *, stops: bool) -> None:
-        """Says once that a callback of this peer wants training to stop, where that of rank 0 ``stops`` nothing."""
-        if self._call.model.stop_training and not stops:
-            self._say_once(_UNHEEDED)
 
     # ---- what comes next -------------------------------------------------------------------------------------------
 
@@ -155,14 +151,6 @@ class FitRun:
                 return action.what
             self._do(action)
         return "finish"
-
-    def _attend(self) -> None:
-        """Before the data of the next step are there."""
-        self._go_on("begin batch", "step", "end training")
-
-    def _part(self) -> None:
-        """Before the last barrier, in each view that comes to it."""
-        self._go_on("finish")
 
     def _do(self, action: Action) -> None:
         match action.what:
@@ -217,7 +205,7 @@ class FitRun:
         held = self._run.state.agreed() if resumed is not None else []
         before = [tf.identity(one) for one in held]
         if resumed is not None:
-            self._call.append_logs()
+            callbacks.append_logs()
         callbacks.begin()
         # Nobody is in this fit yet: a callback of rank 0 may restore a backup, and all go on from that.
         begins = not meeting.any_of([not is_first])[0]
@@ -321,8 +309,7 @@ class FitRun:
         is_there = shared.attempt(self._calls.meet)
         tested, found = (2, shared.result) if is_there else (int(evaluation.began), {})
         self._progress = replace(self._progress, tested=tested, found=found)
-        if shared.differs and self._run.rank == 0:
-            self._say_once(_NOT_SHARED)
+        self._warn_once(_NOT_SHARED, where=shared.differs and self._run.rank == 0)
         return is_there
 
     def _settle(self, meeting: PeerGroup) -> None:
@@ -337,7 +324,7 @@ class FitRun:
         self._agree_on("writers", meeting)
         meeting.take(self._run.state.agreed())
         stops = heard["stops"] or progress.stops or self._run.stopped
-        self._tell_if_unheeded(stops=stops)
+        self._warn_once(_UNHEEDED, where=call.model.stop_training and not stops)
         call.model.stop_training = heard["stops"]
         self._asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
         self._progress, self._validation = self._progress.settled(stops=stops), None
@@ -347,8 +334,7 @@ class FitRun:
         meeting.take(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "part":
-            trained = int(self._run.graph_state.progress.trained.read_value())
-            self._call.connection.end_phase(self._call.outcome(), terms=self._run.terms, trained=trained)
+            _end_phase(self._call, self._run)
 
     # ---- what goes along -------------------------------------------------------------------------------------------
 
@@ -366,16 +352,20 @@ class FitRun:
 
     def _take_kept(self, kept: Mapping[str, Any], reported: Place) -> Place:
         """The place of a checkpoint: a run that is resumed may continue where the one before was to end."""
-        batch, each, validation = kept["batch"], self._progress.execution, kept.get("validation") or {}
+        batch, each, validation = kept["batch"], self._progress.execution, kept["validation"] or {}
         result = validation.get("result")
         place = {
             "batch": batch, "begun": batch // each * each if kept["begun"] else -1, "called": kept["called"],
             "logs": kept["logs"], "tested": int(bool(validation)) + int(result is not None), "found": result or {},
         }  # fmt: skip
         self._call.callbacks.resume(kept["callbacks"])
-        written = kept.get("written", self._progress.written)
-        self._progress = replace(self._progress, **place, written=written)
+        self._progress = replace(self._progress, **place, written=kept["written"])
         return replace(reported, **place)
+
+
+def _end_phase(call: FitCall, run: Run) -> None:
+    trained = int(run.graph_state.progress.trained.read_value())
+    call.connection.end_phase(call.outcome(), terms=run.terms, trained=trained)
 
 
 def _validates(epoch: int, frequency: Any) -> bool:

@@ -122,6 +122,11 @@ class Place:
     concluded: int = -1
     over: bool = False
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """The place of a peer as it is reported to others."""
+        return {one.name: getattr(self, one.name) for one in fields(Place)}
+
 
 @dataclass(frozen=True)
 class Progress(Place):
@@ -145,16 +150,6 @@ class Progress(Place):
     met: Literal["", "averaged", "settled"] = ""
     parted: int = -1
 
-    @property
-    def place(self) -> dict[str, Any]:
-        """The place of this peer as it is reported to others."""
-        return {one.name: getattr(self, one.name) for one in fields(Place)}
-
-    @property
-    def has_next(self) -> bool:
-        """True if the epoch after the concluded ones is to be done; others may be lost before they know."""
-        return self.goes_on_from(self)
-
     def _with(self, **changes: Any) -> Progress:
         """Replaces fields as ``dataclasses.replace`` does, several times as fast: a step needs it three times."""
         made = object.__new__(Progress)
@@ -167,7 +162,7 @@ class Progress(Place):
 
     def is_over(self, *, stopped: bool) -> bool:
         """True if no further step is to be done; ``stopped`` if a policy or a request has ended training."""
-        return stopped or self.stops or not self.has_next
+        return stopped or self.stops or not self.goes_on_from(self)
 
     def heard(self, reported: Place) -> Progress:
         """The progress by a reported place; callbacks that have seen no epoch yet are told of the one under way only.
@@ -176,9 +171,8 @@ class Progress(Place):
         """
         if self.begun_epoch >= 0:
             return self._with(logs=reported.logs, found=reported.found)
-        at = {one.name: getattr(reported, one.name) for one in fields(Place)}
         told = min(reported.begun_epoch, reported.ended - 1)
-        return self._with(**at | {"begun": -1, "begun_epoch": told, "over": False})
+        return self._with(**reported.place | {"begun": -1, "begun_epoch": told, "over": False})
 
     def after(self, action: Action) -> Progress:
         """The progress after an action whose result is no more than that it was done."""
@@ -216,12 +210,12 @@ class Progress(Place):
         """After the end of an epoch, the last one where training stops."""
         ended = self.ended + 1
         at = self._with(ended=ended, batch=0, tested=0, found={}, concluded=ended if stops else self.concluded)
-        return at._with(met="settled" if at.has_next else "")
+        return at._with(met="settled" if at.goes_on_from(at) else "")
 
     def entered(self, reported: Place, *, version: int, leads: bool) -> Progress:
         """In a new view, at the place of the reporting peer."""
-        at = {one.name: getattr(reported, one.name) for one in fields(Place)}
-        at["begun_epoch"] = self.begun_epoch  # of the first epoch the reporting peer tells its own no sooner
+        # Of the first epoch the reporting peer tells its own no sooner.
+        at = reported.place | {"begun_epoch": self.begun_epoch}
         return self._with(**at, version=version, leads=leads, met="")
 
 

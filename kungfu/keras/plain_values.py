@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.training.state.registered_sync import PeerGroup
 
 _CONTAINERS = (list, tuple, set, frozenset)
 _OF_TENSORFLOW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")  # types that NumPy does not know by itself
@@ -105,6 +106,11 @@ def unpack(content: bytes) -> Any:
             f"what is kept of a fit is not as this version of kungfu packs it ({error}): resume a checkpoint with the "
             "version that wrote it, which packed this as JSON or as an archive of NumPy before"
         ) from error
+
+
+def agreed(group: PeerGroup, own: Any, *, rank: int = 0) -> Any:
+    """The plain values of the peer of this rank, on all peers of the view; a message, and a second one for many."""
+    return unpack(group.from_rank(rank, pack(own) if group.rank == rank else b""))
 
 
 def _extension(kind: str, parts: Any) -> msgspec.msgpack.Ext:

@@ -29,64 +29,52 @@ class MetricStates:
     """
 
     def __init__(self, metrics: Sequence[Any], combine: Mapping[str, Combination]) -> None:
-        self._metrics = [_MetricState(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
+        self._metrics = [(one, "sum" if adds_up(one) else combine.get(one.name)) for one in metrics]
+        self._own: list[States] = []  # of each metric, over the parts that this peer has done
 
     @property
     def can_be_combined(self) -> bool:
         """True if all of them cover the whole job, once the parts are combined."""
-        return all(one.way not in (None, "mean") for one in self._metrics)
+        return all(way not in (None, "mean") for _, way in self._metrics)
 
-    def take_part(self) -> None:
-        """A part has been evaluated, and the metrics hold what has come of it."""
-        for one in self._metrics:
-            one.take_part()
-
-    def join(self, meeting: PeerGroup) -> None:
-        """The metrics hold what the parts of all peers come to; every peer has done one.
-
-        Cost:
-            A message for those that add up, and one for the others.
-        """
-        sums, others = ([one for one in self._metrics if (one.way == "sum") is is_sum] for is_sum in (True, False))
-        totals = iter(meeting.sums([state for one in sums for state in one.own]))
-        for one in sums:
-            one.assign([next(totals) for _ in one.own])
-        rows = iter(meeting.sums([_in_row(state, meeting) for one in others for state in one.own]))
-        for one in others:
-            one.assign(one.combined([next(rows) for _ in one.own]))
-
-
-class _MetricState:
-    """The state of one metric: ``own`` is that of this peer's parts."""
-
-    def __init__(self, metric: Any, way: Combination | None) -> None:
-        self.metric, self.way = metric, way
-        self.own: States = []
-
-    def take_part(self) -> None:
-        part = [np.asarray(variable.numpy()) for variable in self.metric.variables]
+    def add_part(self) -> None:
+        """Adds the states that the metrics hold, once a part has been evaluated."""
+        part = [[np.asarray(variable.numpy()) for variable in metric.variables] for metric, _ in self._metrics]
         # After the loss of peers this one does a part of theirs too.
-        parts = [[before, after] for before, after in zip(self.own, part, strict=True)] if self.own else []
-        self.own = self.combined([np.stack(pair) for pair in parts]) if parts else part
+        if self._own:
+            pairs = [[np.stack(pair) for pair in zip(*both, strict=True)] for both in zip(self._own, part, strict=True)]
+            part = [_combined(*one, stacked) for one, stacked in zip(self._metrics, pairs, strict=True)]
+        self._own = part
 
-    def combined(self, stacked: Sequence[NDArray[Any]]) -> States:
-        """The combined state of several parts, which are stacked along a new first axis."""
-        if self.way == "sum":
-            return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
-        if self.way in ("max", "min"):
-            return [one.max(axis=0) if self.way == "max" else one.min(axis=0) for one in stacked]
-        assert callable(self.way)
-        self.metric.reset_state()
-        start = [tf.convert_to_tensor(variable.numpy()) for variable in self.metric.variables]
-        return [one.numpy() for one in call_combination(self.way, start, [tf.constant(one) for one in stacked])]
+    def join(self, group: PeerGroup) -> None:
+        """Sets the metrics to the states over the parts of all peers, each of which has done one; a message."""
+        sent = [
+            state if way == "sum" else _in_row(state, group)
+            for (_, way), own in zip(self._metrics, self._own, strict=True)
+            for state in own
+        ]
+        sums = iter(group.sums(sent))
+        for (metric, way), own in zip(self._metrics, self._own, strict=True):
+            found = [next(sums) for _ in own]
+            states = found if way == "sum" else _combined(metric, way, found)
+            for variable, state in zip(metric.variables, states, strict=True):
+                variable.assign(state)
 
-    def assign(self, states: States) -> None:
-        for variable, state in zip(self.metric.variables, states, strict=True):
-            variable.assign(state)
+
+def _combined(metric: Any, way: Combination | None, stacked: Sequence[NDArray[Any]]) -> States:
+    """The combined state of several parts, which are stacked along a new first axis."""
+    if way == "sum":
+        return [one.sum(axis=0, dtype=one.dtype) for one in stacked]
+    if way in ("max", "min"):
+        return [one.max(axis=0) if way == "max" else one.min(axis=0) for one in stacked]
+    assert callable(way)
+    metric.reset_state()
+    start = [tf.convert_to_tensor(variable.numpy()) for variable in metric.variables]
+    return [one.numpy() for one in call_combination(way, start, [tf.constant(one) for one in stacked])]
 
 
-def _in_row(state: NDArray[Any], meeting: PeerGroup) -> NDArray[Any]:
+def _in_row(state: NDArray[Any], group: PeerGroup) -> NDArray[Any]:
     """A row for each peer, of zeros but for that of this one: the sum over the peers holds all."""
-    rows = np.zeros((meeting.size, *state.shape), state.dtype)
-    rows[meeting.rank] = state
+    rows = np.zeros((group.size, *state.shape), state.dtype)
+    rows[group.rank] = state
     return rows

@@ -20,11 +20,10 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import is_keras_model, layer_statistics
-from kungfu.keras.agreed import agreed
 from kungfu.keras.evaluation.metric_states import MetricStates
 from kungfu.keras.evaluation.numbered_batches import NumberedBatches
 from kungfu.keras.metrics import metrics_of, plain_number
-from kungfu.keras.plain_values import is_plain
+from kungfu.keras.plain_values import agreed, is_plain
 from kungfu.runtime.api import spread
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.state.registered_sync import PeerGroup
@@ -179,31 +178,23 @@ class SharedEvaluation:
         self._states = MetricStates(metrics_of(model), combine)
         self.began = False  # what callbacks do then may change the weights
 
-    def begin(self) -> None:
-        """Tells the callbacks, once."""
-        if not self.began:
-            self.began = True
-            self._callbacks.on_test_begin()
-
-    def end(self, logs: dict[str, Any]) -> None:
-        """Tells the callbacks."""
-        self._callbacks.on_test_end(logs)
-
     def do(self, arguments: Mapping[str, Any], numbers: Sequence[int]) -> bool:
         """See `Work`."""
         if not self._states.can_be_combined:
             return False
-        self.begin()
+        if not self.began:
+            self.began = True
+            self._callbacks.on_test_begin()
         callbacks, memory = _Numbered(self._callbacks, numbers, lambda *_: None), _Memory(self._model)
         logs = type(self._model).evaluate(self._model, **arguments, callbacks=callbacks, return_dict=True)
-        self._states.take_part()
+        self._states.add_part()
         # A test step of the user's may give what is no metric's.
         return not memory.put_back() and set(logs) == set(self._model.get_metrics_result())
 
     def do_all(self) -> dict[str, Any]:
         """See `Work`."""
         if self.began:
-            self.end({})  # of what does not count
+            self._callbacks.on_test_end({})  # of what does not count
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
@@ -211,7 +202,7 @@ class SharedEvaluation:
         """See `Work`."""
         self._states.join(meeting)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
-        self.end(logs)
+        self._callbacks.on_test_end(logs)
         return logs
 
 

@@ -72,8 +72,7 @@ class _Sharing:
         calls = self._attached.calls
         if calls is None or calls is self._broken or self._attached.passes or self._attached.is_fitting:
             return None
-        is_over = calls.is_over and not calls.run.left and calls.has_view
-        return calls if is_over and calls.run.settings.is_newest() else None  # no other run has followed
+        return calls if _is_after_training(calls) else None
 
     def _evaluate(self, calls: StepCalls, given: dict[str, Any]) -> tuple[Any] | None:
         batches, callbacks = numbered_batches(given), self._callbacks(given, leads=calls.run.rank == 0)
@@ -133,6 +132,12 @@ class _Sharing:
         if not leads:
             callbacks.callbacks = without_writers(callbacks.callbacks)
         return callbacks
+
+
+def _is_after_training(calls: StepCalls) -> bool:
+    """True if this peer has trained to the end, in a view that no other one has followed."""
+    run = calls.run
+    return calls.is_over and not run.left and calls.has_view and run.settings.is_newest()
 
 
 def _described(batches: NumberedBatches | None) -> list[int]:

@@ -108,14 +108,21 @@ class SeveralAverages:
         Cost:
             A message, in which the sums that layers keep travel too; none without either.
         """
-        run, memory, samples = self._run, self._run.memory.sums, self._run.graph_state.metrics.samples.read_value()
-        with run.trace.ours():
-            # A peer without samples ran on another's.
-            given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
-            sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
-            memory.conclude(sums[len(values) :])
+        trace = self._run.trace
+        with trace.ours():
+            sums = _last_sums(self._run, values)
             if self._conclude is not None:  # else the step has not averaged, which its trace refuses
                 with tf.control_dependencies(sums):
                     self._conclude()
-        run.trace.note_end()
+        trace.note_end()
         return sums[: len(values)]
+
+
+def _last_sums(run: Run, values: Sequence[Any]) -> list[Any]:
+    """Graph: the sums of values over the peers, and behind them of what layers have added."""
+    memory, samples = run.memory.sums, run.graph_state.metrics.samples.read_value()
+    # A peer without samples ran on another's.
+    given = [*values, *(tf.where(samples > 0, one, tf.zeros_like(one)) for one in memory.outgoing())]
+    sums = add_up(run.attachment, given, order=run.graph_state.order, tag="metrics") if given else []
+    memory.conclude(sums[len(values) :])
+    return sums

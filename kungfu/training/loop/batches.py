@@ -60,7 +60,7 @@ def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
 
 
 def loop_batches(
-    calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], None] = lambda: None
+    calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], object] = lambda: None
 ) -> Iterator[Any]:
     """The batches that one call of the step after the other needs, until the epochs are done or training is ``over``.
 

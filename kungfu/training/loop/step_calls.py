@@ -257,7 +257,7 @@ class StepCalls:
         if self._exits is not None and self._compiled is not None and not self.is_over:
             self._exits.left_loop()
 
-    def finish(self, attend: Callable[[], None] = lambda: None) -> None:
+    def finish(self, attend: Callable[[], object] = lambda: None) -> None:
         """Training is over on this peer; idempotent.
 
         Args:

@@ -91,7 +91,7 @@ def test_the_parts_of_peers_come_to_what_one_finds_that_evaluates_all(parts):
             assert states.can_be_combined
             for numbers in parts[rank]:
                 evaluated(peers[rank], numbers)
-                states.take_part()
+                states.add_part()
             states.join(Peer(together, rank))
 
         with ThreadPoolExecutor(len(parts)) as threads:
@@ -109,7 +109,7 @@ def test_the_largest_or_smallest_of_states_is_taken_element_by_element(way, resu
         for numbers in ([0, 1], [2]):
             evaluated([found], numbers)
             values.append([float(one) for one in found.variables])
-            states.take_part()
+            states.add_part()
         states.join(Peer(Together(1), 0))
         assert [float(one) for one in found.variables] == [result(pair) for pair in zip(*values, strict=True)]
 
