@@ -120,8 +120,7 @@ class PageFeed:
         code = job.code if job is not None else None
         state = "unknown" if job is None else "running" if running else "over"
         run = {"state": state, "code": code, "remarks": remarks, "folder": str(self._folder)}
-        live = {"live": status and status.peers, "now": time.time(), "membership": status and _membership(status)}
-        return {"run": run, **live, **self._plan()}
+        return {"run": run, "membership": status and _membership(status), **self._plan()}
 
     def _job_file(self, remarks: list[str]) -> JobFile | None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from kungfu.cli.job.plan import MeasuredRun, SpeedsBySize
 from kungfu.cli.page.decision_feed import DecisionFeed
-from kungfu.cli.page.job_summary import LiveSince, job_summary, peer_rows
+from kungfu.cli.page.job_summary import job_summary, peer_rows
 from kungfu.cli.report.curves import Curves
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_json
@@ -36,7 +36,7 @@ class RunModel:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.job, self._curves, self._feed, self._since = Job(), Curves(), DecisionFeed(), LiveSince()
+        self.job, self._curves, self._feed = Job(), Curves(), DecisionFeed()
         self._given: Document = {}
         self._sent: dict[str, str] = {}
         self._sent_object: Document = {}
@@ -53,7 +53,7 @@ class RunModel:
             self._feed.add(event, self.job)
 
     def put(self, **parts: Any) -> None:
-        """Sets parts of the document, each under its key; ``live`` is the job's own status, in the place of peers."""
+        """Sets parts of the document, each under its key."""
         self._given |= parts
 
     def whole(self) -> Document:
@@ -77,14 +77,12 @@ class RunModel:
     def _parts(self) -> Document:
         """The parts that are sent whole whenever they change."""
         given = dict(self._given)
-        live, now = given.pop("live", None), given.pop("now", 0.0)
-        rows = peer_rows(self.job, None if live is None else [(one, self._since.of(one, now)) for one in live])
         progress = asdict(self.job.progress.progress)
         seconds = progress.pop("seconds_left")
         progress["time_left"] = "" if seconds is None or self.job.ending else rough_duration(seconds)
         run = {"name": self._name, **job_summary(self.job), "newest": self._newest(), "progress": progress,
                "left_out": sorted(self._curves.left_out), **given.pop("run", {})}  # fmt: skip
-        return {"run": run, "peers": rows, **given}
+        return {"run": run, "peers": peer_rows(self.job), **given}
 
     def _is_new(self, key: str, value: Any) -> bool:
         # The plan is large, and set once.

@@ -1,12 +1,11 @@
-"""Who is where, from the record alone, and what the job itself says of it."""
+"""A job and its peers for the page, from the record alone."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from kungfu.cli.page.job_summary import LiveSince, job_summary, peer_rows
+from kungfu.cli.page.job_summary import job_summary, peer_rows
 from kungfu.event_log.job import Job, fold
-from kungfu.runtime.job_api.status import PeerStatus
 from tests.event_log.made import made
 
 
@@ -60,16 +59,6 @@ def test_speeds_are_those_of_the_newest_step_that_tells_them() -> None:
     fractions = {"0": 1.0, "1": 0.5, "x": 1.0, "9" * 5000: 1.0, "2": "NaN"}
     found = found.after_step({"step": 1, "straggler_fractions": fractions}).after_step({"step": 2})
     assert [(row["speed"], row["is_slow"]) for row in peer_rows(found)] == [(1.0, False), (0.5, True)]
-
-
-def test_the_job_itself_knows_better_and_a_moment_does_not_move_with_each_answer() -> None:
-    found = facts(*BEGUN, {"event": "peer ended", "peer": 1, "how": "exit code 0"})
-    answers = [(PeerStatus(0, 0, "a", 10, "training", age), 100.0 + age) for age in (5.0, 6.04)]
-    since = LiveSince()
-    rows = [peer_rows(found, [(status, since.of(status, now))]) for status, now in answers]
-    assert rows[0] == rows[1]
-    assert (rows[0][0]["since"], rows[0][1]["state"]) == (100.0, "ended: exit code 0")
-    assert since.of(PeerStatus(0, None, "a", 10, "leaving", 0.0), 200.0) == 200.0
 
 
 def test_only_the_last_processes_that_ended_are_shown() -> None:
