@@ -1,4 +1,4 @@
-"""Samples that are accessed by index: a length, and a Dataset of all of them in order; records of the program as such."""
+"""Samples that are accessed by index: a length, and a Dataset of all of them in order; records of the program."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ class _Attached(Attached):
         run = calls.run
         known = [*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)]
         run.memory.share(run.trace, known)
-        run.declared.told = call.told
+        run.declared.described = call.told
         with tf.device("/CPU:0"):  # the host reads it in every step
             asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
         if own is None:

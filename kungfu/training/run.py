@@ -73,7 +73,7 @@ class Declared:
         metrics: Of the program's loop.
         data: What the loader walks, by what has to be the same on all peers and in a run that is resumed.
         planned: The epochs that the loader walks.
-        told: What else has to be the same on all peers, in words.
+        described: Further settings that must be the same on all peers, in words.
         has_more: A loop of kungfu's has more that goes along than what is registered, and says when it is there.
     """
 
@@ -83,7 +83,7 @@ class Declared:
     metrics: LoopMetrics | None = None
     data: Mapping[str, int] = field(default_factory=dict)
     planned: PlannedEpochs | None = None
-    told: Sequence[str] = ()
+    described: Sequence[str] = ()
     has_more: bool = False
 
 

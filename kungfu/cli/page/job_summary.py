@@ -42,7 +42,7 @@ def peer_rows(job: Job) -> list[Row]:
     return [_row(job, one) for one in (*running, *sorted(ended, key=lambda one: one.id))]
 
 
-def _recorded_row(job: Job, peer: JobPeer) -> Row:
+def _row(job: Job, peer: JobPeer) -> Row:
     host, speed = job.hosts.get(peer.host), job.speeds.get(peer.id) if peer.state != "ended" else None
     state = f"ended: {peer.how}" if peer.state == "ended" else peer.state
     is_slow = None if speed is None else speed < STRAGGLER

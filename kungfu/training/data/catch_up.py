@@ -1,15 +1,15 @@
 """A peer reads on to its place in data that are read from their start, however long that takes.
 
-*A joiner* reads on to where the others are before it says that it is ready, so that nobody waits for its reading. The
+*A joiner* reads on to where the others are before it says that it is ready, so that no peer waits for its reading. The
 others train meanwhile, so it reads on again, to where they are by then. Mostly reading is faster than training, and
 what is left becomes less with each round. Where it is not, a short rest is read once the peer is in the view, within
 the deadline of a step; a long one would keep all of them waiting, and the peer gives up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
 partition. All peers compute who takes over what, so they know beforehand that somebody may have to read for long. They
-meet before that step and tell each other twice a second whether they still read, until nobody does. As each message
-arrives in time, no deadline takes a reader for lost; one that is killed, or whose process stands still, is noticed as
-in a step. Before all other steps nobody meets.
+wait before that step, and report to each other twice a second whether they still read, until no peer does. As each
+message arrives in time, no deadline takes a reader for lost; one that is killed, or whose process stands still, is
+noticed as in a step. Before all other steps there is no such exchange.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kungfu.training.graph.step_report import StepPosition, read_position
 if TYPE_CHECKING:
     from kungfu.training.state.registered_sync import PeerGroup
 
-# What the others have done in so many seconds is read in a moment.
+# What the others have done in this time is read in a moment.
 _SHORT_S = 1.0
-# A round that takes more than this part of the one before it tells that the rest does not become less.
+# A round that takes more than this part of the one before it shows that the rest does not become less.
 _SHRINKS = 0.9
 _WORTH_A_REMARK = 2  # batches
-_TOLD_EVERY_S = 0.5
-# Who watches a job that stands still for longer than this is told why.
+_REPORT_EVERY_S = 0.5
+# After this long the reason for the wait is printed.
 _REMARK_AFTER_S = 2.0
 _WORTH_AN_EVENT_S = 1.0
 
@@ -70,7 +70,7 @@ def catch_up(
 
     Args:
         stream: Data that have to be read from their start.
-        newest: Gives the position of those who train, ``None`` if nobody does.
+        newest: Gives the position of those who train, ``None`` if no peer does.
         meanwhile: Called after each batch.
         allowed_s: A rest that takes longer than this would keep the others waiting for too long.
         clock: Seconds that never go back.
@@ -132,13 +132,13 @@ def await_readers(
     Cost:
         A message of 8 bytes, and one more for each half second that somebody reads.
     """
-    began, took_s, is_told, readers = clock(), math.nan, False, 1
+    began, took_s, has_remarked, readers = clock(), math.nan, False, 1
     while readers:
-        is_reading = not is_loaded(_TOLD_EVERY_S)
+        is_reading = not is_loaded(_REPORT_EVERY_S)
         if not is_reading and math.isnan(took_s):  # this peer is done, others may read on
             took_s = clock() - began
-        if is_reading and not is_told and clock() - began > _REMARK_AFTER_S:
-            is_told = True
+        if is_reading and not has_remarked and clock() - began > _REMARK_AFTER_S:
+            has_remarked = True
             print(
                 "kungfu: this peer takes over a part of the data that is read from its start, and reads to its place "
                 "there; the others wait for it",
@@ -152,7 +152,7 @@ class DataPlace:
     """The place of one peer in the data of its run; nothing is read for data that are taken by index.
 
     Args:
-        membership: Asks where the others are, and tells the record what was read.
+        membership: Gives the position of the others, and records what was read.
         graph_state: Knows the position of a run that is resumed.
     """
 
@@ -161,7 +161,7 @@ class DataPlace:
         self._stream: Stream | None = None  # data that every peer reads
         self._newest: Position | None = None  # in these, as joiners may ask
         self._partitions: SequentialSource | None = None  # data that the peers take over from each other
-        self._told = 0  # of the samples that were passed, those that the record knows of, or that took no time
+        self._recorded = 0  # of the samples that were passed, those that the record knows of, or that took no time
 
     def takes(self, source: SampleSource) -> None:
         """The run walks these samples."""
@@ -171,12 +171,12 @@ class DataPlace:
             self._partitions = source
 
     def reached(self, position: StepPosition) -> None:
-        """A step is done: joiners are told of the position after it, where every peer reads the data."""
+        """A step is done: joiners may ask for the position after it, where every peer reads the data."""
         if self._stream is not None:
             self._newest = Position(position.epoch, position.offset)
 
     def catch_up(self, *, phase: int) -> None:
-        """Reads on to where training is, before this peer joins, while nobody waits for it."""
+        """Reads on to where training is, before this peer joins, while no peer waits for it."""
         place, here = self._others, read_position(self._graph_state)  # that of a resumed run
         if self._stream is None or place is None:
             return
@@ -206,7 +206,7 @@ class DataPlace:
 
         def together(peers: PeerGroup) -> None:
             nonlocal took_s
-            if peers.size > 1:  # alone it keeps nobody waiting
+            if peers.size > 1:  # alone it keeps no other peer waiting
                 took_s = await_readers(is_loaded, peers.total)
 
         was_held = meet(together)
@@ -214,9 +214,9 @@ class DataPlace:
         return was_held
 
     def _record(self, took_s: float) -> None:
-        """The record tells of a reading that kept the others waiting; a part of it may have come before they did."""
+        """Records a reading that kept the others waiting; a part of it may have come before they did."""
         if self._partitions is None:
             return
-        passed, self._told = self._partitions.passed - self._told, self._partitions.passed
+        passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed
         if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
             self._others.record_taken_over(passed, took_s)

@@ -78,12 +78,12 @@ def batches(
         stamps: Remembers what each batch was cut for.
         over: Returns True if training has ended on this peer.
         calls: Counts the calls of the step: a batch that was not given to it would come back for ever.
-        most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with so
-            many peers.
+        most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with
+            this many peers.
         members: Gives the ids of the peers of the view, by rank.
         settle: Brings registered values to those of a new view, with all its peers; False if some were lost over it.
         await_others: Waits until all peers of the view have their batch; False if some were lost over it. It is
-            given what tells whether this one has, within this many seconds.
+            given a function that returns True if this one has, within this many seconds.
     """
     before, last, awaited = -1, None, None
     with closing(Prefetch(plan.load, following=plan.following)) as ahead:
@@ -108,7 +108,7 @@ def batches(
                     "follows the steps that were done, so every batch must become one"
                 )
             last, started = _next(plan, here, step_slice, last), before >= 0
-            # A peer may have to read for longer than a step may take: it tells the others, who wait for it.
+            # A peer may have to read for longer than a step may take: it reports that to the others, which wait for it.
             if _may_read_long(plan, step_slice) and awaited != (step_slice.position, step_slice.version):
                 if not await_others(partial(ahead.is_loaded, last)):
                     continue

@@ -43,13 +43,13 @@ class PlannedEpochs:
         {'epoch': 2, 'epochs': 3, 'samples_left': 136, 'steps_left': 6}
         """
         samples_left, steps_left = self._left(position)
-        told = {
+        progress = {
             "epoch": self.done_before + epoch + 1,
             "epochs": self.done_before + self.epochs,
             "samples_left": samples_left,
             "steps_left": steps_left,
         }
-        return {**told, "fit": self.fit} if self.fit else told
+        return {**progress, "fit": self.fit} if self.fit else progress
 
     def _left(self, position: StepPosition) -> tuple[int, int]:
         whole_epochs = self.epochs - position.epoch - 1

@@ -50,9 +50,9 @@ def declare_batches(
 
 
 def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
-    """Tells the record how the program counts its epochs, see `PlannedEpochs`, and the policies how many there are.
+    """Declares how the program counts its epochs, see `PlannedEpochs`, and gives the policies their number.
 
-    Those of this run may be fewer than its loader was told: a callback has restored what an earlier one came to.
+    Those of this run may be fewer than its loader plans: a callback has restored what an earlier one came to.
     """
     assert run.declared.planned is not None
     run.declared.planned = replace(run.declared.planned, done_before=done_before, epochs=epochs, fit=fit)

@@ -23,7 +23,7 @@ from kungfu.training.state.program_description import describe
 from kungfu.training.state.registered_sync import PeerGroup, PendingSync, sync_registered
 from kungfu.training.state.rescale_hooks import Rescaled, change_of
 
-# Names the messages that the peers exchange there, in what is told of a late or a lost peer.
+# Names the messages that the peers exchange there, in reports of a late or a lost peer.
 BETWEEN_STEPS = "the exchange of values"
 
 
@@ -41,7 +41,7 @@ def random_streams(run: Run) -> RandomStreams:
 def described(run: Run) -> Description:
     """The description of this peer's program, once everything is registered."""
     trained, declared = run.trained, run.declared
-    more = {"told": declared.told, "remembered": run.memory.described}
+    more = {"told": declared.described, "remembered": run.memory.described}
     return describe(run.plan, trained.model, trained.optimizers, run.registry, declared.data, **more)
 
 

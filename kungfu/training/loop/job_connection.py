@@ -93,8 +93,8 @@ class JobConnection:
         # The first use on a host compiles: that takes minutes where the processors are busy.
         with membership.on_the_way():
             native.prepare()
-        tell = partial(membership.record, "events")
-        atexit.register(watch_late_peers(self.attachment.late, tell, steps=lambda: self.steps()))
+        report = partial(membership.record, "events")
+        atexit.register(watch_late_peers(self.attachment.late, report, steps=lambda: self.steps()))
         return membership
 
     def begin_run(self, *, on_offer: Callable[[], None], steps: Callable[[], int]) -> None:
@@ -207,20 +207,20 @@ def connect() -> JobConnection:
 
 
 def watch_late_peers(
-    late: Callable[[], LateRanks | None], tell: Callable[[LateEvent], None], *, steps: Callable[[], int]
+    late: Callable[[], LateRanks | None], report: Callable[[LateEvent], None], *, steps: Callable[[], int]
 ) -> Callable[[], None]:
-    """Tells of peers that are late while the others still wait, before the deadline ends the wait.
+    """Reports peers that are late while the others still wait, before the deadline ends the wait.
 
-    A thread looks every second whether the attachment waits for somebody, which gives each wait once, when it has
-    lasted long enough to be told. It is a daemon: where nobody ends it, it does not keep the program from ending.
+    A thread asks the attachment every second, which gives each wait once, when it has lasted long enough to be
+    reported. The thread is a daemon, so it never keeps the program from ending.
 
     Args:
-        late: The attachment's: the ranks that are waited for, ``None`` if nobody is.
-        tell: Takes the event.
+        late: The attachment's: the ranks that are waited for, ``None`` if none is.
+        report: Receives the event.
         steps: Gives the number of steps done so far.
 
     Returns:
-        Ends the thread, after a look that is under way; nothing is told from then on.
+        Ends the thread, after a look that is under way; nothing is reported from then on.
     """
     stopped = threading.Event()
 
@@ -228,7 +228,7 @@ def watch_late_peers(
         while not stopped.wait(_LOOK_EVERY_S):
             if (found := late()) is not None:
                 waited_s = round(found.waited_s, 3)
-                tell(LateEvent(ranks=tuple(found.ranks), where=found.tag, step=steps(), waited_s=waited_s))
+                report(LateEvent(ranks=tuple(found.ranks), where=found.tag, step=steps(), waited_s=waited_s))
 
     thread = threading.Thread(target=look, name="kungfu-late-peers", daemon=True)
     thread.start()

@@ -56,7 +56,7 @@ class StepCalls:
         self.count, self._shadows, self._exits = 0, run.pending.shadows, run.settings.exits
         self._micro_done = run.graph_state.metrics.micro.done
         self._compiled: CompiledStep | None = None
-        self._position: StepPosition | None = None  # as the last step told, if nothing else can have changed it since
+        self._position: StepPosition | None = None  # of the last step, if nothing else can have changed it since
         self._stale, self.is_finished, self._looped = 0, False, False
 
     @property
@@ -297,15 +297,15 @@ class _HostNotes:
         self._compares = False  # in the step at hand
 
     def before_step(self, here: StepPosition, *, looped: bool) -> None:
-        """Tells of the step that begins at this position; ``looped`` where a loop in the graph calls it too."""
+        """Notes of the step that begins at this position; ``looped`` where a loop in the graph calls it too."""
         barrier.read_registered(self._run, compared=self._is_compared(here))
         self.offer_checksum(here)
         self.note_joiners(looped=looped)
 
     def note_joiners(self, *, looped: bool) -> None:
-        """Tells how many joiners are getting ready on this host."""
+        """Notes the number of joiners that are getting ready on this host."""
         run = self._run
-        # A loop in the graph does steps unseen, so there it is told of them at barriers only.
+        # A loop in the graph does steps unseen, so there it is notified at barriers only.
         known = None if looped else run.membership.host_joiners()
         # Where it is not known, they may be anywhere as long as a change of the size is under way.
         joiners = int(run.terms.target_size > 0) if known is None else known

@@ -19,7 +19,7 @@ from kungfu.training.telemetry.trace_recorder import SNAPSHOT_EVERY
 
 @final
 class StepLog:
-    """Tells the job's journal of the steps of this peer.
+    """Writes the steps of this peer to the job's journal.
 
     Args:
         run: Its steps.
@@ -41,7 +41,7 @@ class StepLog:
             self._recorder.entered(version=version, rank=run.rank, after=run.steps())
 
     def log(self, report: StepReport) -> list[ShadowAsk]:
-        """Tells of the step as it was: its view may have been ended by the barrier after it.
+        """Logs the step as it was: its view may have been ended by the barrier after it.
 
         Returns:
             What rules in the shadow request, which the peers compare at the next barrier.

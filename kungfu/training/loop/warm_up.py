@@ -1,7 +1,7 @@
 """The step before its first call: traced, and run once on a copy of the state, so that joining costs others nothing.
 
 Memory, kernels and libraries are touched once before the peer says that it is ready; then every variable that the step
-knows of, the user's own included, is what it was before. Nothing else may tell of that run either: nothing is printed
+knows of, the user's own included, is what it was before. That run leaves no other trace: nothing is printed
 or summarised, no Python of the program's is called.
 """
 

@@ -56,7 +56,7 @@ class EventLogWriter:
     become rank 0. A change of the membership is written once the first step of the new view has ended, with its cost.
 
     Args:
-        record: Takes the stream and what is told on it.
+        record: Receives the name of a stream and an entry for it.
         deciding: The rules that may ask for another size, or for other peers.
         clock: Seconds that never go back.
     """
@@ -67,16 +67,16 @@ class EventLogWriter:
         self._record, self._deciding, self._clock = record, tuple(deciding), clock
         self._under_way: tuple[Asked, ...] = ()
         self._stopped_by = ""  # the rule or command that ends training
-        self._rescale: RescaleEvent | RecoveredEvent | None = None  # told with the first step after it
+        self._rescale: RescaleEvent | RecoveredEvent | None = None  # written with the first step after it
         self._entered, self._is_first_step = 0.0, False  # when the new view began; whether its first step is under way
         self._leading = False
         self._stop: Callable[[], Downtime]
         self._not_finite: int | None = None  # the first of the last steps whose loss is no number
-        self._is_told, self._quiet_until = False, 0
+        self._is_reported, self._quiet_until = False, 0
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is to be told with the next step but its numbers, as long as its loss is one."""
+        """True if the next step has nothing to report but its numbers, as long as its loss is one."""
         return self._rescale is None and self._not_finite is None
 
     @property
@@ -130,25 +130,25 @@ class EventLogWriter:
             if is_asked_anew:
                 # The barrier that it was first asked for broke, and its rule has fired again since.
                 continue
-            told = SupersededEvent(
+            event = SupersededEvent(
                 step=request.step, rule=request.by, saw=request.inputs, asked=_size(request), what=_setting(request),
                 by=by, won=request.won, lost=request.lost, peers=_named(request), when=_when(request), later=later,
             )  # fmt: skip
-            self._record("events", told)
+            self._record("events", event)
 
     def passed(self, result: BarrierResult, *, step: int, stop_s: float) -> None:
         """A barrier was held after ``step``; it stopped this peer for ``stop_s`` seconds."""
         before, after = result.before, result.after
         assert before is not None
         if result.after.requests or after.terms.stopped:
-            # The coordinator of the view in which they were decided tells of them: the next one may have another.
+            # The coordinator of the view in which they were decided reports them: the next view may have another.
             no_longer = self._no_longer(result)
             if self._leading:
                 self.superseded(no_longer, later=result.after.requests[0].step if result.after.requests else step)
                 for request in result.after.requests:
                     self._decided(result, request)
             self._under_way = (*self._standing(result, no_longer), *result.after.requests)
-        # This change comes in the first step after another one, which is told now: its coordinator may leave.
+        # This change comes in the first step after another one, which is written now: its coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
         # Perhaps some of those who were awaited did not come; the coordinator that heard of it may leave now.
@@ -209,7 +209,7 @@ class EventLogWriter:
         assert recovery is not None
         self._leading = result.rank == 0
         self.ended()  # a change of the membership that no step came after
-        # What was under way goes on where joiners still come; those of an exchange come for the lost ones instead.
+        # A change continues if joiners still come; those of an exchange come for the lost peers instead.
         standing = self._under_way if before.terms.target_size else ()
         kept = [one for one in standing if after.terms.target_size and not _is_exchange(one)]
         ended = [one for one in standing if one not in kept]
@@ -235,43 +235,43 @@ class EventLogWriter:
     def stepped(self, metrics: Callable[[], Mapping[str, Any]]) -> None:
         """A step is done; ``metrics`` gives its own, and what the monitors showed, when the line is made."""
         if self._rescale is not None:
-            self._told_rescale(self._rescale)
+            self._complete_rescale(self._rescale)
         if self._leading:
             self._record("metrics", partial(metrics_line, time.time(), metrics))
 
     def measured(self, loss: float, *, step: int) -> None:
-        """The agreed loss of a step: that it is no number is told when that begins and when it ends.
+        """The agreed loss of a step: the first and the last step at which it is no number are reported.
 
-        One that comes and goes is told at most once in a hundred steps.
+        One that comes and goes is reported at most once in a hundred steps.
         """
         since, is_finite = self._not_finite, loss - loss == 0.0
         # A number, as in the step before: nearly every step.
         if is_finite and since is None:
             return
-        # A number again; that is told where it was told that it was none.
+        # A number again; reported if it was reported that it was none.
         if is_finite:
-            if self._is_told and since is not None:
-                self._tell_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
-            self._not_finite, self._is_told = None, False
+            if self._is_reported and since is not None:
+                self._report_loss(FiniteAgainEvent(what="loss", step=step, since=since), step)
+            self._not_finite, self._is_reported = None, False
             return
-        # No number, from this step on or since an earlier one: told once, and not too soon after the last time.
+        # No number, from this step on or since an earlier one: reported once, and not too soon after the last time.
         self._not_finite = since = step if since is None else since
-        if not self._is_told and step >= self._quiet_until:
-            self._is_told = True
-            self._tell_loss(NotFiniteEvent(what="loss", step=since, value=loss), step)
+        if not self._is_reported and step >= self._quiet_until:
+            self._is_reported = True
+            self._report_loss(NotFiniteEvent(what="loss", step=since, value=loss), step)
 
-    def _tell_loss(self, event: NotFiniteEvent | FiniteAgainEvent, step: int) -> None:
+    def _report_loss(self, event: NotFiniteEvent | FiniteAgainEvent, step: int) -> None:
         self._quiet_until = step + _QUIET_STEPS
         if self._leading:
             self._record("events", event)
 
     def ended(self) -> None:
-        """A change of the membership is told; without its first step where none came, as after the last one."""
+        """Writes a pending change of the membership; without its first step if none came, as after the last one."""
         rescale, self._rescale = self._rescale, None
         if rescale is not None and self._leading:
             self._record("events", rescale)
 
-    def _told_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
+    def _complete_rescale(self, event: RescaleEvent | RecoveredEvent) -> None:
         """A step has ended while a change of the membership waits for the first one after it."""
         # After a loss: this step is the first one, and the cost of the loss ends with it.
         if isinstance(event, RecoveredEvent):
@@ -299,7 +299,7 @@ class EventLogWriter:
         # Nothing was under way, or it has come to its end.
         if not older or not before.terms.target_size:
             return []
-        # The same peers are to leave: their exchange goes on.
+        # The same peers are to leave: their exchange continues.
         stays = {*before.terms.leaving} & {*result.after.view.ids} <= {*after.leaving}
         # As many are to be there, or as many less those who leave: so does the change of the size.
         is_sized = any(isinstance(one.what, Resize) for one in result.after.requests)
@@ -403,10 +403,10 @@ def metrics_line(now: float, metrics: Callable[[], Mapping[str, Any]]) -> dict[s
 
 
 def _fired(fired: FiredRule) -> ShadowEvent | HeldEvent:
-    """A rule that fired and changes nothing, as an event tells it."""
-    told: dict[str, Any] = {"step": fired.step, "rule": fired.rule, "saw": fired.inputs, "ranks": fired.ranks}
-    told |= {"action": type(fired.action).__name__, "asked": None if math.isnan(fired.value) else fired.value}
-    return HeldEvent(**told, budget=fired.held_by) if fired.mode == "held" else ShadowEvent(**told)
+    """The event of a rule that fired and changes nothing."""
+    fields: dict[str, Any] = {"step": fired.step, "rule": fired.rule, "saw": fired.inputs, "ranks": fired.ranks}
+    fields |= {"action": type(fired.action).__name__, "asked": None if math.isnan(fired.value) else fired.value}
+    return HeldEvent(**fields, budget=fired.held_by) if fired.mode == "held" else ShadowEvent(**fields)
 
 
 def timing_tree(seconds: Mapping[str, float], *, within: str = "") -> tuple[SpanPart, ...]:

@@ -1,4 +1,4 @@
-"""The recorder: what every step offered to the policies, on this peer, told to the job's journal.
+"""The recorder: what every step offered to the policies, on this peer, for the job's journal.
 
 On the training thread it takes one row of numbers a step; its text is written elsewhere.
 """
@@ -76,8 +76,8 @@ class TraceRecorder:
             self._snapshot({"after": after, "view": self._view, "rank": self._rank, "peer": self._peer})
 
     def _snapshot(self, place: Mapping[str, int]) -> None:
-        told = [one for one in self._program.variables if place["rank"] == 0 or one.placement == "local"]
-        held = {one.name: one.variable.numpy() for one in told}
+        recorded = [one for one in self._program.variables if place["rank"] == 0 or one.placement == "local"]
+        held = {one.name: one.variable.numpy() for one in recorded}
         self._record("trace", partial(_snapshot, place, held))
 
 
@@ -117,14 +117,14 @@ class _Layout:
         )
         rules = [name for group, name in places if group == "fired"]
         self._rules = [(name, places["fired", name], places["targets", name]) for name in rules]
-        told = [*self._local, *self._agreed]
-        self._numbers = [i for i in told if columns[i].dtype != "bool"]
+        values = [*self._local, *self._agreed]
+        self._numbers = [i for i in values if columns[i].dtype != "bool"]
         self._numbers += [target for _, _, target in self._rules]
-        self._flags = [i for i in told if columns[i].dtype == "bool"] + [fires for _, fires, _ in self._rules]
+        self._flags = [i for i in values if columns[i].dtype == "bool"] + [fires for _, fires, _ in self._rules]
         self._forms: dict[Any, _Form] = {}
 
     def line(self, numbers: Sequence[float]) -> str:
-        """The line of a step. What all peers agree on is told by rank 0 alone."""
+        """The line of a step. Rank 0 alone records the values that all peers agree on."""
         leads = numbers[self._place[-1]] == 0
         odd = [(i, str(one)) for i in self._numbers if not (one := numbers[i]) or one - one != 0.0]  # ±0, ±inf, NaN
         key = (leads, tuple(odd), tuple([numbers[i] for i in self._flags]))
