@@ -148,8 +148,8 @@ def await_readers(
     return took_s
 
 
-class DataPlace:
-    """The place of one peer in the data of its run; nothing is read for data that are taken by index.
+class DataCursor:
+    """The cursor of one peer in the data of its run; nothing is read for data that are loaded by index.
 
     Args:
         membership: Gives the position of the others, and records what was read.
@@ -163,7 +163,7 @@ class DataPlace:
         self._partitions: SequentialSource | None = None  # data that the peers take over from each other
         self._recorded = 0  # of the samples that were passed, those that the record knows of, or that took no time
 
-    def takes(self, source: SampleSource) -> None:
+    def follow(self, source: SampleSource) -> None:
         """The run walks these samples."""
         if isinstance(source, Stream):
             self._stream = source
@@ -177,18 +177,18 @@ class DataPlace:
 
     def catch_up(self, *, phase: int) -> None:
         """Reads on to where training is, before this peer joins, while no peer waits for it."""
-        place, here = self._others, read_position(self._graph_state)  # that of a resumed run
-        if self._stream is None or place is None:
+        others, here = self._others, read_position(self._graph_state)  # that of a resumed run
+        if self._stream is None or others is None:
             return
-        place.own.tell(lambda: self._newest)
+        others.own.tell(lambda: self._newest)
 
         def newest() -> Position:
-            others = place.of_others(max(1, phase)) or Position(0, 0)
-            return max(others, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
+            theirs = others.of_others(max(1, phase)) or Position(0, 0)
+            return max(theirs, Position(here.epoch, here.offset), key=lambda one: (one.epoch, one.offset))
 
-        found = catch_up(self._stream, newest, meanwhile=place.report_reading, allowed_s=place.allowed_s)
+        found = catch_up(self._stream, newest, meanwhile=others.report_reading, allowed_s=others.allowed_s)
         if found is not None:
-            place.record(found.batches, found.seconds)
+            others.record(found.batches, found.seconds)
 
     def await_others(
         self, is_loaded: Callable[[float], bool], *, meet: Callable[[Callable[[PeerGroup], None]], bool]

@@ -2,7 +2,7 @@
 
 A partition is read in sequence by one peer. Partitions of an epoch stand in a shuffled order, and are handed out one
 after the other: a peer that has used up its own takes the next one. What a step takes follows from the assignment
-before it, the members and the batch, so the peers agree without a word; and one that joins needs that value only.
+before it, the members and the batch, so the peers agree without a message; and one that joins needs that value only.
 
 - A peer joins: it holds nothing, and takes the next partition.
 - A peer leaves or is killed: the rest of its partition is handed out before any other, from where the steps that were
@@ -144,17 +144,17 @@ class Partitions:
             before: The assignment at the step's position.
             batch: The samples of the step, fewer where fewer are left of the epoch.
         """
-        taken = min(batch, self.samples - before.position.offset)
+        step_samples = min(batch, self.samples - before.position.offset)
         after, of_members = before, []
-        for rank, count in enumerate(spread(taken, len(before.members))):
-            parts, after = self._taken(after, rank, count)
+        for rank, count in enumerate(spread(step_samples, len(before.members))):
+            parts, after = self._cut(after, rank, count)
             of_members.append(parts)
-        position = advanced(before.position, taken, samples=self.samples, least=batch if self.drops else 1)
+        position = advanced(before.position, step_samples, samples=self.samples, least=batch if self.drops else 1)
         if position.epoch > before.position.epoch:
             return of_members, Assignment.at_start(position.epoch, before.members)
         return of_members, replace(after, position=position)
 
-    def _taken(self, state: Assignment, rank: int, count: int) -> tuple[list[Part], Assignment]:
+    def _cut(self, state: Assignment, rank: int, count: int) -> tuple[list[Part], Assignment]:
         """The next rows of one member, of one part or of several."""
         parts = []
         while count:

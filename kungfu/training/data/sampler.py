@@ -20,7 +20,7 @@ Remainder = Literal["keep", "drop"]
 
 @dataclass(frozen=True)
 class StepSlice:
-    """One step as one peer sees it before: where it begins, in which view, and how many samples it takes."""
+    """One step as one peer sees it before: its position, its view, and the number of its samples."""
 
     position: Position
     version: int
@@ -28,13 +28,13 @@ class StepSlice:
     rank: int
     global_batch_size: int
 
-    def taken(self, samples: int) -> int:
+    def step_samples(self, samples: int) -> int:
         """The samples of all peers together in the step, for an epoch of this many samples."""
         return min(self.global_batch_size, samples - self.position.offset)
 
     def largest_share(self, samples: int) -> int:
         """The share of rank 0, the same number on every peer: uneven slices differ by one sample, low ranks have it."""
-        return spread(self.taken(samples), self.size)[0]
+        return spread(self.step_samples(samples), self.size)[0]
 
     def after(self, samples: int, *, remainder: Remainder = "keep") -> StepSlice:
         """The slice after it, maybe of the next epoch, if view and batch stay: a guess, by which the loader runs ahead.
@@ -45,7 +45,7 @@ class StepSlice:
         """
         # The fewest samples that make a step; what is less ends the epoch.
         least = self.global_batch_size if remainder == "drop" else 1
-        return replace(self, position=advanced(self.position, self.taken(samples), samples=samples, least=least))
+        return replace(self, position=advanced(self.position, self.step_samples(samples), samples=samples, least=least))
 
 
 class Sampler(Protocol):

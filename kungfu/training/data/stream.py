@@ -1,6 +1,6 @@
 """Data that gives whole batches one after the other, such as a ``tf.data.Dataset`` or a generator.
 
-Every peer reads them, and takes its slice. The samples are numbered as they come: sample ``offset`` of epoch ``epoch``
+Every peer reads them, and keeps its slice. The samples are numbered as they come: sample ``offset`` of epoch ``epoch``
 is number ``epoch * samples + offset``. What was read is kept as long as a step may still be cut again, so a rescale
 reads nothing twice. A peer that joins reads on to where the others are, or begins there if the data can be read from
 any place.
@@ -46,7 +46,7 @@ class StreamSampler:
     def end_of_step(self, step_slice: StepSlice) -> int:
         """The number of the sample after the last one that all peers together take."""
         position = step_slice.position
-        return position.epoch * self.samples + position.offset + step_slice.taken(self.samples)
+        return position.epoch * self.samples + position.offset + step_slice.step_samples(self.samples)
 
 
 class Stream:
@@ -114,7 +114,7 @@ class Stream:
             # Where the others are at the end of the data, they have trained on all of it.
             with suppress(DataEndedError):
                 self._read_until(self._reached + 1, meanwhile=meanwhile)
-            return self._take_left_out()
+            return self._drain_left_out()
 
     def _number(self, position: Position) -> int:
         return position.epoch * self.samples + position.offset
@@ -125,13 +125,13 @@ class Stream:
         Raises:
             DataEndedError: There are no more samples.
         """
-        begun_s = time.monotonic()
+        started = time.monotonic()
         with self._lock:
             self._read_until(end)
-            left_out = self._take_left_out()
+            left_out = self._drain_left_out()
         if left_out >= _WORTH_A_REMARK:
             print(
-                f"kungfu: this peer read {left_out} batches of {self.what} in {time.monotonic() - begun_s:.1f} s to "
+                f"kungfu: this peer read {left_out} batches of {self.what} in {time.monotonic() - started:.1f} s to "
                 "come to where training is, as every peer that joins has to",
                 file=sys.stderr,
             )
@@ -182,7 +182,7 @@ class Stream:
             self._forget()
             meanwhile()
 
-    def _take_left_out(self) -> int:
+    def _drain_left_out(self) -> int:
         left_out, self._left_out = self._left_out, 0
         return left_out
 
@@ -193,7 +193,7 @@ class Stream:
     def _read_on(self, end: int) -> None:
         """Reads a batch more, or begins the reading of the epoch that sample ``end - 1`` is in."""
         reading = 0 if self._is_endless else (end - 1) // self.samples
-        # A peer that joined, or a resumed run: nobody needs what lies between.
+        # A peer that joined, or a resumed run: the samples in between are not needed.
         if self.can_seek and (self._readings <= reading or self._next < self._reached):
             self._begin(reading)
         while self._readings <= reading:

@@ -109,7 +109,7 @@ def attach_built(
         program = fused(lower(plan))
         graph_state = GraphState.of(plan)
         rate = make_learning_rate(optimizers) if _sets_rate(plan, optimizers) else None
-    done = _go_on(connection, graph_state)
+    done = _continue_counts(connection, graph_state)
     memory = LayerMemory.of(model, combine)
     state = _state(model, optimizers, graph_state, program, memory)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
@@ -150,8 +150,8 @@ def policies_in_job(policies: Sequence[Policy], settings: Settings | None) -> tu
     return (*checked_policies(policies), *load_policies_of_job(settings.policies if settings else ()))
 
 
-def _go_on(connection: JobConnection, graph_state: GraphState) -> int:
-    """Steps and samples are counted on from phase to phase; gives the steps that were done before."""
+def _continue_counts(connection: JobConnection, graph_state: GraphState) -> int:
+    """Continues the counts of steps and samples of the phases before; gives the steps that were done in them."""
     done = connection.steps()
     graph_state.progress.step.assign(done)
     graph_state.progress.trained.assign(connection.trained)

@@ -68,7 +68,7 @@ def join(run: Run) -> None:
     run.journal.joined(result, step=step)
     run.journal.spanned("join", result, step=step, total_s=time.monotonic() - started)
     left_pending(run, result, step=step)
-    _take_registered(run, step)
+    _restore_registered(run, step)
     ask_for_departures(run)
     if run.checkpoints.is_wanted or run.pending.stop_reason is not None:
         _ask(run)  # the program did before its step was traced, when no step could carry the request
@@ -117,7 +117,7 @@ def hold(run: Run) -> None:
         _put_in_force(run, result.after.terms)
     step = run.steps()
     left_pending(run, result, step=step)
-    _take_checkpoints(run, requests)
+    _request_checkpoints(run, requests)
     forget_message_time(run)
     stop_s = time.monotonic() - started
     if changed:
@@ -135,7 +135,7 @@ def finish(run: Run) -> None:
     """Training is over on all peers: the averaged state becomes the job's, and the states are compared."""
     # A joiner that came in at the last barrier has done by now what that barrier left.
     complete_pending(run)
-    _take_checkpoints(run, _last_requests(run))
+    _request_checkpoints(run, _last_requests(run))
     average_statistics(run)
     run.pending.sync = PendingSync()
     complete_pending(run)
@@ -154,7 +154,7 @@ def stop(run: Run, reason: str) -> None:
     _ask(run)
 
 
-def take_over_stop(run: Run) -> None:
+def renew_stop(run: Run) -> None:
     """Rank 0 was lost, which may not have carried out the end of training: the one after it requests it again."""
     if run.pending.stop_reason is not None:
         _ask(run)
@@ -182,7 +182,7 @@ def read_registered(run: Run, *, compared: bool) -> None:
         run.state.registered_read(step=run.steps() + 1)
 
 
-def _take_registered(run: Run, step: int) -> None:
+def _restore_registered(run: Run, step: int) -> None:
     """A joiner has the registered values that came with the state, until those of the next step come."""
     registry, state = run.registry, run.state
     # Those who gave them had read them before the step in whose barrier this peer came in.
@@ -296,7 +296,7 @@ def _set_values(run: Run, requests: Sequence[Asked]) -> Sequence[Asked]:
     return [one for one in merged if one.superseded_by]
 
 
-def _take_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
+def _request_checkpoints(run: Run, requests: Sequence[Asked]) -> None:
     for one in requests:
         if isinstance(one.what, SaveCheckpoint):
             run.checkpoints.request(CheckpointRequest(one.by))

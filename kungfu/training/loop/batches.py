@@ -46,7 +46,7 @@ def declare_batches(
         run.registry.register_variable("data/partitions", held, kind="shared")
     progress.epochs.assign(plan.epochs)
     progress.drops.assign(plan.remainder == "drop")
-    calls.data_place.takes(plan.source)
+    calls.data_cursor.follow(plan.source)
 
 
 def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
@@ -86,7 +86,7 @@ def loop_batches(
         most_peers=run.settings.limits.maximum,
         members=lambda: run.membership.view.ids,
         settle=settle,
-        await_others=partial(calls.data_place.await_others, meet=calls.meet),
+        await_others=partial(calls.data_cursor.await_others, meet=calls.meet),
     )
 
 

@@ -1,4 +1,4 @@
-"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints taken.
+"""Between two steps, after a barrier: registered values are synchronised, hooks called, checkpoints started.
 
 A barrier lies inside a step, where the programs of the peers are at different places; so it leaves what is pending, and
 the call of the next step does it.
@@ -31,8 +31,8 @@ def random_streams(run: Run) -> RandomStreams:
     """The random numbers of this peer's steps; in a resumed job other ones than before."""
     trained, classes, resumed = run.trained, run.checkpoints.state().classes, run.checkpoints.resumed_step
     # Peer 0 has restored what is registered as its own from the checkpoint; other peers draw states of their own.
-    goes_on = resumed > 0 and trained.peer == 0
-    planted = () if goes_on else tuple(run.registry.of("own").values())
+    is_restored = resumed > 0 and trained.peer == 0
+    planted = () if is_restored else tuple(run.registry.of("own").values())
     own = (one for one in classes.own.values() if not any(one is other for other in planted))
     seed = [trained.seed, trained.peer, resumed or run.settings.steps_before]
     return RandomStreams(seed, untouched=[*classes.shared.values(), *own], planted=planted)
@@ -86,18 +86,18 @@ def complete_pending(run: Run) -> None:
         run.hooks.call(sync.rescaled)
     # Else it would hold this peer's part of what a loop keeps, beside the values of another one.
     if is_whole:
-        _take_checkpoints(run, rank=peers.rank)
+        _start_checkpoints(run, rank=peers.rank)
 
 
 def complete_state(run: Run) -> None:
     """In a new view: what a loop gives beside the registered values is here too; see `Declared.has_more`."""
     run.membership.mark_state_complete()
     if run.rank is not None:
-        _take_checkpoints(run, rank=run.rank)
+        _start_checkpoints(run, rank=run.rank)
 
 
-def _take_checkpoints(run: Run, *, rank: int) -> None:
-    """Takes the checkpoints that were requested: all that goes along is there, and the same on all peers."""
+def _start_checkpoints(run: Run, *, rank: int) -> None:
+    """Starts the checkpoints that were requested: all that goes along is there, and the same on all peers."""
     batch = int(read_variable(run.graph_state.progress.batch))
     phase, data = max(1, run.settings.phase), run.declared.data
     run.checkpoints.start_wanted(Manifest(run.steps(), run.size, batch, run.terms, phase=phase, data=data), rank=rank)
@@ -127,7 +127,7 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
     if result.rank is None or (before is not None and before.view.version == after.view.version):
         return PendingSync()
     # This peer has just come in and takes the shared values. The averaged ones are the mean over those who held the
-    # state before: in the first view of a job that is everybody.
+    # state before: in the first view of a job these are all peers.
     if before is None:
         joined = None if founds else Rescaled("joined", 0, after.view.size, result.rank, step)
         return PendingSync(sources[0], True, None if after.view.begins else sources, joined)

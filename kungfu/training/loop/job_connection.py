@@ -135,10 +135,10 @@ class JobConnection:
         if self.settings is None:
             return CheckpointSettings()
         given = self.settings.checkpoints
-        goes_on = not self.several or (self.resumed is not None and self.resumed[1].phase >= self.phase)
+        is_resumed = not self.several or (self.resumed is not None and self.resumed[1].phase >= self.phase)
         # A peer that was in the phase before begins this one with the others.
         founders = max(1, given.founders) if self.membership.has_joined else given.founders
-        return replace(given, resume=given.resume if goes_on else "", founders=founders, job=self.settings.job)
+        return replace(given, resume=given.resume if is_resumed else "", founders=founders, job=self.settings.job)
 
     @property
     def is_in_phase(self) -> bool:

@@ -45,7 +45,7 @@ def lasting_failure(run: Run) -> PeerFailure | None:
     """Before a step: the loss of a peer that the job has given up, whose messages may still come.
 
     Cost:
-        A look at a field where nobody was given up; the training step asks each time.
+        A look at a field if no peer was given up; the training step asks each time.
     """
     if (failure := run.membership.lasting_failure()) is None:
         return None
@@ -169,4 +169,4 @@ def _reset_graph(run: Run) -> None:
     if run.pending.unanswered is not None:
         graph_state.posts.changes.ask()
     barrier.ask_for_departures(run)
-    barrier.take_over_stop(run)
+    barrier.renew_stop(run)

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.errors import DeadlineExceeded, PeerFailure, UsageError
 from kungfu.training.data import Stamps, is_stale
-from kungfu.training.data.catch_up import DataPlace
+from kungfu.training.data.catch_up import DataCursor
 from kungfu.training.graph.accumulate import ACCUMULATED
 from kungfu.training.graph.step import BARRIER_FAILED, BARRIER_HELD, CompiledStep, as_tensors
 from kungfu.training.graph.step_report import StepPosition, StepReport, read_position
@@ -39,7 +39,7 @@ class Skipped(Enum):
 
 SKIPPED: Final = Skipped.SKIPPED
 
-# A stale batch is re-cut and the next one fits; so many in a row mean that the program feeds old batches.
+# A stale batch is re-cut and the next one fits; this many in a row mean that the program feeds old batches.
 _STALE_IN_A_ROW = 1000
 
 
@@ -52,7 +52,7 @@ class StepCalls:
 
     def __init__(self, run: Run) -> None:
         self.run, self.stamps, self.step_log = run, Stamps(), StepLog(run)
-        self.data_place, self._notes = DataPlace(run.membership, run.graph_state), _HostNotes(run)
+        self.data_cursor, self._notes = DataCursor(run.membership, run.graph_state), _HostNotes(run)
         self.count, self._shadows, self._exits = 0, run.pending.shadows, run.settings.exits
         self._micro_done = run.graph_state.metrics.micro.done
         self._compiled: CompiledStep | None = None
@@ -61,7 +61,7 @@ class StepCalls:
 
     @property
     def is_over(self) -> bool:
-        """True once training has come to its end on this peer, or it was let go."""
+        """True once training has come to its end on this peer, or a decision removed it."""
         return self.is_finished or self.run.left
 
     def position(self) -> StepPosition:
@@ -130,14 +130,14 @@ class StepCalls:
             self.step_log.record_view()
         else:
             self._position = report.position
-            self.data_place.reached(report.position)
+            self.data_cursor.reached(report.position)
         return returned
 
     def _begin(self, function: Callable[..., Any], tensors: list[Any], structure: Any) -> CompiledStep:
         """Traces, warms up on a copy of the state where there is a job, and enters it."""
         run = self.run
         compiled = prepare_step(run, function, tensors, structure, hold=self.hold_barrier)
-        self.data_place.catch_up(phase=run.settings.phase)
+        self.data_cursor.catch_up(phase=run.settings.phase)
         barrier.join(run)
         self.step_log.record_view()
         return compiled
@@ -145,7 +145,7 @@ class StepCalls:
     def _skipped(self) -> Any:
         """The batch is not trained on, and what was accumulated of its step is dropped."""
         self._stale += 1
-        if self._stale > _STALE_IN_A_ROW:  # no loader that follows the position gives so many
+        if self._stale > _STALE_IN_A_ROW:  # no loader that follows the position gives this many
             raise UsageError(f"{self._stale} batches in a row were stale: pass on those of training.batches()")
         self._micro_done.assign(0)
         self._position = None

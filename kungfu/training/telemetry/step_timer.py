@@ -59,7 +59,7 @@ class Durations:
         return {"count": count, **marks, "max": round(self._longest, 6)}
 
 
-# Steps are only noted, and counted so many at a time: to look at the window costs some 30 microseconds.
+# Steps are only noted, and counted this many at a time: to look at the window costs some 30 microseconds.
 _LOOK_EVERY = 32
 
 
@@ -80,13 +80,13 @@ class _Loss:
     ended: float
     noticed: float
     step_s: float
-    went_on: float = math.nan
+    resumed: float = math.nan
     barrier_s: float = 0.0  # after the next step, of a barrier that counts by itself
 
     def stop(self, stepped: float | None) -> Downtime:
         """The time that it cost, up to the end of the next step if there was one."""
-        first_step_s = None if stepped is None else stepped - self.went_on - self.barrier_s
-        return Downtime(self.noticed - self.ended, self.went_on - self.noticed, first_step_s, self.step_s)
+        first_step_s = None if stepped is None else stepped - self.resumed - self.barrier_s
+        return Downtime(self.noticed - self.ended, self.resumed - self.noticed, first_step_s, self.step_s)
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class StepTimer:
         since, before = self._ended, self._loss
         # One more loss before any step: the first one is counted until this peer could train again.
         if before is not None:
-            since = before.went_on
+            since = before.resumed
             self._took["stop_s"].add(before.stop(None).seconds)
         self._loss = _Loss(since, self._clock(), self._median_s())
 
@@ -183,7 +183,7 @@ class StepTimer:
         """It can train again; for how many seconds it stood still, if its next step takes as long as its steps did."""
         loss = self._loss
         assert loss is not None
-        loss.went_on = self._clock()
+        loss.resumed = self._clock()
         self._stop = loss.stop(None)
         return self._stop.seconds
 
@@ -196,7 +196,7 @@ class StepTimer:
         view, now = self._view, self._clock()
         # A barrier that broke came after the step's end; one that was held has been taken out already.
         self._ended, self._arrived = now if self._arrived is None else self._arrived, None
-        # The first step after a loss: with its end training goes on.
+        # The first step after a loss: training has resumed with its end.
         if self._loss is not None:
             self._stop, self._loss = self._loss.stop(self._ended), None
             self._took["stop_s"].add(self._stop.seconds)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kungfu.runtime.api import StandaloneMembership
-from kungfu.training.loop.barrier import _take_registered
+from kungfu.training.loop.barrier import _restore_registered
 from kungfu.training.loop.between_steps import complete_state
 from tests.training.linear import linear_run
 
@@ -28,7 +28,7 @@ def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_more: bool
     ((_, mirror),) = record.registry._variables.values()
     mirror.assign(0.5)  # as it comes with the variables of the others
     record.state.registered_read(step=record.steps())
-    _take_registered(record, record.steps())
+    _restore_registered(record, record.steps())
     assert (given["best"], completed) == (0.5, told)
     complete_state(record)
     assert completed == [*told, 1]
