@@ -20,9 +20,9 @@ from kungfu.framework_internals import replaced_method
 from kungfu.keras.applications import Applications, optimizers_of
 from kungfu.keras.metrics import metrics_of
 from kungfu.keras.train_step import Step, whole_batch_losses
-from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
 from kungfu.training.loop.averages import SeveralAverages
-from kungfu.training.loop.loop_metrics import peer_place
+from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
 
@@ -174,13 +174,13 @@ class OwnMetrics:
         with self._results.noted():
             yield
 
-    def seen(self, returned: Any, place: PeerPlace) -> list[Any]:
+    def seen(self, returned: Any, peer: PeerShare) -> list[Any]:
         """Graph: what is to be added up over the peers, of this one's part in the step."""
         self._returned = _numbers(self._model, returned, self._results)
-        numbers = [_share(self._returned[name], samples=place.samples, rank=place.rank) for name in self._last]
+        numbers = [_share(self._returned[name], samples=peer.samples, rank=peer.rank) for name in self._last]
         # Without samples a peer ran on another's: what comes of that is not counted.
-        states = self._job.outgoing(self._job.read(), place)
-        return [place.samples, *numbers, *(tf.where(place.samples > 0, one, tf.zeros_like(one)) for one in states)]
+        states = self._job.outgoing(self._job.read(), peer)
+        return [peer.samples, *numbers, *(tf.where(peer.samples > 0, one, tf.zeros_like(one)) for one in states)]
 
     def add(self, sums: Sequence[Any]) -> None:
         """Graph: the totals continue by what all peers have seen: the sums of ``seen()`` over the peers."""
@@ -252,12 +252,12 @@ def own_job_step(model: Any, run: Run, metrics: OwnMetrics, *, asks_to_stop: tf.
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
-        place, averages = peer_place(run.graph_state), SeveralAverages(run)
+        peer, averages = peer_share(run.graph_state), SeveralAverages(run)
         anew = tf.equal(run.graph_state.progress.offset.read_value(), 0)
-        stops = tf.where(tf.equal(place.rank, 0), asks_to_stop.read_value(), 0.0)
+        stops = tf.where(tf.equal(peer.rank, 0), asks_to_stop.read_value(), 0.0)
         with Applications(model, averages.average).taken(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
-        *sums, stops = averages.conclude([*metrics.seen(returned, peer_place(run.graph_state)), stops])
+        *sums, stops = averages.conclude([*metrics.seen(returned, peer_share(run.graph_state)), stops])
         metrics.add(sums)
         return stops
 

@@ -18,9 +18,9 @@ import keras
 import tensorflow as tf
 
 from kungfu.framework_internals import added_to_unmasked, is_in_xla_context, loss_tracker, reductions_by
-from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
 from kungfu.training.loop.averages import average_and_sum, sum_in_step
-from kungfu.training.loop.loop_metrics import peer_place
+from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
 _MEANS = ("sum_over_batch_size", "mean", "mean_with_sample_weight")
@@ -58,11 +58,11 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, asks_to_stop: tf
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> Any:
-        place = peer_place(run.graph_state)
+        peer = peer_share(run.graph_state)
         start = metrics.start(anew=tf.equal(run.graph_state.progress.offset.read_value(), 0))
         gradients, loss, after = forward(data, start)
-        stops = tf.where(tf.equal(place.rank, 0), asks_to_stop.read_value(), 0.0)
-        means, (*sums, stops) = average_and_sum(run, gradients, [*metrics.outgoing(after, place), stops], loss=loss)
+        stops = tf.where(tf.equal(peer.rank, 0), asks_to_stop.read_value(), 0.0)
+        means, (*sums, stops) = average_and_sum(run, gradients, [*metrics.outgoing(after, peer), stops], loss=loss)
         _apply(model, means)
         metrics.conclude(sums)
         return stops
@@ -173,8 +173,8 @@ class WholeBatchLosses:
         A message of two numbers per denominator that is not the number of samples, before that of the gradients.
     """
 
-    def __init__(self, place: Callable[[], PeerPlace], sums: Callable[..., Sequence[Any]]) -> None:
-        self._place, self._sums = place, sums
+    def __init__(self, place: Callable[[], PeerShare], sums: Callable[..., Sequence[Any]]) -> None:
+        self._peer, self._sums = place, sums
         self._graph: Any = None
         self._known: list[tuple[Any, ...]] = []  # what a factor follows from, and the factor
 
@@ -225,7 +225,7 @@ class WholeBatchLosses:
 
         Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
         """
-        samples = tf.cast(self._place().samples, tf.float64)
+        samples = tf.cast(self._peer().samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples the slice is another peer's sample
             own.append(tf.where(samples > 0, tf.cast(denominator, tf.float64), 0.0))
@@ -237,4 +237,4 @@ class WholeBatchLosses:
 
 def whole_batch_losses(run: Run) -> WholeBatchLosses:
     """The losses of the steps of a run."""
-    return WholeBatchLosses(partial(peer_place, run.graph_state), partial(sum_in_step, run))
+    return WholeBatchLosses(partial(peer_share, run.graph_state), partial(sum_in_step, run))

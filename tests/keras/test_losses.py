@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.keras.train_step import WholeBatchLosses
-from kungfu.training.graph.combined_metrics import PeerPlace
+from kungfu.training.graph.combined_metrics import PeerShare
 from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly
 
 SAMPLES, WORDS = 7, 4
@@ -24,8 +24,8 @@ class OnePeer:
     """One of several peers: it is given the sums, once it has said what it adds to them."""
 
     def __init__(self, samples: int) -> None:
-        place = PeerPlace(tf.constant(float(samples)), rank=0, size=1)
-        self.losses = WholeBatchLosses(lambda: place, self.sums_of)
+        peer = PeerShare(tf.constant(float(samples)), rank=0, size=1)
+        self.losses = WholeBatchLosses(lambda: peer, self.sums_of)
         self.added: list[Any] = []
         self.sums: list[Any] | None = None
 

@@ -9,12 +9,13 @@ place in the step sets. That holds for the optimizer's update too, which the use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import replaced_method
 from kungfu.training.graph.graph_state import StepMetrics
 
 ACCUMULATED = 3  # what a call of the step comes to whose micro-batch was not the last
@@ -40,14 +41,10 @@ class Accumulation:
         micro = self._micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
-        for optimizer in self._optimizers:
-            # Not by setattr, which Keras overrides to track what is set.
-            object.__setattr__(optimizer, "apply", self._asking(optimizer.apply))
-        try:
-            yield
-        finally:
+        with ExitStack() as replaced:
             for optimizer in self._optimizers:
-                object.__delattr__(optimizer, "apply")
+                replaced.enter_context(replaced_method(optimizer, "apply", self._asking(optimizer.apply)))
+            yield
 
     def exchanged(self, gradients: Sequence[Any], loss: Any, exchange: Exchange) -> list[Any]:
         """Graph: what ``exchange`` gives for the whole share, on its last micro-batch; zeros before."""

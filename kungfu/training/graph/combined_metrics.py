@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.errors import UsageError
+from kungfu.framework_internals import replaced_method
 
 Way = Literal["sum", "mean", "max", "min"]
 Combination = Way | Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]
@@ -48,7 +49,7 @@ _ADDITIVE = (
 
 
 @dataclass(frozen=True)
-class PeerPlace:
+class PeerShare:
     """Graph: a peer's part in a step.
 
     Args:
@@ -62,114 +63,86 @@ class PeerPlace:
     size: Any
 
 
-@dataclass(frozen=True)
-class _State:
-    """A variable of a metric.
+class _Vector:
+    """States of one dtype that are summed over the peers, or averaged by samples: their totals are one vector.
 
     Args:
-        variable: Keras' own.
-        metric: The place of its metric among all.
-        place: Its own place among the variables of the metric.
-        way: The way in which it is combined.
-        start: The value at the beginning of an epoch.
+        dtype: Of all of them.
+        way: "sum" or "mean".
+        states: The variables of the metrics, each with its value at the beginning of an epoch.
     """
 
-    variable: Any
-    metric: int
-    place: int
-    way: Combination
-    start: Any
+    def __init__(self, dtype: str, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
+        self._dtype, self._is_mean, self.variables = tf.as_dtype(dtype), way == "mean", [one for one, _ in states]
+        self._initial = np.concatenate([np.ravel(start) for _, start in states]).astype(dtype)
+        self.totals = [tf.Variable(self._initial, trainable=False, name=f"kungfu/metrics_{dtype}")]
 
-    @property
-    def shape(self) -> list[int]:
-        return list(self.variable.shape)
+    def start(self, anew: Any) -> list[Any]:
+        """Graph: the states that the metrics start the step with; zeros where they are summed."""
+        self._before = tf.where(anew, tf.constant(self._initial, self._dtype), self.totals[0].read_value())
+        return (
+            self.cut([self._before]) if self._is_mean else [tf.zeros(one.shape, self._dtype) for one in self.variables]
+        )
 
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
+    def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
+        """Graph: one vector to sum; means are weighted by samples, whose number is the last element."""
+        vector = tf.concat([tf.reshape(one, [-1]) for one in after], axis=0)
+        if not self._is_mean:
+            return [vector]
+        samples = tf.cast(peer.samples, self._dtype)
+        return [tf.concat([vector * samples, samples[None]], axis=0)]
 
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: the totals after the step."""
+        (sent,) = sums
+        self.totals[0].assign(tf.math.divide_no_nan(sent[:-1], sent[-1]) if self._is_mean else self._before + sent)
 
-class _Vector:
-    """The totals of all states of one dtype in one vector: first those that are summed, then means, then the others.
-
-    In a step ``start`` gives the states that metrics begin with, ``outgoing`` what this peer sends, and ``received``
-    what has come of it.
-    """
-
-    def __init__(self, dtype: str, states: Sequence[_State]) -> None:
-        groups: dict[str, list[_State]] = {"sum": [], "mean": [], "others": []}
-        for state in states:
-            groups[state.way if state.way in ("sum", "mean") else "others"].append(state)
-        self.dtype = tf.as_dtype(dtype)
-        self._sums, self._means, self._others = (groups[name] for name in ("sum", "mean", "others"))
-        self.states = [*self._sums, *self._means, *self._others]
-        self._initial = np.concatenate([np.zeros(0, dtype), *(np.ravel(state.start) for state in self.states)])
-        self.total = tf.Variable(self._initial.astype(dtype), trainable=False, name=f"kungfu/metrics_{dtype}")
-
-    def before(self, anew: Any) -> Any:
-        """Graph: the totals as the step finds them; those of an epoch that begins."""
-        return tf.where(anew, tf.constant(self._initial, self.dtype), self.total.read_value())
-
-    def start(self, before: Any) -> list[Any]:
-        """Graph: what each metric starts the step with: zeros where states are summed."""
-        zeros = [tf.zeros(state.shape, self.dtype) for state in self._sums]
-        return zeros if len(zeros) == len(self.states) else [*zeros, *self._cut(before)[len(zeros) :]]
-
-    def outgoing(self, after: Sequence[Any], place: PeerPlace) -> list[Any]:
-        """Graph: what is summed over the peers, of the states that the metrics have ended the step with."""
-        flat = [tf.reshape(one, [-1]) for one in after]
-        sums, means = len(self._sums), len(self._means)
-        sent = flat[:sums]
-        if self._means:  # weighted by samples, whose sum travels along
-            samples = tf.cast(place.samples, self.dtype)
-            sent = [*sent, *(one * samples for one in flat[sums : sums + means]), samples[None]]
-        gathered = [] if not self._others else [_in_row(tf.concat(flat[sums + means :], axis=0), place)]
-        return [*([tf.concat(sent, axis=0)] if sent else []), *gathered]
-
-    def received(self, before: Any, come: Iterator[Any], rows: Any) -> tuple[list[Any], list[_Gathered]]:
-        """Graph: what the peers have sent for these states.
-
-        Args:
-            before: The totals before the step.
-            come: Gives the sums of what the peers have sent, as ``outgoing`` has it.
-            rows: The peers with samples, by rank.
-
-        Returns:
-            The new totals of those that are summed or averaged, and what was gathered of the others.
-        """
-        summed, averaged = (sum(state.elements for state in group) for group in (self._sums, self._means))
-        parts = []
-        if summed or averaged:
-            sent = next(come)
-            parts.append(before[:summed] + sent[:summed])
-        if averaged:
-            parts.append(tf.math.divide_no_nan(sent[summed : summed + averaged], sent[-1]))
-        if not self._others:
-            return parts, []
-        after = tf.split(tf.boolean_mask(next(come), rows), [state.elements for state in self._others], axis=1)
-        old = self._cut(before)[-len(self._others) :]
-        return parts, [
-            _Gathered(state, one, tf.reshape(stacked, [-1, *state.shape]))
-            for state, one, stacked in zip(self._others, old, after, strict=True)
-        ]
-
-    def show(self, total: Any) -> None:
-        """The metrics hold these totals."""
-        for state, value in zip(self.states, self._cut(total), strict=True):
-            state.variable.assign(value)
-
-    def _cut(self, vector: Any) -> list[Any]:
-        pieces = tf.split(vector, [state.elements for state in self.states])
-        return [tf.reshape(one, state.shape) for one, state in zip(pieces, self.states, strict=True)]
+    def cut(self, totals: Sequence[Any]) -> list[Any]:
+        """Graph: the states that totals hold."""
+        pieces = tf.split(totals[0], [math.prod(one.shape) for one in self.variables])
+        return [tf.reshape(piece, one.shape) for piece, one in zip(pieces, self.variables, strict=True)]
 
 
-@dataclass(frozen=True)
 class _Gathered:
-    """A state before the step, and those of the peers that had samples after it, along a new first axis."""
+    """The states of one metric that are combined by "max", "min" or a function, which needs those of every peer.
 
-    state: _State
-    before: Any
-    after: Any
+    Args:
+        way: The combination.
+        states: The variables of the metric, each with its value at the beginning of an epoch.
+    """
+
+    def __init__(self, way: Combination, states: Sequence[tuple[Any, Any]]) -> None:
+        self._way, self.variables, self._initial = way, [one for one, _ in states], [start for _, start in states]
+        self.totals = [tf.Variable(start, trainable=False, name="kungfu/metrics_gathered") for start in self._initial]
+
+    def start(self, anew: Any) -> list[Any]:
+        """Graph: the states of the job before the step, those of an epoch that begins."""
+        pairs = zip(self._initial, self.totals, strict=True)
+        self._before = [tf.where(anew, tf.constant(start, total.dtype), total.read_value()) for start, total in pairs]
+        return self._before
+
+    def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
+        """Graph: each state in the row of this peer, and a row that says whether it had samples."""
+        return [_in_row(one, peer) for one in (*after, tf.cast(peer.samples > 0, tf.float32))]
+
+    def conclude(self, sums: Sequence[Any]) -> None:
+        """Graph: the totals after the step; where no peer had samples, those before it."""
+        *rows, has_samples = sums
+        had = tf.reshape(has_samples, [-1]) > 0
+        stacked = [
+            tf.reshape(tf.boolean_mask(one, had), [-1, *total.shape])
+            for one, total in zip(rows, self.totals, strict=True)
+        ]
+        if callable(self._way):
+            new = call_combination(self._way, self._before, stacked)
+        else:
+            new = [(tf.reduce_max if self._way == "max" else tf.reduce_min)(one, axis=0) for one in stacked]
+        for total, value, before in zip(self.totals, new, self._before, strict=True):
+            total.assign(tf.where(tf.reduce_any(had), value, before))
+
+    def cut(self, totals: Sequence[Any]) -> list[Any]:
+        """Graph: the states that totals hold."""
+        return list(totals)
 
 
 class Watched:
@@ -217,29 +190,27 @@ class CombinedMetrics:
         self, metrics: Sequence[Any], combine: Mapping[str, Combination], *, per_step: Sequence[Any] = ()
     ) -> None:
         _check_names(metrics, combine)
-        self._metrics = list(metrics)
-        means, states = {id(one) for one in per_step}, list[_State]()
-        for place, metric in enumerate(metrics):
-            states += _states(metric, place, "mean" if id(metric) in means else combine.get(metric.name))
-        self._has_others = any(state.way not in ("sum", "mean") for state in states)
-        kinds = dict.fromkeys(str(state.variable.dtype) for state in states)
-        self._vectors = [_Vector(kind, [one for one in states if str(one.variable.dtype) == kind]) for kind in kinds]
-        self._before: list[Any] = []
+        self._metrics, self._groups = list(metrics), list[_Vector | _Gathered]()
+        means, vectors = {id(one) for one in per_step}, dict[tuple[str, Combination], list[tuple[Any, Any]]]()
+        for metric in metrics:
+            way, states = _states(metric, "mean" if id(metric) in means else combine.get(metric.name))
+            if way not in ("sum", "mean"):
+                self._groups.append(_Gathered(way, states))
+                continue
+            for state in states:
+                vectors.setdefault((str(state[0].dtype), way), []).append(state)
+        self._groups += [_Vector(dtype, way, states) for (dtype, way), states in vectors.items()]
+        self.only_adds = all(way == "sum" for _, way in vectors) and len(vectors) == len(self._groups)
 
     @property
     def totals(self) -> list[tf.Variable]:
         """They go along with training, and are equal on all peers."""
-        return [vector.total for vector in self._vectors]
+        return [total for group in self._groups for total in group.totals]
 
     @property
     def variables(self) -> list[Any]:
         """The variables of the metrics, in the order of ``start`` and of the argument of ``outgoing``."""
-        return [state.variable for vector in self._vectors for state in vector.states]
-
-    @property
-    def only_adds(self) -> bool:
-        """True if all states are summed."""
-        return all(state.way == "sum" for vector in self._vectors for state in vector.states)
+        return [one for group in self._groups for one in group.variables]
 
     # ---- in a step -------------------------------------------------------------------------------------------------
 
@@ -249,22 +220,16 @@ class CombinedMetrics:
         Args:
             anew: Bool scalar, agreed: whether an epoch begins.
         """
-        self._before = [vector.before(anew) for vector in self._vectors]
-        pairs = zip(self._vectors, self._before, strict=True)
-        return [one for vector, before in pairs for one in vector.start(before)]
+        return [one for group in self._groups for one in group.start(anew)]
 
     @contextmanager
     def watched(self, start: Sequence[Any]) -> Iterator[Watched]:
         """Graph: within it the metrics are updated from ``start`` on, as values: no variable of theirs is assigned."""
         watched = Watched(self.variables, start)
-        for metric in self._metrics:
-            # Not by setattr, which Keras overrides to track what is set.
-            object.__setattr__(metric, "update_state", watched.updating(metric))
-        try:
-            yield watched
-        finally:
+        with ExitStack() as replaced:
             for metric in self._metrics:
-                object.__delattr__(metric, "update_state")
+                replaced.enter_context(replaced_method(metric, "update_state", watched.updating(metric)))
+            yield watched
 
     def assign(self, values: Sequence[Any]) -> None:
         """Graph: the variables of the metrics hold these, in the order of ``start``."""
@@ -275,57 +240,33 @@ class CombinedMetrics:
         """Graph: what the variables of the metrics hold."""
         return [tf.convert_to_tensor(variable.value) for variable in self.variables]
 
-    def outgoing(self, after: Sequence[Any], place: PeerPlace) -> list[Any]:
+    def outgoing(self, after: Sequence[Any], peer: PeerShare) -> list[Any]:
         """Graph: what this peer sends, to be summed over the peers: of the states that it has ended the step with."""
-        given = iter(after)
-        sent = [one for vector in self._vectors for one in vector.outgoing([next(given) for _ in vector.states], place)]
-        if self._has_others:
-            sent.append(_in_row(tf.cast(place.samples > 0, tf.float32)[None], place))
+        given, sent = iter(after), list[Any]()
+        self._sent = []
+        for group in self._groups:
+            outgoing = group.outgoing([next(given) for _ in group.variables], peer)
+            sent += outgoing
+            self._sent.append(len(outgoing))
         return sent
 
     def conclude(self, sums: Sequence[Any]) -> None:
         """Graph: the totals after the step, from the sums over the peers of what each has sent."""
-        rows = tf.reshape(sums[-1], [-1]) > 0 if self._has_others else None
         come = iter(sums)
-        found = [
-            vector.received(before, come, rows) for vector, before in zip(self._vectors, self._before, strict=True)
-        ]
-        chosen = _chosen([one for _, gathered in found for one in gathered], rows)
-        for vector, (parts, gathered) in zip(self._vectors, found, strict=True):
-            whole = [*parts, *(tf.reshape(chosen[id(one.state)], [-1]) for one in gathered)]
-            vector.total.assign(tf.concat(whole, axis=0) if len(whole) > 1 else whole[0])
+        for group, count in zip(self._groups, self._sent, strict=True):
+            group.conclude([next(come) for _ in range(count)])
 
     def show(self, totals: Sequence[Any] | None = None) -> None:
         """The metrics hold totals, if none are given those of the epoch so far, whatever a validation has left."""
-        for vector, total in zip(self._vectors, self.totals if totals is None else totals, strict=True):
-            vector.show(tf.convert_to_tensor(total))
+        given = iter(map(tf.convert_to_tensor, self.totals if totals is None else totals))
+        values = [one for group in self._groups for one in group.cut([next(given) for _ in group.totals])]
+        self.assign(values)
 
 
-def _chosen(gathered: Sequence[_Gathered], rows: Any) -> dict[int, Any]:
-    """Graph: the new states of those that were gathered, by the ids of the states; where no peer had samples, the old.
-
-    A function is given all variables of its metric together.
-    """
-    chosen: dict[int, Any] = {}
-    of_metric: dict[int, list[_Gathered]] = {}
-    for one in gathered:
-        of_metric.setdefault(one.state.metric, []).append(one)
-    for group in of_metric.values():
-        group.sort(key=lambda one: one.state.place)
-        way, old, after = group[0].state.way, [one.before for one in group], [one.after for one in group]
-        if callable(way):
-            new = call_combination(way, old, after)
-        else:
-            new = [(tf.reduce_max if way == "max" else tf.reduce_min)(one, axis=0) for one in after]
-        for one, value in zip(group, new, strict=True):
-            chosen[id(one.state)] = tf.where(tf.reduce_any(rows), value, one.before)
-    return chosen
-
-
-def _in_row(vector: Any, place: PeerPlace) -> Any:
+def _in_row(state: Any, peer: PeerShare) -> Any:
     """Graph: a row per peer, of zeros but for that of this one: their sum over the peers holds all."""
-    size, rank = tf.cast(place.size, tf.int64), tf.cast(place.rank, tf.int64)
-    return tf.scatter_nd([[rank]], vector[None], tf.stack([size, tf.size(vector, tf.int64)]))
+    vector, size, rank = tf.reshape(state, [1, -1]), tf.cast(peer.size, tf.int64), tf.cast(peer.rank, tf.int64)
+    return tf.scatter_nd([[rank]], vector, tf.stack([size, tf.size(vector, tf.int64)]))
 
 
 def call_combination(function: Callable[..., Any], before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
@@ -344,34 +285,38 @@ def call_combination(function: Callable[..., Any], before: Sequence[Any], after:
 # ---- which metrics ---------------------------------------------------------------------------------------------------
 
 
-def _states(metric: Any, place: int, way: Combination | None) -> list[_State]:
-    """The variables of a metric; ``UsageError`` if it is not known how they are combined, or cannot be."""
+def _states(metric: Any, way: Combination | None) -> tuple[Combination, list[tuple[Any, Any]]]:
+    """The combination of a metric, and its variables, each with its value at the beginning of an epoch.
+
+    Raises:
+        UsageError: It is not known how they are combined, or they cannot be.
+    """
     if way is None:
         _refuse_unless_additive(metric)
-        return [_State(one, place, own, "sum", np.zeros(one.shape)) for own, one in enumerate(metric.variables)]
+        return "sum", [(one, np.zeros(one.shape)) for one in metric.variables]
     if not callable(way) and way not in get_args(Way):
         raise UsageError(
             f"combine={{{metric.name!r}: {way!r}}}: must be one of {', '.join(map(repr, get_args(Way)))}, or a function"
         )
     metric.reset_state()
-    states = [_State(one, place, own, way, np.asarray(one)) for own, one in enumerate(metric.variables)]
-    for state in states:
-        _refuse_unless_fitting(metric, state)
-    return states
+    states = [(one, np.asarray(one)) for one in metric.variables]
+    for variable, start in states:
+        _refuse_unless_fitting(f"combine={{{metric.name!r}: {way!r}}}", way, variable, start)
+    return way, states
 
 
-def _refuse_unless_fitting(metric: Any, state: _State) -> None:
-    dtype, what = tf.as_dtype(str(state.variable.dtype)), f"combine={{{metric.name!r}: {state.way!r}}}"
-    if state.way == "sum" and np.any(state.start):
+def _refuse_unless_fitting(what: str, way: Combination, variable: Any, start: Any) -> None:
+    dtype = tf.as_dtype(str(variable.dtype))
+    if way == "sum" and np.any(start):
         raise UsageError(
-            f"{what}: after reset_state() the variable {state.variable.name!r} is {state.start!r}, and a sum starts "
+            f"{what}: after reset_state() the variable {variable.name!r} is {start!r}, and a sum starts "
             "from zeros on every peer; give 'max', 'min', or a function of the states before and after a step"
         )
-    if state.way == "mean" and not dtype.is_floating:
-        raise UsageError(f"{what}: the variable {state.variable.name!r} is of {dtype.name}, which has no exact mean")
+    if way == "mean" and not dtype.is_floating:
+        raise UsageError(f"{what}: the variable {variable.name!r} is of {dtype.name}, which has no exact mean")
     if dtype not in (tf.float32, tf.float64, tf.int32, tf.int64):
         raise UsageError(
-            f"{what}: the variable {state.variable.name!r} is of {dtype.name}: peers can send float32, float64, int32 "
+            f"{what}: the variable {variable.name!r} is of {dtype.name}: peers can send float32, float64, int32 "
             "and int64"
         )
 

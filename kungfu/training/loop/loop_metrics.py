@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics, PeerPlace, Watched
+from kungfu.training.graph.combined_metrics import Combination, CombinedMetrics, PeerShare, Watched
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.tracing.trace import StepTrace
 
@@ -72,7 +72,7 @@ class LoopMetrics:
         for value, variable in zip(after, self._job.variables, strict=True):
             _refuse_inside(value, variable)
         self._watched.is_sent = True
-        return self._job.outgoing(after, peer_place(self._graph_state))
+        return self._job.outgoing(after, peer_share(self._graph_state))
 
     def conclude(self, sums: Sequence[Any]) -> None:
         """Graph: the metrics hold the states of the job."""
@@ -80,10 +80,10 @@ class LoopMetrics:
         self._job.show()
 
 
-def peer_place(graph_state: GraphState) -> PeerPlace:
+def peer_share(graph_state: GraphState) -> PeerShare:
     """Graph: this peer's part in the step."""
     view, samples = graph_state.view, graph_state.metrics.samples
-    return PeerPlace(samples.read_value(), view.rank.read_value(), view.size.read_value())
+    return PeerShare(samples.read_value(), view.rank.read_value(), view.size.read_value())
 
 
 def refuse_accumulated(metrics: LoopMetrics | None, accumulation: Accumulation | None) -> None:

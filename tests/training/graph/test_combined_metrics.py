@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerPlace
+from kungfu.training.graph.combined_metrics import CombinedMetrics, PeerShare
 
 
 class Extreme(keras.metrics.Metric):
@@ -110,7 +110,7 @@ def step(peers: list[CombinedMetrics], slices: list[Any], *, samples: list[int],
         with peer.watched(peer.start(tf.constant(anew))) as watched:
             for metric in metrics:
                 metric.update_state(values)
-        place = PeerPlace(tf.constant(float(samples[rank])), tf.constant(rank), tf.constant(len(peers)))
+        place = PeerShare(tf.constant(float(samples[rank])), tf.constant(rank), tf.constant(len(peers)))
         empty = samples[rank] == 0
         sent.append([one * 0 if empty else one for one in peer.outgoing(watched.after(), place)])
     sums = [sum_of(one) for one in zip(*sent, strict=True)]
