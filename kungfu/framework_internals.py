@@ -15,44 +15,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
 
-__all__ = [
-    "KERAS_TRAINERS",
-    "add_control_inputs",
-    "added_to_unmasked",
-    "all_layers",
-    "attribute_of",
-    "build_symbolically",
-    "call_traced",
-    "calls_of",
-    "compiled_with",
-    "dataset_order",
-    "effect_op_makers",
-    "flat_metrics",
-    "function_graph",
-    "gradients_noted",
-    "handle_shape_and_type",
-    "is_eager_function",
-    "is_in_xla_context",
-    "is_keras_model",
-    "is_made_by_keras",
-    "is_under_condition",
-    "layer_statistics",
-    "layers_with_statistics",
-    "learning_rate_or_schedule",
-    "loss_tracker",
-    "make_eager_function",
-    "make_resource_variable",
-    "maker_of",
-    "output_loss_trackers",
-    "python_function",
-    "reductions_by",
-    "replace_capture",
-    "replace_python_functions",
-    "replaced_method",
-    "resources_written",
-    "restored_epoch",
-]
-
 # The modules that define ``fit``, of Keras 3 and of its predecessor, and the classes that have it: the public
 # ``keras.Model`` inherits it, so a check before ``fit`` has to be put where it is defined.
 KERAS_TRAINERS = {
@@ -77,8 +39,7 @@ def all_layers(model: Any) -> list[Any]:
 
 
 def layer_statistics(model: Any) -> list[Any]:
-    """The variables that layers keep as not trainable: only there Keras tells statistics from frozen weights.
-    weights."""
+    """The variables that layers keep as not trainable: only there Keras tells statistics from frozen weights."""
     return [weight for _, weight in layers_with_statistics(model)]
 
 
