@@ -166,15 +166,15 @@ class WholeBatchLosses:
     Where the denominator is the number of samples the scale is 1, and nothing is done.
 
     Args:
-        place: Gives this peer's part in the step.
+        peer: Gives this peer's part in the step.
         sums: Gives the sums of tensors over the peers, by a message with this tag.
 
     Cost:
         A message of two numbers per denominator that is not the number of samples, before that of the gradients.
     """
 
-    def __init__(self, place: Callable[[], PeerShare], sums: Callable[..., Sequence[Any]]) -> None:
-        self._peer, self._sums = place, sums
+    def __init__(self, peer: Callable[[], PeerShare], sums: Callable[..., Sequence[Any]]) -> None:
+        self._peer, self._sums = peer, sums
         self._graph: Any = None
         self._known: list[tuple[Any, ...]] = []  # what a factor follows from, and the factor
 

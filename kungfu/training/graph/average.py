@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,30 +20,12 @@ from kungfu.training.graph.tracing.trace import refuse_xla
 DENSE_LIMIT_BYTES = 256 << 20
 
 
-class SummedMetrics(Protocol):
-    """The numbers that the step adds up over the peers on the message of its gradients."""
-
-    def outgoing(self) -> list[Any]:
-        """Graph: what is summed."""
-
-    def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: takes the sums."""
-
-
-@dataclass
-class GivenTotals:
-    """Tensors that the step adds up over the peers; ``sums`` once the average is built, agreed."""
+@dataclass(frozen=True)
+class SummedTotals:
+    """Tensors that a step adds up over the peers on the message of its gradients; ``conclude`` is given the sums."""
 
     totals: Sequence[Any]
-    sums: Sequence[Any] = ()
-
-    def outgoing(self) -> list[Any]:
-        """Graph: what is summed."""
-        return list(self.totals)
-
-    def conclude(self, sums: Sequence[Any]) -> None:
-        """Graph: takes the sums."""
-        self.sums = sums
+    conclude: Callable[[Sequence[Any]], object]
 
 
 def average(
@@ -52,7 +34,7 @@ def average(
     *,
     loss: Any,
     accumulation: Accumulation | None = None,
-    riders: Sequence[SummedMetrics] = (),
+    summed: Sequence[SummedTotals] = (),
     waited: Sequence[Any] = (),
 ) -> Any:
     """The weighted mean over peers of a nest of gradients, with the policy's part built around it.
@@ -65,7 +47,7 @@ def average(
         loss: This peer's mean loss, a scalar.
         accumulation: The accumulation, if a share is cut into micro-batches: all but the last are kept, and only the
             last is averaged, together with them.
-        riders: The sums of what they send are known when the means are.
+        summed: Their sums are known when the means are.
         waited: The seconds that the messages before this one took in this step, as `average_before_last` gives them.
 
     Returns:
@@ -82,26 +64,25 @@ def average(
     own, metrics = _scalar(loss), averaging.graph_state.metrics
     if accumulation is not None:
         metrics.published.hold(metrics.samples.read_value(), metrics.micro.done.read_value())
-    published, sent_by = metrics.published.floats(), [rider.outgoing() for rider in riders]
-    riding = [one for sent in sent_by for one in sent]
+    published, totals = metrics.published.floats(), [total for one in summed for total in one.totals]
     first, end = len(dense), len(dense) + len(published)
 
     def exchange(share: Sequence[Any], mean_loss: Any, totals: Sequence[Any]) -> list[Any]:
         sent = send(averaging, share[:first], mean_loss, list(share[first:end]), totals=totals, waited=waited)
         sums = iter(sent.sums)
-        for rider, outgoing in zip(riders, sent_by, strict=True):
-            rider.conclude([next(sums) for _ in outgoing])
+        for one in summed:
+            one.conclude([next(sums) for _ in one.totals])
         return [*_concluded(averaging, sent), *share[first:]]
 
     if accumulation is None:
-        return _packed_like(gradients, exchange([*dense, *published], own, riding))
+        return _packed_like(gradients, exchange([*dense, *published], own, totals))
 
     def exchange_share(share: Sequence[Any], mean_loss: Any) -> list[Any]:
-        totals = [_of_share(one, like, metrics.samples) for one, like in zip(share[end:], riding, strict=True)]
-        return exchange(share, mean_loss, totals)
+        given = zip(share[end:], totals, strict=True)
+        return exchange(share, mean_loss, [_of_share(one, like, metrics.samples) for one, like in given])
 
     # What is published is averaged over micro-batches as gradients are; what is added up goes along per sample.
-    share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in riding)]
+    share = [*dense, *published, *(_per_sample(one, metrics.samples) for one in totals)]
     means = accumulation.exchanged(share, own, exchange_share)
     return _packed_like(gradients, means)
 
@@ -129,13 +110,13 @@ def average_to_conclude(
     return _packed_like(gradients, sent.means), sent.conclude
 
 
-def average_before_last(averaging: Averaging, gradients: Any, *, place: int) -> tuple[Any, Any]:
+def average_before_last(averaging: Averaging, gradients: Any, *, number: int) -> tuple[Any, Any]:
     """The same mean, where another average follows in the step: nothing rides on its message.
 
     Args:
         averaging: The variables of the run, its policies and its attachment.
         gradients: A nest of tensors and ``None``; sparse gradients become dense.
-        place: The number of averages of the step up to this one.
+        number: Of this average in the step, from 1.
 
     Returns:
         A nest like ``gradients`` of means, agreed; and the seconds for which this peer waited in the message.
@@ -146,7 +127,7 @@ def average_before_last(averaging: Averaging, gradients: Any, *, place: int) -> 
     Cost:
         One message of the attachment.
     """
-    means, waited_s = send_gradients(averaging, _dense_leaves(gradients), place=place)
+    means, waited_s = send_gradients(averaging, _dense_leaves(gradients), number=number)
     return _packed_like(gradients, means), waited_s
 
 

@@ -130,17 +130,8 @@ def send(
     return GradientMessage(means, summed, conclude)
 
 
-def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int) -> tuple[list[Any], Any]:
-    """Graph: a message of a step that is not its last one, on which nothing rides.
-
-    Args:
-        averaging: The variables of the run and its attachment.
-        gradients: This peer's dense tensors.
-        place: The number of the message in the step, from 1.
-
-    Returns:
-        The means, and the seconds for which this peer waited for them.
-    """
+def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, number: int) -> tuple[list[Any], Any]:
+    """Graph: a message of a step that is not its last one; gives the means, and the seconds waited for them."""
     graph_state = averaging.graph_state
     samples, _, expected = _expected(graph_state)
     ready = _time_after(gradients)
@@ -149,7 +140,7 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, place: int
             [*_counted(gradients, samples), tf.reshape(samples, [1])],
             prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
             order=graph_state.order,
-            tag=f"gradients {place}",
+            tag=f"gradients {number}",
         )
     with tf.control_dependencies([total]):
         waited_s = tf.timestamp() - ready

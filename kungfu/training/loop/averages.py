@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from kungfu.signal.source_location import location_of_caller
 from kungfu.training.graph.average import (
-    GivenTotals,
-    SummedMetrics,
+    SummedTotals,
     average,
     average_before_last,
     average_to_conclude,
@@ -45,7 +43,7 @@ def average_in_step(run: Run, gradients: Any, last: Callable[[Averaging], Any], 
     with trace.average():
         averaging = run.averaging(optimizer)
         if not trace.is_last_average:
-            means, waited_s = average_before_last(averaging, gradients, place=trace.averages)
+            means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
             trace.waited.append(waited_s)
             return means
         run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
@@ -59,10 +57,13 @@ def average_in_step(run: Run, gradients: Any, last: Callable[[Averaging], Any], 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
     """Graph: as ``Training.average``, and the sums of ``totals`` over the peers, of which policies see nothing."""
-    given = GivenTotals(totals)
-    riders: list[SummedMetrics] = [given, run.memory.sums]
-    means = average_in_step(run, gradients, partial(average, gradients=gradients, loss=loss, riders=riders))
-    return means, given.sums
+    sums, added = list[Any](), run.memory.sums
+
+    def last(averaging: Averaging) -> Any:
+        summed = [SummedTotals(totals, sums.extend), SummedTotals(added.outgoing(), added.conclude)]
+        return average(averaging, gradients, loss=loss, summed=summed)
+
+    return average_in_step(run, gradients, last), sums
 
 
 def sum_in_step(run: Run, values: Sequence[Any], *, tag: str) -> list[Any]:

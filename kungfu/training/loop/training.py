@@ -16,8 +16,9 @@ from kungfu.runtime.api import CheckpointFolder
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import average
+from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import Combination
+from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.loop import barrier
 from kungfu.training.loop.averages import average_in_step, feed, publish_in_step
 from kungfu.training.loop.batches import declare_batches, walk
@@ -160,19 +161,14 @@ class Training:
             One message, on which the policy's signals ride.
         """
         run, declared = self._run, self._run.declared
-        means = average_in_step(
-            run,
-            gradients,
-            lambda averaging: average(
-                averaging,
-                gradients,
-                loss=loss,
-                accumulation=declared.accumulation,
-                riders=[run.memory.sums, *([] if declared.metrics is None else [declared.metrics])],
-                waited=run.trace.waited,
-            ),
-        )
-        return cast("Nest", means)
+
+        def last(averaging: Averaging) -> Any:
+            adding: list[Any] = [run.memory.sums, *([] if declared.metrics is None else [declared.metrics])]
+            summed = [SummedTotals(one.outgoing(), one.conclude) for one in adding]
+            more: dict[str, Any] = {"accumulation": declared.accumulation, "waited": run.trace.waited}
+            return average(averaging, gradients, loss=loss, summed=summed, **more)
+
+        return cast("Nest", average_in_step(run, gradients, last))
 
     @_not_converted
     def publish(self, name: str, value: Any) -> None:

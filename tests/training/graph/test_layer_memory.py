@@ -15,7 +15,7 @@ from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
 from kungfu.runtime.api import Limits
 from kungfu.runtime.attachment.local import LocalAttachment
-from kungfu.training.graph.average import average
+from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import AddedSums, LayerMemory
@@ -180,7 +180,12 @@ def test_what_each_peer_adds_is_added_up_and_whole_numbers_stay_exact():
             with sums.traced():
                 whole.assign_add(max(1, int(samples[rank])))
                 broken.assign_add([0.25, float(rank)])
-                average(averaging, [tf.constant([1.0])], loss=tf.constant(0.0), riders=[sums])
+                average(
+                    averaging,
+                    [tf.constant([1.0])],
+                    loss=tf.constant(0.0),
+                    summed=[SummedTotals(sums.outgoing(), sums.conclude)],
+                )
         return int(whole), broken.numpy().tolist()
 
     with attached_peers(3) as peers:

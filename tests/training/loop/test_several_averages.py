@@ -92,7 +92,7 @@ def test_each_message_weights_by_samples_and_only_the_last_one_is_the_steps():
         @tf.function
         def step() -> Any:
             graph_state.metrics.samples.assign(3.0 if rank else 1.0)
-            return average_before_last(averaging, [tf.constant([4.0 * rank]), None], place=1)
+            return average_before_last(averaging, [tf.constant([4.0 * rank]), None], number=1)
 
         (mean, nothing), waited_s = step()
         assert nothing is None
