@@ -257,7 +257,7 @@ class FitRun:
             self._agree_on("writers", meeting)
         # Between two epochs all hold the same statistics of layers; in an epoch they are each peer's.
         is_between = position.offset == 0 or reported.called == reported.ended or reported.over
-        meeting.take(run.state.agreed() if is_between else run.state.shared(), rank=source)
+        meeting.assign_from_rank(run.state.agreed() if is_between else run.state.shared(), rank=source)
         if meeting.leads and not callbacks.leads:
             callbacks.lead(takes_over=True)
             # They may not have been told on the one before.
@@ -322,7 +322,7 @@ class FitRun:
         if first_batch >= 0:
             call.data.refuse_other(progress.ended + 1, coordinators=heard["first_batch"])
         self._agree_on("writers", meeting)
-        meeting.take(self._run.state.agreed())
+        meeting.assign_from_rank(self._run.state.agreed())
         stops = heard["stops"] or progress.stops or self._run.stopped
         self._warn_once(_UNHEEDED, where=call.model.stop_training and not stops)
         call.model.stop_training = heard["stops"]
@@ -331,7 +331,7 @@ class FitRun:
 
     def _share(self, meeting: PeerGroup, action: Action) -> None:
         """Shares what rank 0's callbacks have left; at the end of training others may ask for the outcome."""
-        meeting.take(self._run.state.agreed())
+        meeting.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
         if action.what == "part":
             _end_phase(self._call, self._run)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = ["tests/training/graph/test_step.py"]
 # Barriers, steps that are done again, XLA.
 BARRIERS = [
-    "tests/training/graph/tracing/test_handles.py",
+    "tests/training/graph/test_variable_io.py",
     "tests/training/graph/tracing/test_rollback.py",
     "tests/training/graph/test_accelerated.py",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -34,41 +33,20 @@ def without_factor(schedule: Any) -> Any:
     return schedule.schedule if isinstance(schedule, _Factored) else schedule
 
 
-@dataclass(frozen=True)
-class _RampVariables:
-    """The ramp in force, in float64, as steps and samples outgrow float32; see `Ramp`.
-
-    Args:
-        moving: True if the rate is the ramp's.
-        start: The value that it begins with, on the scale of `LearningRateControl.on_scale`.
-        target: The value that it leads to.
-        since: The steps or samples that were done when it began.
-        over: The length of the ramp.
-        by_samples: True if samples are counted, false for steps.
-    """
-
-    moving: tf.Variable
-    start: tf.Variable
-    target: tf.Variable
-    since: tf.Variable
-    over: tf.Variable
-    by_samples: tf.Variable
-
-
 class LearningRateControl:
     """The control of rules over an optimizer's learning rate; a schedule continues under them, as the rate's base.
 
     Args:
         optimizer: The optimizer.
         factored: Its schedule with the factor of this run; ``None`` if it has none.
-        variables: The ramp.
         left: The factor that the run before has left on that schedule.
     """
 
-    def __init__(
-        self, optimizer: Any, factored: _Factored | None, variables: _RampVariables, *, left: float = 1.0
-    ) -> None:
-        self._optimizer, self._factored, self._variables, self._left = optimizer, factored, variables, left
+    def __init__(self, optimizer: Any, factored: _Factored | None, *, left: float = 1.0) -> None:
+        self._optimizer, self._factored, self._left = optimizer, factored, left
+        self._moves = tf.Variable(False, trainable=False, name="kungfu/rate_moves")  # the rate is the ramp's
+        # The ramp: start, target, since, over, and 1 if it counts samples. float64: steps and samples outgrow float32.
+        self._ramp = tf.Variable(tf.zeros([5], tf.float64), trainable=False, name="kungfu/rate_ramp")
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
         """The ramp that holds what the run before has left on a schedule, from this many steps on.
@@ -84,11 +62,11 @@ class LearningRateControl:
 
     def destined(self) -> float:
         """The learning rate that the ramp under way leads to; the one in force where none is."""
-        if not bool(self._variables.moving.numpy()):  # no ramp is under way, and a callback may have set the rate
+        if not bool(self._moves.numpy()):  # no ramp is under way, and a callback may have set the rate
             return self.in_force()
-        return float(self._variables.target.numpy()) * self._base()
+        return float(self._ramp.numpy()[1]) * self._base()
 
-    def position(self) -> float:
+    def ramp_start(self) -> float:
         """The start of a ramp that begins now: the rate in force, or the factor of the schedule."""
         return self.in_force() if self._factored is None else float(self._factored.factor.numpy())
 
@@ -102,40 +80,32 @@ class LearningRateControl:
             return 1.0
         return float(self._factored.schedule(tf.convert_to_tensor(self._optimizer.iterations)))
 
-    def place(self, ramp: Ramp | None, *, done: int) -> None:
+    def put_in_force(self, ramp: Ramp | None, *, done: int) -> None:
         """Host: puts a ramp in force; one that is over moves nothing any more, unless it holds a schedule's factor."""
-        variables = self._variables
         if ramp is None:  # no rule has set the rate yet
             return
         if self._factored is not None:  # what is asked before the first step is told the rate of that step
             self._factored.factor.assign(ramp.at(done))
         # The factor of a schedule stays in force for good; a rate that has arrived stays by itself.
-        variables.moving.assign(self._factored is not None or done <= ramp.since + ramp.over)
-        variables.by_samples.assign(ramp.unit == "samples")
-        for variable, value in (
-            (variables.start, ramp.start),
-            (variables.target, ramp.target),
-            (variables.since, float(ramp.since)),
-            (variables.over, ramp.over),
-        ):
-            variable.assign(value)
+        self._moves.assign(self._factored is not None or done <= ramp.since + ramp.over)
+        self._ramp.assign([ramp.start, ramp.target, ramp.since, ramp.over, ramp.unit == "samples"])
 
     def advance(self, progress: ProgressVariables) -> None:
         """Graph, before the user's step: the rate of this step. See `Ramp.at` for the rule."""
-        variables = self._variables
-        done = tf.where(variables.by_samples, progress.trained.read_value(), progress.step.read_value())
+        start, target, since, over, by_samples = tf.unstack(self._ramp.read_value())
+        done = tf.where(by_samples > 0, progress.trained.read_value(), progress.step.read_value())
         # How much of the ramp is done: 0 at its start, 1 at its end and after it; one of length 0 is done at once.
-        part = (tf.cast(done, tf.float64) - variables.since) / tf.maximum(variables.over, 1e-9)
-        part = tf.where(variables.over > 0, tf.clip_by_value(part, 0.0, 1.0), tf.ones_like(part))
-        value = variables.start + part * (variables.target - variables.start)
+        part = (tf.cast(done, tf.float64) - since) / tf.maximum(over, 1e-9)
+        part = tf.where(over > 0, tf.clip_by_value(part, 0.0, 1.0), tf.ones_like(part))
+        value = start + part * (target - start)
 
         def move() -> Any:
             self._assign(value)
             # A rate that has arrived is the user's again: a callback may move it on.
-            variables.moving.assign(tf.logical_or(part < 1.0, self._factored is not None))
+            self._moves.assign(tf.logical_or(part < 1.0, self._factored is not None))
             return tf.constant(True)
 
-        tf.cond(variables.moving.read_value(), move, lambda: tf.constant(False))
+        tf.cond(self._moves.read_value(), move, lambda: tf.constant(False))
 
     def _assign(self, value: Any) -> None:
         if self._factored is not None:  # the ramp moves the factor of the user's schedule
@@ -161,14 +131,4 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
         schedule = without_factor(schedule)
         factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))
         optimizer.learning_rate = factored
-
-    def number(name: str) -> tf.Variable:
-        return tf.Variable(0.0, dtype=tf.float64, trainable=False, name=f"kungfu/rate_{name}")
-
-    def flag(name: str) -> tf.Variable:
-        return tf.Variable(False, trainable=False, name=f"kungfu/rate_{name}")
-
-    variables = _RampVariables(
-        flag("moving"), number("start"), number("target"), number("since"), number("over"), flag("by_samples")
-    )
-    return LearningRateControl(optimizer, factored, variables, left=left)
+    return LearningRateControl(optimizer, factored, left=left)

@@ -17,15 +17,15 @@ from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
-from kungfu.training.graph.tracing.handles import (
+from kungfu.training.graph.tracing.rollback import BatchRollback
+from kungfu.training.graph.tracing.trace import StepTrace, order_after_average
+from kungfu.training.graph.variable_io import (
     call_on_host,
     call_on_host_where,
     is_variable,
     read_handles,
     write_handles,
 )
-from kungfu.training.graph.tracing.rollback import BatchRollback
-from kungfu.training.graph.tracing.trace import StepTrace, order_after_average
 
 # What a step comes to. The barrier never raises: inside the graph an exception would lose its type, and the rest of the
 # step would run on.

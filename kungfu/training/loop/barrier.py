@@ -211,7 +211,7 @@ def average_statistics(run: Run) -> None:
     classes = run.state.classes
     if run.size == 1:
         return
-    peer_group(run, tag="values of rank 0").take(list(classes.of_rank_0.values()))
+    peer_group(run, tag="values of rank 0").assign_from_rank(list(classes.of_rank_0.values()))
     variables = list(classes.averaged.values())
     if not variables:
         return
@@ -250,7 +250,7 @@ def _put_in_force(run: Run, terms: Terms) -> None:
     # A rule has set the learning rate: a new ramp, counted in its own unit.
     if rate is not None and terms.ramp != run.terms.ramp:
         done = progress.step if terms.ramp is not None and terms.ramp.unit == "steps" else progress.trained
-        rate.place(terms.ramp, done=int(read_variable(done)))
+        rate.put_in_force(terms.ramp, done=int(read_variable(done)))
     run.standing.terms = terms
     run.graph_state.view.assign_terms(terms)
     progress.skip_remainder(terms.global_batch_size)
@@ -343,7 +343,7 @@ def adjusted_terms(run: Run, before: View, decision: Decision) -> Terms:
         steps=run.steps(),
         samples=int(read_variable(graph_state.progress.trained)),
         epoch_samples=int(read_variable(graph_state.progress.samples)),
-        learning_rate=math.nan if rate is None else rate.position(),
+        learning_rate=math.nan if rate is None else rate.ramp_start(),
     )
 
     def on_rescale(previous_size: int, size: int) -> list[Asked]:

@@ -149,7 +149,7 @@ def _regroup(run: Run, failure: KungfuError) -> None:
 def _registered_before(run: Run, *, gives: bool) -> int | None:
     """The step before which the registered values were read, where all continue with those of a new joiner."""
     pending = run.pending.sync
-    is_new = pending is not None and pending.takes_values and run.registry.has_agreed_values
+    is_new = pending is not None and pending.loads_values and run.registry.has_agreed_values
     return run.state.registered_before() if is_new and gives else None
 
 

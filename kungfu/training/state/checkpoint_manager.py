@@ -27,8 +27,7 @@ from kungfu.runtime.api import (
 )
 from kungfu.training.graph.training_state import TrainingState, plant_seeds
 from kungfu.training.state.registry import Registry
-from kungfu.training.state.restore import load
-from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, phase_file
+from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, load, phase_file
 
 # Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
 _MAY_CHANGE = ("weights", "validation")

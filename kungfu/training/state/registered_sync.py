@@ -30,7 +30,7 @@ class PendingSync:
 
     Args:
         source: The rank whose shared values are those of the new view; ``None`` if the view stays.
-        takes_values: True if this peer may have held other shared values.
+        loads_values: True if this peer may have held other shared values, in place of which it has the source's.
         holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
             ``None`` for all.
         rescaled: The change of membership that hooks are told; ``None`` if there is none.
@@ -38,7 +38,7 @@ class PendingSync:
     """
 
     source: int | None = None
-    takes_values: bool = False
+    loads_values: bool = False
     holders: tuple[int, ...] | None = None
     rescaled: Rescaled | None = None
     set_values: Mapping[str, Any] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class PeerGroup:
         (total,) = self.total([tf.constant(np.array(flags, np.int32))])
         return [bool(one) for one in total.numpy() > 0]
 
-    def take(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
+    def assign_from_rank(self, variables: Sequence[tf.Variable], *, rank: int = 0) -> None:
         """Variables that are not the same on all peers become those of a rank.
 
         Args:
@@ -116,7 +116,7 @@ class PeerGroup:
             return
         places = differing_variables(variables, size=self.size, total=self.total)
         if differing := {str(place): variables[place] for place in places}:
-            _taken(differing, _sent(differing, PendingSync(), source=rank, peers=self)[0], {})
+            _assign(differing, _sent(differing, PendingSync(), source=rank, peers=self)[0])
 
 
 def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
@@ -144,10 +144,10 @@ def sync_registered(registry: Registry, pending: PendingSync, peers: PeerGroup) 
         shared, averaged = registry.of("shared"), registry.of("averaged")
         # No new view: the peers compare checksums, and send only what differs.
         if shared and pending.source is None:
-            rounded = _compare(shared, pending, peers)
-        # A new view: all take the values of the peer that held the state.
-        elif shared:
-            rounded = _give(shared, pending, peers)
+            places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
+            shared = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
+        if shared:
+            rounded = _agree(shared, pending, peers)
         if averaged:
             _average(averaged, pending, peers)
     registry.restore()
@@ -163,32 +163,27 @@ def _average(averaged: Mapping[str, tf.Variable], pending: PendingSync, peers: P
         variable.assign(total / tf.cast(len(holders), total.dtype))
 
 
-def _compare(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """Values that differ by rounding, or that rank 0's hook sets, become rank 0's; all raise where another differs."""
-    places = differing_variables(list(shared.values()), size=peers.size, total=peers.total)
-    if not places:
-        return {}
-    found = {name: one for place, (name, one) in enumerate(shared.items()) if place in places}
-    agreed, were_set = _sent(found, pending, source=0, peers=peers)
-    gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in found.items()}
-    # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
-    others = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
-    for name, more in zip(found, peers.total([tf.constant(others)])[0].numpy(), strict=True):
-        if more:
-            raise _differing(name, peers)
-    return _taken(found, agreed, gaps)
+def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
+    """The shared values become the source's, or rank 0's; gives how far those were that differed by rounding.
 
-
-def _give(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerGroup) -> dict[str, VariableGap]:
-    """All values become the source's. Gives those that differed by rounding, on a peer that was there before."""
+    Raises:
+        UsageError: One differs by more, and neither a hook of the source has set it nor has this peer just come in.
+    """
     agreed, were_set = _sent(shared, pending, source=pending.source or 0, peers=peers)
     gaps = {name: gap_of(0, one.numpy(), agreed[name]) for name, one in shared.items()}
-    # A peer that was there before must hold what the source holds; one that has just come in takes whatever it is.
-    for name, gap in gaps.items():
-        if not gap.is_rounding and not pending.takes_values and name not in were_set:
-            raise _differing(name, peers)
-    rounded = _taken(shared, agreed, gaps)
-    return {} if pending.takes_values else rounded
+    unlike = np.array([not gap.is_rounding and name not in were_set for name, gap in gaps.items()], np.int64)
+    # A peer whose values are rank 0's learns by this sum that another peer's are not: all raise, or none.
+    if pending.source is None:
+        unlike = peers.total([tf.constant(unlike)])[0].numpy()
+    for name, is_unlike in zip(shared, unlike, strict=True):
+        # A peer that was there before must hold what the source holds; one that has just come in loads it.
+        if is_unlike and not pending.loads_values:
+            raise UsageError(
+                f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared "
+                "must change alike on all; register it with kind='averaged' or kind='own' where each peer has its own"
+            )
+    changed = _assign(shared, agreed)
+    return {name: gaps[name] for name in changed if gaps[name].is_rounding and not pending.loads_values}
 
 
 def _sent(
@@ -208,18 +203,9 @@ def _sent(
     return values, were_set
 
 
-def _taken(
-    shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]], gaps: Mapping[str, VariableGap]
-) -> dict[str, VariableGap]:
-    """Assigns what differs; gives what differed by rounding."""
-    changed = {name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()}
+def _assign(shared: Mapping[str, tf.Variable], agreed: Mapping[str, np.ndarray[Any, Any]]) -> list[str]:
+    """Assigns the values that differ, and gives their names."""
+    changed = [name for name, one in shared.items() if one.numpy().tobytes() != agreed[name].tobytes()]
     for name in changed:
         shared[name].assign(agreed[name])
-    return {name: gap for name, gap in gaps.items() if name in changed and gap.is_rounding}
-
-
-def _differing(name: str, peers: PeerGroup) -> UsageError:
-    return UsageError(
-        f"the registered value {name!r} differs between the peers, seen by rank {peers.rank}: what is shared must "
-        "change alike on all; register it with kind='averaged' or kind='own' where each peer has its own"
-    )
+    return changed

@@ -20,7 +20,7 @@ def scheduled() -> Any:
 def begun(optimizer: Any, ramp: Ramp | None, *, steps: int = 40) -> LearningRateControl:
     """The control of a run of which this is the first ramp."""
     control = make_learning_rate([optimizer])
-    control.place(ramp, done=steps)
+    control.put_in_force(ramp, done=steps)
     return control
 
 
@@ -31,12 +31,12 @@ def test_what_a_run_leaves_on_a_schedule_is_of_the_next_run_and_of_its_joiners()
     second = make_learning_rate([old])
     ramp = second.first_ramp(steps=40)
     assert ramp is not None
-    second.place(ramp, done=40)
+    second.put_in_force(ramp, done=40)
     joined = begun(scheduled(), ramp)
     for control in (second, joined):
         assert (control.in_force(), control.destined()) == (pytest.approx(2.0), pytest.approx(2.0))
         assert control.on_scale(1.0) == pytest.approx(2.0), "of the user's own schedule"
-        assert control.position() == 4.0
+        assert control.ramp_start() == 4.0
     third = make_learning_rate([old])
     assert third.first_ramp(steps=80) == Ramp(4.0, 4.0, since=80, over=0.0), "once, however often it trains"
     assert type(without_factor(learning_rate_or_schedule(old))) is keras.optimizers.schedules.ExponentialDecay

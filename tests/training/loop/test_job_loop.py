@@ -48,7 +48,7 @@ def test_variables_that_differ_become_those_of_rank_0_and_others_are_not_touched
             tf.Variable([rank == 0, False]),
             tf.Variable(np.float64(rank)),
         ]
-        meeting(rank, attachment, size=2).take(variables)
+        meeting(rank, attachment, size=2).assign_from_rank(variables)
         return [one.numpy().tobytes() for one in variables]
 
     with attached_peers(2) as peers:
@@ -62,7 +62,7 @@ def test_alone_there_is_nobody_to_ask():
     one = PeerGroup(0, 1, lambda tensors: pytest.fail("a message to nobody"))
     assert one.leads
     assert one.from_rank(0, b"own") == b"own"
-    one.take([tf.Variable(1.0)])
+    one.assign_from_rank([tf.Variable(1.0)])
 
 
 def test_a_peer_that_is_late_between_steps_is_told_in_a_sentence():

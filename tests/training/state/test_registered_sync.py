@@ -97,7 +97,7 @@ def test_a_joiner_takes_shared_values_and_means_and_keeps_its_own():
     pendings = [
         PendingSync(0, holders=holders),
         PendingSync(0, holders=holders),
-        PendingSync(0, takes_values=True, holders=holders),
+        PendingSync(0, loads_values=True, holders=holders),
     ]
     assert met([first, second, joiner], pendings) == [None] * 3
     for program in (first, second, joiner):
@@ -111,14 +111,14 @@ def test_a_joiner_takes_shared_values_and_means_and_keeps_its_own():
 def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on():
     behind, ahead = stayed(), stayed(mean=(3.0, 2.0))
     ahead.held["counter"] = 6
-    assert met([behind, ahead], [PendingSync(1, takes_values=True, holders=(1,))] * 2) == [None] * 2
+    assert met([behind, ahead], [PendingSync(1, loads_values=True, holders=(1,))] * 2) == [None] * 2
     assert (behind.held["counter"], ahead.held["counter"]) == (6, 6)
     assert behind.held["mean"].tolist() == ahead.held["mean"].tolist() == [3.0, 2.0]
 
 
 def test_those_who_begin_together_begin_with_the_mean_of_all():
     first, second = stayed(), stayed(mean=(3.0, 4.0))
-    assert met([first, second], [PendingSync(0, takes_values=True)] * 2) == [None] * 2
+    assert met([first, second], [PendingSync(0, loads_values=True)] * 2) == [None] * 2
     assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 3.0]
 
 
@@ -246,7 +246,7 @@ def test_variables_of_any_type_become_those_of_one_rank_bit_by_bit():
             sent[rank] += sum(int(tf.size(one)) * one.dtype.size for one in tensors)
             return totals.of(rank, tensors)
 
-        PeerGroup(rank, 3, total).take(held, rank=1)
+        PeerGroup(rank, 3, total).assign_from_rank(held, rank=1)
         return [one.numpy().tobytes() for one in held]
 
     with ThreadPoolExecutor(3) as pool:

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from kungfu.framework_internals import make_resource_variable, replace_capture
-from kungfu.training.graph.tracing.handles import dtype_of, is_variable, read_handles, shape_of
+from kungfu.training.graph.variable_io import dtype_of, is_variable, read_handles, shape_of
 
 _LARGEST_SEED = 2**31 - 2
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.training.graph.tracing.handles import call_on_host_where, read_handles, write_handles
+from kungfu.training.graph.variable_io import call_on_host_where, read_handles, write_handles
 
 
 class BatchRollback:

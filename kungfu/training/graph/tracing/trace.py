@@ -11,8 +11,8 @@ import tensorflow as tf
 from kungfu.errors import KungfuError, UsageError
 from kungfu.framework_internals import add_control_inputs, is_in_xla_context, is_under_condition
 from kungfu.training.graph.tracing.effects import EffectGate
-from kungfu.training.graph.tracing.handles import is_variable
 from kungfu.training.graph.tracing.random_streams import RandomStreams
+from kungfu.training.graph.variable_io import is_variable
 
 
 class StepTrace:

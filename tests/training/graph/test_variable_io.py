@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from kungfu.training.graph.tracing.handles import call_on_host, call_on_host_where
+from kungfu.training.graph.variable_io import call_on_host, call_on_host_where
 
 
 def slow(x: Any) -> Any:
