@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -23,16 +22,16 @@ def fold_method(function: F) -> F:
     return function
 
 
-class FoldMethods(abc.ABC):
+class FoldMethods:
     """The folds of one signal. Each skips inputs that are not finite, and takes ``.sampled(n)`` to run less often.
 
     A fold is placed like its signal: agreed ones are carried to a peer that joins, local ones stay with their peer.
     What a rescale does is `on_rescale`: "keep" the state, or "reset" it, so that it starts again. None costs a message.
     """
 
-    @abc.abstractmethod
     def _fold(self, kind: str, **options: Any) -> Fold:
-        """The fold of this signal by the method's name, out of `FOLDS`."""
+        made: Fold = FOLDS[kind](self, **options)
+        return made
 
     def ema(self, decay: float, *, on_rescale: OnRescale = "keep") -> Fold:
         """The exponential moving average, corrected for its start: ``a += (d / w) (x - a)`` with ``w = (1 - d) w + d``.

@@ -11,22 +11,18 @@ all-reduce when everything that it is made of is, and it holds no collective.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol, TypeVar
+from typing import Literal, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold_methods import FOLDS, FoldMethods
+from kungfu.signal.fold_methods import FoldMethods
 from kungfu.signal.operation import NEST, VOCABULARY, Operation, SignalType
-from kungfu.signal.operators import Operators
 from kungfu.signal.source_location import location_of_caller
 from kungfu.signal.sources import GATE_SOURCES, SOURCES, Known, Placement, SourceKind
-
-if TYPE_CHECKING:
-    from kungfu.signal.fold import Fold
 
 OnRescale = Literal["keep", "reset", "convert"]
 Reduction = Literal["sum", "mean", "gather", "carry"]
@@ -43,8 +39,21 @@ class Condition(Protocol):
     def predicate(self) -> Signal: ...
 
 
+def _unary(operation: str) -> Callable[[Signal], Map]:
+    return lambda self: operate(operation, self)
+
+
+def _binary(operation: str) -> Callable[[Signal, object], Map]:
+    return lambda self, other: operate(operation, self, other)
+
+
+def _reflected(operation: str) -> Callable[[Signal, object], Map]:
+    """With the signal as second operand: the first one is a number, which does not know of signals."""
+    return lambda self, other: operate(operation, other, self)
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Signal(Operators, FoldMethods):
+class Signal(FoldMethods, abc.ABC):
     """A value that a policy computes with: a typed, immutable node of the dataflow graph."""
 
     name: str = field(default="", kw_only=True)
@@ -116,12 +125,36 @@ class Signal(Operators, FoldMethods):
         called = f" {self.name!r}" if self.name else ""
         return f"<{self.placement} {self.type} signal{called} from {self.origin}>"
 
-    def _operate(self, operation: str, *operands: object) -> Signal:
-        return operate(operation, *operands)
+    # ---- Python's operators: each makes a map of the operation by that name ----------------------------------------
 
-    def _fold(self, kind: str, **options: Any) -> Fold:
-        made: Fold = FOLDS[kind](self, **options)
-        return made
+    __array_ufunc__ = None  # NumPy's numbers leave the operators to us
+    __add__ = _binary("add")
+    __radd__ = _reflected("add")
+    __sub__ = _binary("subtract")
+    __rsub__ = _reflected("subtract")
+    __mul__ = _binary("multiply")
+    __rmul__ = _reflected("multiply")
+    __truediv__ = _binary("divide")
+    __rtruediv__ = _reflected("divide")
+    __floordiv__ = _binary("floor_divide")
+    __rfloordiv__ = _reflected("floor_divide")
+    __mod__ = _binary("modulo")
+    __rmod__ = _reflected("modulo")
+    __and__ = _binary("and")
+    __rand__ = _reflected("and")
+    __or__ = _binary("or")
+    __ror__ = _reflected("or")
+    __lt__ = _binary("less")
+    __le__ = _binary("less_equal")
+    __gt__ = _binary("greater")
+    __ge__ = _binary("greater_equal")
+    __getitem__ = _binary("take")
+    __neg__ = _unary("negative")
+    __abs__ = _unary("abs")
+    __invert__ = _unary("not")
+    __eq__ = _binary("equal")  # type: ignore[assignment]  # a comparison of signals is a signal
+    __ne__ = _binary("not_equal")  # type: ignore[assignment]  # a comparison of signals is a signal
+    __hash__ = object.__hash__  # a node is itself; equal nodes are shared by the compiler
 
 
 @dataclass(frozen=True, eq=False, repr=False)
