@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kungfu import control, monitor, ops
 from kungfu.compiler import compile_policies, explain, explain_json
-from kungfu.compiler.replay import Replay
+from kungfu.compiler.replay import NumpyBackend, Replay
 from kungfu.compiler.serialize import plan_from_json, plan_to_json
 from kungfu.errors import PolicyError
 from kungfu.policies import autoscale, gns_batch, replace_stragglers, schedule
 from kungfu.policy_definition import Policy, shadow
+from kungfu.signal import Map, Operation
+from kungfu.signal.operation import rules
+from tests.compiler import cluster
 
 
 def ignore(control: Any, *values: float) -> None:
@@ -30,6 +35,18 @@ def test_no_policy_is_an_empty_plan() -> None:
 def test_a_plan_names_the_sources_that_it_reads() -> None:
     read = compile_policies([schedule({10: 2})]).sources
     assert read == {"step", "size", "view", "min_size", "max_size", "refused_size", "target_size", "change_due"}
+
+
+def test_a_row_is_all_that_an_operation_needs_in_python() -> None:
+    """Its row is compiled, explained with its unit, and computed alike; its other place is the table of C++."""
+    tanh = Operation("tanh", rules.fractional, np.tanh, "tf.math.tanh", unit="same")
+    seen = lambda t: Map(tanh, (t.total_samples,)).named("seen")  # noqa: E731
+    plan = compile_policies([Policy("new", lambda t: control.always().when(seen(t) > 0.5).call(ignore, seen(t)))])
+    assert "seen = tanh(total_samples): agreed float32, samples" in explain(plan)
+    local, agreed = cluster.invented(np.random.default_rng(0), number=1, size=2)
+    expected = Replay(plan, size=2, backend=NumpyBackend).step(local, agreed)
+    assert expected.inputs.tolist() == [pytest.approx(math.tanh(4))]
+    cluster.assert_same(cluster.step(cluster.eager_cluster(plan, size=2), local, agreed), expected)
 
 
 def test_a_monitor_is_watched_by_its_name() -> None:

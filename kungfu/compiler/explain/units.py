@@ -16,17 +16,6 @@ Dimension = Mapping[str, int]
 _ANY: Dimension = {"any": 0}  # of a constant, which goes with all
 _NONE: Dimension = {"unknown": 0}
 
-_KEEPING = frozenset(
-    ["negative", "abs", "round", "floor", "ceil", "to_int64", "to_float32", "modulo", "take", "fill"]
-    + ["sum", "mean", "min", "max", "median", "mean_present", "min_present", "max_present", "median_present"]
-)
-_PLAIN = frozenset(
-    ["norm_squared", "dot", "max_abs"]  # gradients count nothing
-    + ["less", "less_equal", "greater", "greater_equal", "equal", "not_equal", "is_finite", "and", "or", "not", "any"]
-    + ["all", "all_finite", "to_bool", "places"]
-)
-_AGREEING = frozenset(["add", "subtract", "minimum", "maximum", "push"])
-
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
     """The unit of each of these nodes, given after their inputs; empty if it has none or none is known.
@@ -52,25 +41,30 @@ def _unit(node: Signal, found: Mapping[Signal, Dimension]) -> Dimension:
     if isinstance(node, Collective):
         return found[node.operand]
     if isinstance(node, Map):
-        return _of_map(node.operation.name, [found[one] for one in node.operands])
+        return _of_map(node, [found[one] for one in node.operands])
     return _of_fold(node, found) if isinstance(node, Fold) else _NONE
 
 
-def _of_map(name: str, operands: list[Dimension]) -> Dimension:
-    if name in _KEEPING:
-        return operands[0]
-    if name in _PLAIN:  # a truth value counts nothing either
+def _of_map(node: Map, operands: list[Dimension]) -> Dimension:
+    if node.type.dtype == "bool":  # a truth value counts nothing
         return {}
-    if name in _AGREEING:
-        return _common(operands)
-    if name == "where":
-        return _common(operands[1:])
-    if name == "scatter":
-        return _common([operands[0], operands[2]])
-    if name == "sqrt":
-        return _root(operands[0])
-    if name in ("multiply", "divide", "floor_divide"):
-        return _product(*operands, sign=1 if name == "multiply" else -1)
+    match node.operation.unit:
+        case "none":
+            return {}
+        case "same":
+            return operands[0]
+        case "common":
+            return _common(operands)
+        case "chosen":  # the first operand is the condition
+            return _common(operands[1:])
+        case "scattered":  # the second one is a place
+            return _common([operands[0], operands[2]])
+        case "product":
+            return _product(*operands, sign=1)
+        case "quotient":
+            return _product(*operands, sign=-1)
+        case "root":
+            return _root(operands[0])
     return _NONE
 
 

@@ -1,10 +1,10 @@
 """Can fire: refuses a rule whose condition can hold in no run, a slip that would never show otherwise.
 
 An abstract interpretation of the condition, in two parts. Intervals are followed through the arithmetic, node by node,
-in topological order. Then the conjunction is taken apart: comparisons of one source with constants leave an interval of
-it, and conditions on its remainders some of the numbers in that interval. Both parts over-approximate: nothing is known
-of a fold, a message or a measurement. So a rule that is refused never could fire, and one that passes may still never
-fire.
+in topological order; they also show whether a number has bounds. Then the conjunction is taken apart: comparisons of
+one source with constants leave an interval of it, and conditions on its remainders some of the numbers in that
+interval. Both parts over-approximate: nothing is known of a fold, a message or a measurement. So a rule that is refused
+never could fire, and one that passes may still never fire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class _Range:
 
 _ANY, _NOTHING = _Range(), _Range(math.inf, -math.inf)
 _ROUNDING = 1e-6  # some units in the last place of a float32
-_FROM_1 = frozenset({"step", "size", "min_size", "max_size", "previous_size", "base_size", "global_batch_size"})
+_SIZES = frozenset({"size", "min_size", "max_size", "previous_size", "base_size"})
+_FROM_1 = frozenset({"step", "global_batch_size"})
 _FROM_0 = frozenset({"rank", "view"} | {name for name, one in SOURCES.items() if one.unit})
 _MIRRORED = {"less": "greater", "less_equal": "greater_equal", "greater": "less", "greater_equal": "less_equal"}
 
@@ -137,11 +138,23 @@ _OPPOSITE = {"less": "greater_equal", "greater": "less_equal", "equal": "not_equ
 _OPPOSITE |= {opposite: name for name, opposite in _OPPOSITE.items()}
 
 
-def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
-    """The interval of a number, given those of its operands."""
+def unbounded_side(number: Signal) -> str:
+    """The first side, "lower" or "upper", on which a number could become any; empty if sizes and constants bound it."""
+    ranges: dict[Signal, _Range] = {}
+    for node in topological((number,)):
+        if node.type.dtype != "bool":
+            ranges[node] = _range(node, ranges, sizes=_Range(1, 2.0**53))
+    found = ranges[number]
+    return "lower" if found.low == -math.inf else "upper" if found.high == math.inf else ""
+
+
+def _range(node: Signal, known: Mapping[Signal, _Range], *, sizes: _Range = _Range(1)) -> _Range:
+    """The interval of a number, given those of its operands and of each number of peers."""
     if isinstance(node, Constant):
         return _NOTHING if math.isnan(node.value) else _Range(node.value, node.value)
     if isinstance(node, Source):
+        if node.source in _SIZES:
+            return sizes
         return _Range(1) if node.source in _FROM_1 else _Range(0) if node.source in _FROM_0 else _ANY
     if not isinstance(node, Map):
         return _ANY
@@ -150,10 +163,10 @@ def _range(node: Signal, known: Mapping[Signal, _Range]) -> _Range:
     if node.operation.name == "where":
         operands = operands[1:]
         return _Range(min(one.low for one in operands), max(one.high for one in operands))
-    # NaN in gives NaN out of arithmetic; other operations may do anything with it.
-    if any(one.is_empty for one in operands):
-        return _NOTHING if node.operation.name in _SPREADING else _ANY
     made = _RANGES.get(node.operation.name)
+    # NaN in gives NaN out of arithmetic in float32; what is not known may do anything with it.
+    if any(one.is_empty for one in operands):
+        return _ANY if made is None or node.type.dtype == "int64" else _NOTHING
     found = _ANY if made is None else made(*operands)
     if math.isnan(found.low) or math.isnan(found.high):  # infinity minus infinity
         return _ANY
@@ -165,9 +178,6 @@ def _rounded(exact: _Range) -> _Range:
     return _Range(exact.low - abs(exact.low) * _ROUNDING, exact.high + abs(exact.high) * _ROUNDING)
 
 
-_SPREADING = frozenset({"add", "subtract", "multiply", "divide", "negative", "abs", "round", "floor", "ceil"}) | {
-    *("minimum", "maximum", "sqrt", "exp", "log")
-}
 _RANGES: Mapping[str, Callable[..., _Range]] = {
     "add": lambda a, b: _Range(a.low + b.low, a.high + b.high),
     "subtract": lambda a, b: _Range(a.low - b.high, a.high - b.low),
@@ -176,13 +186,16 @@ _RANGES: Mapping[str, Callable[..., _Range]] = {
     "minimum": lambda a, b: _Range(min(a.low, b.low), min(a.high, b.high)),
     "maximum": lambda a, b: _Range(max(a.low, b.low), max(a.high, b.high)),
     "multiply": lambda a, b: _product(a, b),
+    "divide": lambda a, b: _ANY,
     "modulo": lambda a, b: _Range(0, b.high - 1) if b.low > 0 else _ANY,
     "round": lambda a: _Range(a.low - 0.5, a.high + 0.5),
     "floor": lambda a: _Range(a.low - 1, a.high),
     "ceil": lambda a: _Range(a.low, a.high + 1),
     "to_float32": lambda a: a,
+    "to_int64": lambda a: _Range(min(a.low, 0), max(a.high, 0)),  # towards 0, and 0 where it is not finite
     "sqrt": lambda a: _Range(0),
     "exp": lambda a: _Range(0),
+    "log": lambda a: _ANY,
     "ranks": lambda size: _Range(0),
     "places": lambda vector: _Range(0),
 }

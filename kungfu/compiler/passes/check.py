@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
-from kungfu.compiler.passes.can_fire import check_can_fire
-from kungfu.compiler.passes.locality_errors import local_names, name_and_type, name_clause, remedy_of
+from kungfu.compiler.passes.can_fire import check_can_fire, unbounded_side
 from kungfu.control import Call, Rescale, Rule
 from kungfu.control.action import mask_of, operands, setting_of, target_of
 from kungfu.errors import PolicyError
-from kungfu.signal import Collective, Constant, Fold, Map, Signal, Source, is_gate, topological
+from kungfu.signal import NEST, Collective, Fold, Signal, Source, is_gate, topological
 from kungfu.signal.operation import SCALAR, SignalType
-from kungfu.signal.source_location import is_prebuilt
+from kungfu.signal.source_location import is_prebuilt, variable_at
 from kungfu.signal.sources import GATE_SOURCES, ONLY_AT_RESCALE, RESCALE_SOURCES, SourceKind
-
-Side = Literal["lower", "upper"]
-_SIZES = frozenset({"size", "previous_size", "base_size", "min_size", "max_size"})
-# Which of the operands must be bounded for the result to be, where it is not all of them.
-_ENOUGH: dict[tuple[str, Side], Callable[[Iterable[object]], bool]] = {
-    ("minimum", "upper"): any,
-    ("maximum", "lower"): any,
-}
-_KEEPING = frozenset({"minimum", "maximum", "round", "floor", "ceil", "add", "to_float32", "to_int64"})
 
 
 def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None:
@@ -94,15 +82,15 @@ def _check_owner(rule: Rule, *, policy: str, job: object) -> None:
 def _check_gate(gate: Signal, *, of: str) -> None:
     """Refuses a gate that peers could evaluate differently: some would wait in a message for those that skip it."""
     if not is_gate(gate):
-        local = f", which is made of {local_names(gate)}," if gate.placement == "local" else ""
+        local = f", which is made of {_local_names(gate)}," if gate.placement == "local" else ""
         remedy = (
-            f"first make it agreed: {remedy_of(gate)}"
+            f"first make it agreed: {_remedy_of(gate)}"
             if local
             else "use kf.control.every(n), and put the condition into .when(condition), or write "
             "kf.ops.synchronized(condition)"
         )
         raise PolicyError(
-            f"{of} runs where {name_and_type(gate)}{local} holds, but a gate decides whether peers take part in a "
+            f"{of} runs where {_name_and_type(gate)}{local} holds, but a gate decides whether peers take part in a "
             f"message, so it must be a function, in whole numbers, of {', '.join(sorted(GATE_SOURCES))} and constants; "
             f"{remedy}"
         )
@@ -141,47 +129,19 @@ def _check_agreed(signal: Signal, *, use: str, type: SignalType | None) -> None:
 def _check_placement(signal: Signal, *, use: str) -> None:
     if signal.placement == "local":
         raise PolicyError(
-            f"{use}{name_clause(signal)} is made of {local_names(signal)}: each peer has its own value, so peers would "
-            f"decide differently; {remedy_of(signal)}"
+            f"{use}{_name_clause(signal)} is made of {_local_names(signal)}: each peer has its own value, so peers "
+            f"would decide differently; {_remedy_of(signal)}"
         )
 
 
 def _check_bounded(target: Signal, *, use: str) -> None:
-    """Refuses a size that could become any number: one bad measurement would start peers without end.
-
-    A forward data-flow analysis over the graph of the target, once for each side: a node is bounded where its operation
-    keeps the bounds of its operands (or needs only one of them, as ``minimum`` does for the upper side).
-    """
-    sides: tuple[Side, Side] = ("lower", "upper")
-    for side in sides:
-        if not _bounded(target, side=side):
-            raise PolicyError(
-                f"{use}{name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "
-                "of peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), "
-                "which does"
-            )
-
-
-def _bounded(target: Signal, *, side: Side) -> bool:
-    found: dict[Signal, bool] = {}
-    for node in topological((target,)):
-        found[node] = _is_bounded(node, found, side=side)
-    return found[target]
-
-
-def _is_bounded(node: Signal, found: dict[Signal, bool], *, side: Side) -> bool:
-    """True if a node is bounded on a side, given its bounded operands."""
-    if isinstance(node, Constant):
-        return node.value > -math.inf if side == "lower" else node.value < math.inf  # neither holds for NaN
-    if isinstance(node, Source):
-        return node.source in _SIZES
-    if not isinstance(node, Map):
-        return False  # a fold or a message may give any number
-    name = node.operation.name
-    # Either branch may be taken; the condition has no say in the value.
-    if name == "where":
-        return all(found[one] for one in node.operands[1:])
-    return name in _KEEPING and _ENOUGH.get((name, side), all)(found[one] for one in node.operands)
+    """Refuses a size that could become any number: one bad measurement would start peers without end."""
+    if side := unbounded_side(target):
+        raise PolicyError(
+            f"{use}{_name_clause(target)} has no {side} bound: a measurement that is off could ask for any number "
+            "of peers; write kf.ops.clip(peers, training.min_size, training.max_size), or use .rescale(peers), "
+            "which does"
+        )
 
 
 def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
@@ -247,3 +207,65 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
         f"kf.at_most({together}) for the smallest wish, kf.at_least({together}) for the largest, or "
         f"kf.first({together}) for the first one that has any ({where})"
     )
+
+
+# ---- locality, in the user's own words: the local variable, its line, and the collective that repairs it ------------
+
+
+def _name_clause(signal: Signal) -> str:
+    """``, `peers` (policy.py:7),`` as an insertion, or nothing where the user gave this no name."""
+    name = _name(signal)
+    return f", `{name}` ({signal.origin})," if name else ""
+
+
+def _name_and_type(signal: Signal) -> str:
+    """The signal by its name and line where the user gave it a name, and in any case by its type and line."""
+    name = _name(signal)
+    return f"`{name}` ({signal!r})" if name else repr(signal)
+
+
+def _local_names(signal: Signal) -> str:
+    """The sources that make this signal local, each with the user's line that took it."""
+    leaves = [one for one in _local_part(signal) if isinstance(one, Source)]
+    return "the local " + " and ".join(f"signal {one.source!r} ({one.origin})" for one in leaves)
+
+
+def _remedy_of(signal: Signal) -> str:
+    """The collective to insert, around what the user gave a name to, else around the source."""
+    part = _local_part(signal)
+    leaf = next(one for one in part if isinstance(one, Source))
+    counterpart = leaf.kind.agreed_counterpart
+    label = _first_named_number(part)
+    # A gradient cannot be reduced as it is: it has to become a number first.
+    if leaf.type.shape == NEST and not label:
+        return f"use training.{counterpart}, or reduce kf.ops.norm_squared({leaf.written}) with kf.ops.all_reduce"
+    label = label or leaf.written
+    return f'write kf.ops.all_reduce({label}, "mean")' + (f", or use training.{counterpart}" if counterpart else "")
+
+
+def _local_part(signal: Signal) -> list[Signal]:
+    """The local nodes under this signal, from itself down: those that no collective stands above."""
+    found: dict[Signal, None] = {}
+    stack = [signal]
+    while stack:
+        node = stack.pop()
+        # An agreed node ends the walk: what is below it was made agreed.
+        if node not in found and node.placement == "local":
+            found[node] = None
+            stack.extend(reversed(node.inputs))
+    return list(found)
+
+
+def _first_named_number(part: list[Signal]) -> str:
+    """The name of the outermost number that has one; a variable is that of the outermost node of its line."""
+    lines: set[str] = set()
+    for node in part:
+        name = node.name or ("" if node.origin in lines else variable_at(node.origin))
+        lines.add(node.origin)
+        if name and node.type.shape == SCALAR and node.type.dtype != "bool":
+            return name
+    return ""
+
+
+def _name(signal: Signal) -> str:
+    return signal.name or variable_at(signal.origin)

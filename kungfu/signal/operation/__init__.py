@@ -1,14 +1,12 @@
 """The operations that a map may compute, each with a type rule and two kernels.
 
-An operation is a value: its name, the rule that types it, its NumPy kernel, and the name of its TensorFlow kernel. The
-latter is dotted (``tf.`` is TensorFlow, ``kernels.`` is ``.tensorflow_kernels``) and not a function, so that a policy
-can be checked and explained without importing TensorFlow. The two kernels must agree to float tolerance.
+The name of its TensorFlow kernel is dotted (``tf.`` is TensorFlow, ``kernels.`` is ``.tensorflow_kernels``) and not a
+function, so that a policy can be checked and explained without importing TensorFlow. The two kernels must agree to
+float tolerance.
 """
 
-from kungfu.signal.operation.operation import Operation
-from kungfu.signal.operation.rules import TypeRule, Typing, arithmetic
-from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
-from kungfu.signal.operation.vocabulary import VOCABULARY
+from kungfu.signal.operation.rules import NEST, SCALAR, VECTOR, DType, Shape, SignalType, arithmetic
+from kungfu.signal.operation.vocabulary import VOCABULARY, Operation
 
 __all__ = [
     "NEST",
@@ -19,7 +17,5 @@ __all__ = [
     "Operation",
     "Shape",
     "SignalType",
-    "TypeRule",
-    "Typing",
     "arithmetic",
 ]

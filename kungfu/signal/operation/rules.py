@@ -1,12 +1,34 @@
-"""Type rules: what an operation takes, what its operands are cast to first, and what comes out."""
+"""Types of signals, and type rules: an operation's operands, the dtypes that they are cast to first, and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from kungfu.errors import PolicyError
-from kungfu.signal.operation.type import NEST, SCALAR, VECTOR, DType, Shape, SignalType
+
+DType = Literal["bool", "int64", "float32"]
+Shape = tuple[str | int, ...]
+SCALAR: Shape = ()
+VECTOR: Shape = ("size",)  # one entry per peer, in rank order; a fixed number of entries is (number,)
+NEST: Shape = ("nest",)  # the gradients: a list of tensors, one a variable
+
+
+@dataclass(frozen=True)
+class SignalType:
+    """The dtype and shape of a signal: a scalar, a vector (of one entry per peer, or of this many), or the
+    gradients."""
+
+    dtype: DType
+    shape: Shape = SCALAR
+
+    def extents(self, size: int) -> tuple[int, ...]:
+        """The number of entries along each axis in a cluster of `size` peers; the gradients have none."""
+        return tuple(size if one == "size" else int(one) for one in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else self.dtype
 
 
 @dataclass(frozen=True)
@@ -46,6 +68,9 @@ def integral(instead: str) -> TypeRule:
         return _elementwise(types, of="int64")
 
     return rule
+
+
+division, remainder = integral("kf.ops.floor(a / b)"), integral("a - b * kf.ops.floor(a / b)")
 
 
 def comparison(types: tuple[SignalType, ...]) -> Typing:

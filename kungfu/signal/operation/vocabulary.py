@@ -1,38 +1,83 @@
 """The vocabulary: one row for each operation.
 
-A row has the name, the type rule, the NumPy kernel, the name of the TensorFlow kernel, and Python's symbol where it has
-one. The second place of an operation is its row of C++ in ``kungfu/native/policy/operation.cc``, but for reductions of
-the gradients, which are computed outside of the bytecode.
+The second place of an operation is its row of C++ in ``kungfu/native/policy/operation.cc``, but for reductions of the
+gradients, which are computed outside of the bytecode. Where neither NumPy nor TensorFlow has a function for it, the row
+names one of ``numpy_kernels`` and ``tensorflow_kernels``. The passes of the compiler assume nothing of an operation
+that they do not name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
 import numpy as np
 
+from kungfu.errors import PolicyError
 from kungfu.signal.operation import numpy_kernels as kernels
 from kungfu.signal.operation import rules
-from kungfu.signal.operation.operation import Operation
+from kungfu.signal.operation.rules import SignalType, TypeRule, Typing
+
+UnitRule = Literal["", "none", "same", "common", "chosen", "scattered", "product", "quotient", "root"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One row of the vocabulary.
+
+    Its result is local if an operand is, and agreed otherwise.
+
+    Attributes:
+        name: The name of the operation, also in records and in the table of C++.
+        rule: Its type rule.
+        numpy: Its NumPy kernel.
+        tensorflow: The name of its TensorFlow kernel, as in ``tf.math.add`` or ``kernels.push``.
+        symbol: Python's operator, where it is one.
+        unit: The unit of a number that it gives, from those of its operands; empty where none follows.
+    """
+
+    name: str
+    rule: TypeRule
+    numpy: Callable[..., Any]
+    tensorflow: str
+    symbol: str = ""
+    unit: UnitRule = ""
+
+    def typing(self, types: tuple[SignalType, ...]) -> Typing:
+        """The operand and result types for inputs of these types; raises `PolicyError` that names the operation."""
+        try:
+            return self.rule(types)
+        except PolicyError as error:
+            given = ", ".join(str(one) for one in types)
+            raise PolicyError(f"{self.name}({given}): {error}") from None
+
+    def evaluate(self, values: Sequence[Any], types: tuple[SignalType, ...]) -> Any:
+        """The value that the graph would compute from these, by the NumPy kernel: a scalar or an array."""
+        typing = self.typing(types)
+        with np.errstate(all="ignore"):
+            operands = [np.asarray(value, dtype) for value, dtype in zip(values, typing.operands, strict=True)]
+            return np.asarray(self.numpy(*operands), typing.result.dtype)
+
 
 _ROWS = (
     # entry by entry
-    Operation("add", rules.arithmetic, np.add, "tf.math.add", "+"),
-    Operation("subtract", rules.arithmetic, np.subtract, "tf.math.subtract", "-"),
-    Operation("multiply", rules.arithmetic, np.multiply, "tf.math.multiply", "*"),
-    Operation("divide", rules.fractional, np.divide, "tf.math.divide", "/"),
-    Operation(
-        "floor_divide", rules.integral("kf.ops.floor(a / b)"), kernels.floor_divide, "kernels.floor_divide", "//"
-    ),
-    Operation("modulo", rules.integral("a - b * kf.ops.floor(a / b)"), kernels.modulo, "kernels.modulo", "%"),
-    Operation("negative", rules.arithmetic, np.negative, "tf.math.negative", "-"),
-    Operation("abs", rules.arithmetic, np.abs, "tf.math.abs"),
-    Operation("minimum", rules.arithmetic, np.minimum, "kernels.minimum"),
-    Operation("maximum", rules.arithmetic, np.maximum, "kernels.maximum"),
-    Operation("sqrt", rules.fractional, np.sqrt, "tf.math.sqrt"),
+    Operation("add", rules.arithmetic, np.add, "tf.math.add", "+", unit="common"),
+    Operation("subtract", rules.arithmetic, np.subtract, "tf.math.subtract", "-", unit="common"),
+    Operation("multiply", rules.arithmetic, np.multiply, "tf.math.multiply", "*", unit="product"),
+    Operation("divide", rules.fractional, np.divide, "tf.math.divide", "/", unit="quotient"),
+    Operation("floor_divide", rules.division, kernels.floor_divide, "kernels.floor_divide", "//", unit="quotient"),
+    Operation("modulo", rules.remainder, kernels.modulo, "kernels.modulo", "%", unit="same"),
+    Operation("negative", rules.arithmetic, np.negative, "tf.math.negative", "-", unit="same"),
+    Operation("abs", rules.arithmetic, np.abs, "tf.math.abs", unit="same"),
+    Operation("minimum", rules.arithmetic, np.minimum, "kernels.minimum", unit="common"),
+    Operation("maximum", rules.arithmetic, np.maximum, "kernels.maximum", unit="common"),
+    Operation("sqrt", rules.fractional, np.sqrt, "tf.math.sqrt", unit="root"),
     Operation("exp", rules.fractional, np.exp, "tf.math.exp"),
     Operation("log", rules.fractional, np.log, "tf.math.log"),
-    Operation("round", rules.fractional, np.rint, "tf.math.round"),
-    Operation("floor", rules.fractional, np.floor, "tf.math.floor"),
-    Operation("ceil", rules.fractional, np.ceil, "tf.math.ceil"),
+    Operation("round", rules.fractional, np.rint, "tf.math.round", unit="same"),
+    Operation("floor", rules.fractional, np.floor, "tf.math.floor", unit="same"),
+    Operation("ceil", rules.fractional, np.ceil, "tf.math.ceil", unit="same"),
     Operation("is_finite", rules.predicate, np.isfinite, "tf.math.is_finite"),
     Operation("less", rules.order, np.less, "tf.math.less", "<"),
     Operation("less_equal", rules.order, np.less_equal, "tf.math.less_equal", "<="),
@@ -43,35 +88,37 @@ _ROWS = (
     Operation("and", rules.logic, np.logical_and, "tf.math.logical_and", "&"),
     Operation("or", rules.logic, np.logical_or, "tf.math.logical_or", "|"),
     Operation("not", rules.logic, np.logical_not, "tf.math.logical_not", "~"),
-    Operation("where", rules.choice, np.where, "tf.where"),
+    Operation("where", rules.choice, np.where, "tf.where", unit="chosen"),
     Operation("to_bool", rules.cast_to("bool"), np.bool_, "kernels.to_bool"),
-    Operation("to_int64", rules.cast_to("int64"), kernels.whole, "kernels.whole"),
-    Operation("to_float32", rules.cast_to("float32"), np.float32, "kernels.to_float32"),
+    Operation("to_int64", rules.cast_to("int64"), kernels.whole, "kernels.whole", unit="same"),
+    Operation("to_float32", rules.cast_to("float32"), np.float32, "kernels.to_float32", unit="same"),
     # vectors
-    Operation("take", rules.entry, kernels.take, "kernels.take"),
-    Operation("push", rules.shifted, kernels.push, "kernels.push"),
-    Operation("scatter", rules.scattered, kernels.scatter, "kernels.scatter"),
-    Operation("fill", rules.filled, kernels.fill, "kernels.fill"),
+    Operation("take", rules.entry, kernels.take, "kernels.take", unit="same"),
+    Operation("push", rules.shifted, kernels.push, "kernels.push", unit="common"),
+    Operation("scatter", rules.scattered, kernels.scatter, "kernels.scatter", unit="scattered"),
+    Operation("fill", rules.filled, kernels.fill, "kernels.fill", unit="same"),
     Operation("ranks", rules.peers, kernels.ranks, "tf.range"),
-    Operation("places", rules.place_numbers, kernels.places, "kernels.places"),
+    Operation("places", rules.place_numbers, kernels.places, "kernels.places", unit="none"),
     Operation("any", rules.vector_logic, np.any, "tf.reduce_any"),
     Operation("all", rules.vector_logic, np.all, "tf.reduce_all"),
     Operation("count", rules.numbering, kernels.count, "tf.math.count_nonzero"),
     Operation("argmin", rules.entry_index, kernels.argmin, "kernels.argmin"),
     Operation("argmax", rules.entry_index, kernels.argmax, "kernels.argmax"),
-    Operation("sum", rules.vector_reduction, np.sum, "tf.reduce_sum"),
-    Operation("mean", rules.vector_reduction, np.mean, "tf.reduce_mean"),
-    Operation("min", rules.vector_reduction, np.min, "kernels.smallest"),
-    Operation("max", rules.vector_reduction, np.max, "kernels.largest"),
-    Operation("median", rules.vector_reduction, np.median, "kernels.median"),
-    Operation("mean_present", rules.vector_reduction, kernels.of_present(np.mean), "kernels.mean_present"),
-    Operation("min_present", rules.vector_reduction, kernels.of_present(np.min), "kernels.min_present"),
-    Operation("max_present", rules.vector_reduction, kernels.of_present(np.max), "kernels.max_present"),
-    Operation("median_present", rules.vector_reduction, kernels.of_present(np.median), "kernels.median_present"),
+    Operation("sum", rules.vector_reduction, np.sum, "tf.reduce_sum", unit="same"),
+    Operation("mean", rules.vector_reduction, np.mean, "tf.reduce_mean", unit="same"),
+    Operation("min", rules.vector_reduction, np.min, "kernels.smallest", unit="same"),
+    Operation("max", rules.vector_reduction, np.max, "kernels.largest", unit="same"),
+    Operation("median", rules.vector_reduction, np.median, "kernels.median", unit="same"),
+    Operation("mean_present", rules.vector_reduction, kernels.of_present(np.mean), "kernels.mean_present", unit="same"),
+    Operation("min_present", rules.vector_reduction, kernels.of_present(np.min), "kernels.min_present", unit="same"),
+    Operation("max_present", rules.vector_reduction, kernels.of_present(np.max), "kernels.max_present", unit="same"),
+    Operation(
+        "median_present", rules.vector_reduction, kernels.of_present(np.median), "kernels.median_present", unit="same"
+    ),
     # the gradients
-    Operation("norm_squared", rules.nest_reduction, kernels.norm_squared, "kernels.norm_squared"),
-    Operation("dot", rules.nest_reduction, kernels.dot, "kernels.dot"),
-    Operation("max_abs", rules.nest_reduction, kernels.largest_magnitude, "kernels.largest_magnitude"),
+    Operation("norm_squared", rules.nest_reduction, kernels.norm_squared, "kernels.norm_squared", unit="none"),
+    Operation("dot", rules.nest_reduction, kernels.dot, "kernels.dot", unit="none"),
+    Operation("max_abs", rules.nest_reduction, kernels.largest_magnitude, "kernels.largest_magnitude", unit="none"),
     Operation("all_finite", rules.nest_predicate, kernels.all_finite, "kernels.all_finite"),
 )
 VOCABULARY = {row.name: row for row in _ROWS}

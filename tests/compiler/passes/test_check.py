@@ -235,8 +235,9 @@ def test_policies_of_one_attach_may_share_signals() -> None:
         (lambda t: ops.maximum(t.mean_loss, 1), "upper"),
         (lambda t: ops.minimum(t.mean_loss, 8), "lower"),
         (lambda t: ops.where(t.pending, 4, t.mean_loss), "lower"),
-        (lambda t: t.step, "lower"),
+        (lambda t: t.step, "upper"),
         (lambda t: ops.clip(t.mean_loss, 1, math.inf), "upper"),
+        (lambda t: t.size - t.mean_loss, "lower"),
     ],
 )
 def test_a_size_without_a_bound_is_refused(make: Callable[[Any], Any], side: str) -> None:
@@ -255,6 +256,8 @@ def test_a_size_without_a_bound_is_refused(make: Callable[[Any], Any], side: str
         lambda t: ops.round(ops.minimum(ops.maximum(t.mean_loss, 1), 8)),
         lambda t: ops.where(t.pending, ops.round(t.size), 4.0),
         lambda t: ops.round(t.size + 1),
+        lambda t: ops.round(2 * t.size - 1),
+        lambda t: ops.where(t.pending, 4.0, math.nan),
     ],
 )
 def test_a_size_between_bounds_is_accepted(make: Callable[[Any], Any]) -> None:
