@@ -14,10 +14,9 @@ from kungfu.control.action import (
 )
 from kungfu.control.budget import Budget
 from kungfu.control.hill_climbing import SizeEstimate, Walk, check_peers, hill_climb, settle, settled_walk
-from kungfu.control.on_rescale import AtRescale, on_rescale
 from kungfu.control.rate_limit import Cooldown
 from kungfu.control.rule import Rule
-from kungfu.control.trigger import Trigger, always, every
+from kungfu.control.trigger import AtRescale, Trigger, always, every, on_rescale
 
 __all__ = [
     "Action",

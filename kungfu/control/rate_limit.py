@@ -87,7 +87,7 @@ def with_cooldown(
     return gate & replace(made, gate=gate)
 
 
-def last_wish(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
+def last_request(target: Signal, *, asked: Signal, gate: Signal, cooldown: Cooldown) -> Signal:
     """The last finite target that was requested, changed only when the cooldown since its last change is over."""
     meters = _meters(cooldown)
 

@@ -159,9 +159,9 @@ def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], t
 
     A candidate that has not requested anything yet (NaN) is in neither.
     """
-    wishes = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
-    won = tuple(name for name, wish in wishes.items() if wish == inputs["target"])
-    return won, tuple(name for name in wishes if name not in won)
+    requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
+    won = tuple(name for name, request in requests.items() if request == inputs["target"])
+    return won, tuple(name for name in requests if name not in won)
 
 
 def inputs_under(signal: Signal) -> dict[str, Signal]:

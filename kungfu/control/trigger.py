@@ -45,8 +45,8 @@ class Trigger:
             PolicyError: The predicate is no bool signal.
         """
         if is_gate(_checked(predicate, method="when")):
-            return replace(self, gate=both(self.gate, predicate))
-        return replace(self, predicate=both(self.predicate, predicate))
+            return replace(self, gate=_both(self.gate, predicate))
+        return replace(self, predicate=_both(self.predicate, predicate))
 
     def after(self, step: int) -> Trigger:
         """This trigger, and only in the steps after this one: the first has the number ``step + 1``.
@@ -77,7 +77,7 @@ class Trigger:
         """
         _checked(predicate, method="until")
         has_held = fold(lambda seen, now: seen | now, False, predicate)
-        return replace(self, predicate=both(self.predicate, ~replace(has_held, gate=self.gate)))
+        return replace(self, predicate=_both(self.predicate, ~replace(has_held, gate=self.gate)))
 
     def cooldown(self, *, steps: int = 0, seconds: float = 0.0) -> Trigger:
         """This trigger, but not within this many steps, nor this many seconds, after its rule last fired.
@@ -118,7 +118,7 @@ class Trigger:
         'bool'
         """
         cost_s = rescale_cost(at_first_s=at_first_s).named("rescale_cost_s")
-        return replace(self, predicate=both(self.predicate, gain_s * (horizon * 1.0) > cost_s))
+        return replace(self, predicate=_both(self.predicate, gain_s * (horizon * 1.0) > cost_s))
 
     # ---- what ------------------------------------------------------------------------------------------------------
 
@@ -232,6 +232,55 @@ class Trigger:
         return rules.call_rule(fn, signals, trigger=self)
 
 
+@dataclass(frozen=True, eq=False)
+class AtRescale:
+    """The trigger that is on in every barrier in which the size changes, where `predicate` holds."""
+
+    predicate: Signal
+
+    def when(self, predicate: Signal) -> AtRescale:
+        """This trigger, and only where a bool signal is true."""
+        return replace(self, predicate=_both(self.predicate, _checked(predicate, method="when")))
+
+    def set_global_batch_size(self, samples: Signal | float) -> Rule:
+        """Sets steps of `samples` samples over all peers (rounded; at least one per peer; NaN, 0: as it is)."""
+        return rules.batch_rule(samples, trigger=self._trigger())
+
+    def set_learning_rate(
+        self, rate: Signal | float, *, over_steps: float | None = None, over_samples: float | None = None
+    ) -> Rule:
+        """Continues with the learning rate `rate`, at once or at the end of a ramp; as `Trigger.set_learning_rate`."""
+        length, unit = ramp(over_steps=over_steps, over_samples=over_samples)
+        return rules.rate_rule(rate, trigger=self._trigger(), ramp_length=length, unit=unit)
+
+    def _trigger(self) -> Trigger:
+        return Trigger(Constant(True), self.predicate, event="rescale")
+
+
+def on_rescale() -> AtRescale:
+    """The trigger that is on when the size of the cluster changes, in the barrier, before the next step.
+
+    Conditions and targets of its rules are made of numbers that the barrier has: `size` (the new one), `previous_size`,
+    `step`, `global_batch_size` (with the rescale's `keep` applied; for a learning rate, with the batch that these rules
+    set as well), `previous_global_batch_size`, `base_size` and `base_global_batch_size` (from which a batch can be
+    chosen that depends on the size alone), `learning_rate` (where a ramp is under way: the rate it leads to),
+    `min_size`, `max_size`, constants, and maps of them.
+
+    Raises:
+        PolicyError: At `attach`, for any other signal.
+
+    Cost:
+        Nothing in any step.
+
+    >>> from kungfu.signal import TrainingSignals
+    >>> training = TrainingSignals()
+    >>> factor = training.global_batch_size / training.previous_global_batch_size
+    >>> on_rescale().set_learning_rate(training.learning_rate * factor, over_steps=100).name
+    'set_learning_rate'
+    """
+    return AtRescale(Constant(True))
+
+
 def always() -> Trigger:
     """The trigger that is on in every step."""
     return Trigger(Constant(True), Constant(True))
@@ -246,7 +295,7 @@ def every(steps: int) -> Trigger:
     return Trigger(every_steps(steps), Constant(True))
 
 
-def both(one: Signal, other: Signal) -> Signal:
+def _both(one: Signal, other: Signal) -> Signal:
     """The conjunction of both; a constant truth is dropped."""
     return other if isinstance(one, Constant) and one.value is True else one & other
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from kungfu.control import Rule
+from kungfu.control import Budget, Rescale, Rule, SetGlobalBatchSize, SetLearningRate, Trigger
 from kungfu.control.action import Setting, setting_of
-from kungfu.errors import PolicyError
+from kungfu.control.rate_limit import last_request
+from kungfu.control.rule import batch_rule, distinct_name, rate_rule, rescale_rule
+from kungfu.errors import InternalError, PolicyError
 from kungfu.ops import is_finite, maximum, minimum, where
-from kungfu.policy_definition.merge import Choice, merged_rule
 from kungfu.policy_definition.policy import Policy
-from kungfu.signal import Signal, TrainingSignals
+from kungfu.signal import Constant, Signal, Source, TrainingSignals
 from kungfu.signal.source_location import attributed_to, location_of_caller
+
+_PRESENT: Mapping[type, str] = {
+    Rescale: "size",
+    SetGlobalBatchSize: "global_batch_size",
+    SetLearningRate: "learning_rate",
+}
+Setter = Rescale | SetGlobalBatchSize | SetLearningRate
+# Of two requests and the present value. A request is float32, and NaN as long as its rule has requested nothing.
+Choice = Callable[[Signal, Signal, Signal], Signal]
 
 
 def compose(*policies: Policy) -> Policy:
@@ -103,8 +115,8 @@ def first(*policies: Policy) -> Policy:
     return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
 
 
-def _or(wish: Signal, otherwise: Signal) -> Signal:
-    return where(is_finite(wish), wish, otherwise)
+def _or(request: Signal, otherwise: Signal) -> Signal:
+    return where(is_finite(request), request, otherwise)
 
 
 def _combined(rule: str, policies: tuple[Policy, ...], *, choose: Choice) -> Policy:
@@ -136,7 +148,7 @@ def _resolved(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> tuple[Ru
         )
     # The merged rule takes the place of the first of its group, and the others go.
     groups = [tuple(group) for group in contested.values() if len(group) > 1]
-    chosen = {id(group[0]): merged_rule(name, group, choose=choose) for group in groups}
+    chosen = {id(group[0]): _merged(name, group, choose=choose) for group in groups}
     gone = {id(one) for group in groups for one in group[1:]}
     return tuple(chosen.get(id(one), one) for one in rules if id(one) not in gone)
 
@@ -156,3 +168,92 @@ def _check(policies: tuple[Policy, ...], *, of: str) -> None:
             raise PolicyError(f"{of}({one!r}): takes policies, as in {of}(gns_batch(max_peers=8), schedule(...))")
     if not policies:
         raise PolicyError(f"{of}(): takes policies, got none")
+
+
+# ---- rules that set the same value become one, which follows the request that a choice prefers -----------------------
+
+
+def _merged(name: str, rules: tuple[Rule, ...], *, choose: Choice) -> Rule:
+    """One rule in place of several that set the same value.
+
+    It is evaluated in every step, or on every rescale, because the standing requests of its candidates can differ from
+    the present value at any time.
+
+    Args:
+        name: The name of the merged rule.
+        rules: At least two rules on one event, which set the same value on the same terms.
+        choose: Chooses between two requests, given the present value as well.
+
+    Raises:
+        PolicyError: The rules set it on different terms.
+    """
+    _check_terms(name, rules)
+    like, requests = _setter(rules[0]), _requests(rules)
+    present = _PRESENT[type(like)]
+    now = Source(present) * 1.0
+    chosen = functools.reduce(lambda one, other: choose(one, other, now), requests.values())
+    trigger = Trigger(Constant(True), Constant(True), event=rules[0].trigger.event)
+    made = _asking(chosen, like=like, trigger=trigger, name=name)
+    # The record shows what the rules saw, then what each asked for, then the present value and the target.
+    last = {label: signal for label, signal in made.inputs.items() if label in (present, "target")}
+    seen = {label: signal for one in rules for label, signal in one.inputs.items() if label not in last}
+    return replace(made, inputs={**seen, **requests, **last}, candidates=tuple(requests), budgets=_budgets(rules))
+
+
+def _setter(rule: Rule) -> Setter:
+    if not isinstance(rule.action, Setter):
+        raise InternalError(f"rule {rule.name!r} does {rule.action!r}, which sets nothing")
+    return rule.action
+
+
+def _asking(target: Signal, *, like: Setter, trigger: Trigger, name: str) -> Rule:
+    if isinstance(like, Rescale):
+        return rescale_rule(
+            target, trigger=trigger, keep=like.keep, name=name, max_global_batch=like.max_global_batch or None
+        )
+    if isinstance(like, SetGlobalBatchSize):
+        return batch_rule(target, trigger=trigger, name=name)
+    return rate_rule(target, trigger=trigger, ramp_length=like.ramp_length, unit=like.unit, name=name)
+
+
+def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
+    """The budgets of all rules: each must allow a change, so the merged rule is under the strictest of them."""
+    budgets: dict[str, Budget] = {}
+    for one in rules:
+        for name, budget in one.budgets.items():
+            # Two policies of one name may have different budgets.
+            if budgets.get(name) != budget:
+                budgets[distinct_name(name, taken=budgets)] = budget
+    return budgets
+
+
+def _check_terms(name: str, rules: tuple[Rule, ...]) -> None:
+    """Checks that everything but the number, which is chosen, is the same for all actions."""
+    terms = {_terms(one): one.name for one in reversed(rules)}
+    if len(terms) > 1:
+        asked = ", ".join(f"{rule} {term}" for term, rule in reversed(terms.items()))
+        raise PolicyError(f"{name}: {asked}; policies that share a setting must set it on the same terms")
+
+
+def _terms(rule: Rule) -> str:
+    action = rule.action
+    if isinstance(action, Rescale):
+        most = f" up to {action.max_global_batch} samples a step" if action.max_global_batch else ""
+        return f"keeps {action.keep}{most}"
+    if isinstance(action, SetLearningRate):
+        return f"moves the rate over {action.ramp_length:g} {action.unit}"
+    return ""
+
+
+def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
+    """The last request of each rule, by policy, carried out or not."""
+    requests: dict[str, Signal] = {}
+    for one in rules:
+        target, trigger = _setter(one).target, one.trigger
+        # In a barrier that changes the size each rule requests anew: nothing stands.
+        if trigger.event == "rescale":
+            request: Signal = where(trigger.predicate, target, math.nan)
+        else:
+            request = last_request(target, asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause)
+        requests[distinct_name(one.name, taken=requests)] = request
+    return requests

@@ -39,7 +39,7 @@ def test_the_noise_scale_is_explained_by_stage_name_placement_and_cost() -> None
     assert re.search(r"noise_scale = where\(%\d+, %\d+, nan\): agreed float32", after)
     assert text.endswith(
         "costs\n  0 extra messages per step\n  3 floats (12 bytes) per step on the gradient all-reduce\n"
-        "  63 bytes of state in 5 folds\n"  # of two averages, the budget and whether it was told of, and the last wish
+        "  63 bytes of state in 5 folds\n"  # two averages, the budget and whether it was reported, the last request
     )
 
 

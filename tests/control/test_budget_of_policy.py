@@ -155,7 +155,7 @@ def test_a_merged_rule_is_held_back_where_one_of_its_policies_has_no_budget_too(
 def test_two_policies_with_equal_budgets_pay_for_one() -> None:
     other = Policy("other", lambda training: control.every(5).evict(ops.all_gather(training.busy_seconds) > 1))
     one, both = flapping(), replace(other, budget=TWO)
-    # Beside the budget, each held rule has a fold that says whether it was told, and a size one of the last wish.
+    # Beside the budget, each held rule has a fold that says whether it was told, and a size one of the last request.
     assert len(compile_policies([one, both]).folds) == 1 + 2 + 1
 
 

@@ -97,7 +97,7 @@ def test_a_shadow_is_settled_apart() -> None:
     ]
 
 
-def test_combined_rules_choose_among_the_wishes_of_this_barrier() -> None:
+def test_combined_rules_choose_among_the_requests_of_this_barrier() -> None:
     small, large, none = by_size(5, name="small"), by_size(10, name="large"), by_size(float("nan"), name="none")
     assert settled(at_most(large, small)) == [("at_most(large, small)", 20)]
     assert settled(first(none, large, small)) == [("first(none, large, small)", 40)]

@@ -88,12 +88,12 @@ def test_a_learning_rate_is_asked_for_once_however_long_its_ramp_takes() -> None
     assert asked == [0.25, None, None, None, 0.125, 0.25, None, None]
 
 
-def test_a_standing_wish_changes_no_faster_than_its_cooldown_allows() -> None:
-    def wish(training: Any) -> Any:
+def test_a_standing_request_changes_no_faster_than_its_cooldown_allows() -> None:
+    def request(training: Any) -> Any:
         return control.always().cooldown(steps=3).rescale(training.mean_loss)
 
     floor = Policy("floor", lambda training: control.always().rescale(1))
-    replay = Replay(compile_policies([at_least(Policy("wish", wish), floor)]), size=1)
+    replay = Replay(compile_policies([at_least(Policy("request", request), floor)]), size=1)
     targets = [
         float(replay.step([{}], {**CALM, "step": step, "mean_loss": float(step + 1)}).targets[0])
         for step in range(1, 8)

@@ -254,7 +254,7 @@ def test_a_size_replaces_the_one_under_way_and_only_its_own_rule_takes_it_back()
     assert asks(4.0, due=True) == nothing, "its post rides on this step"
     assert asks(4.0, target=4) == nothing
     assert asks(3.0, target=4) == 3, "another size"
-    assert asks(2.0, target=3) == 2, "it takes its wish back"
+    assert asks(2.0, target=3) == 2, "it takes its request back"
     assert asks(2.0, target=4) == nothing, "which is not what it wanted last"
     assert asks(math.nan, target=3) == nothing
     assert asks(2.0, target=3, view=2) == nothing, "in a view after a loss others come for those who were lost"

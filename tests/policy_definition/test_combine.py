@@ -93,7 +93,7 @@ def test_a_policy_that_gives_no_rules_is_refused() -> None:
         compile_policies([silent()])
 
 
-def test_at_most_follows_the_smallest_wish() -> None:
+def test_at_most_follows_the_smallest_request() -> None:
     steps = [{"mean_loss": 5.0, "total_samples": 7.0}, {"mean_loss": 5.0, "total_samples": 3.0}]
     assert targets(at_most(by_loss(), by_samples()), steps) == [5, 3]
 
@@ -107,7 +107,7 @@ def test_under_at_most_a_policy_that_has_not_asked_yet_holds_the_size_that_is() 
     np.testing.assert_array_equal(targets(at_most(by_loss(), by_samples()), steps), [math.nan, 1, 6])
 
 
-def test_under_at_most_a_wish_stands_where_its_policy_has_nothing_to_say() -> None:
+def test_under_at_most_a_request_stands_where_its_policy_has_nothing_to_say() -> None:
     steps = [{"mean_loss": 6.0, "total_samples": 7.0}, {"mean_loss": math.nan, "total_samples": math.nan}]
     assert targets(at_most(by_loss(), by_samples()), steps) == [6, 6]
 
@@ -127,26 +127,26 @@ def test_nothing_is_wanted_where_no_policy_wants_anything() -> None:
         assert math.isnan(targets(rule(by_loss(), by_samples()), [silence])[0])
 
 
-def test_a_wish_stands_between_the_steps_of_its_trigger() -> None:
+def test_a_request_stands_between_the_steps_of_its_trigger() -> None:
     steps = [{"mean_loss": float(loss), "total_samples": 8.0} for loss in (5, 6, 3, 7)]
     np.testing.assert_array_equal(targets(at_most(by_loss(every=2), by_samples()), steps), [math.nan, 6, 6, 7])
 
 
-def test_a_wish_made_while_a_change_was_pending_is_served_later() -> None:
+def test_a_request_made_while_a_change_was_pending_is_served_later() -> None:
     steps = [{"mean_loss": 5.0, "pending": True}, {"mean_loss": math.nan}]
     outcomes = played(at_most(by_loss(), schedule({1: 6})), steps)
     assert [bool(one.fired[0]) for one in outcomes] == [False, True]
     assert outcomes[1].targets[0] == 5
 
 
-def test_the_log_shows_each_wish_under_the_name_of_its_policy() -> None:
+def test_the_log_shows_each_request_under_the_name_of_its_policy() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({1: 3}))])
     merged = ("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target", "rescales_left")
     assert plan.rule_inputs == (merged, merged)
     assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)", "held(at_most(gns_batch, schedule))"]
 
 
-def test_two_wishes_of_one_policy_are_told_apart() -> None:
+def test_two_requests_of_one_policy_are_told_apart() -> None:
     made = first(schedule({3: 4}), schedule({1: 3}))
     outcomes = played(made, [{}, {}, {}])
     shown = [dict(zip(compile_policies([made]).rule_inputs[0], one.inputs.tolist(), strict=True)) for one in outcomes]

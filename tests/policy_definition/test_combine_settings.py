@@ -61,14 +61,14 @@ def targets(made: Policy, *steps: tuple[float, float]) -> list[float]:
 @pytest.mark.parametrize(
     ("rule", "expected"), [(at_most, [16, 48, 40]), (at_least, [96, 96, math.nan]), (first, [96, 96, 40])]
 )
-def test_a_batch_is_chosen_among_the_standing_wishes(rule: Any, expected: list[float]) -> None:
+def test_a_batch_is_chosen_among_the_standing_requests(rule: Any, expected: list[float]) -> None:
     made = rule(batch_by_loss(), batch_by_samples())
-    # Under at_least, the last wishes 40 and 64 come to the batch that is.
+    # Under at_least, the last requests 40 and 64 come to the batch that is.
     np.testing.assert_array_equal(targets(made, (96, 16), (math.nan, 48), (40, 64)), expected)
 
 
 @pytest.mark.parametrize(("rule", "expected"), [(at_most, 0.25), (at_least, 1.0), (first, 1.0)])
-def test_a_learning_rate_is_chosen_among_the_standing_wishes(rule: Any, expected: float) -> None:
+def test_a_learning_rate_is_chosen_among_the_standing_requests(rule: Any, expected: float) -> None:
     assert targets(rule(rate_by_loss(), rate_by_samples()), (1.0, 0.25)) == [expected]
 
 

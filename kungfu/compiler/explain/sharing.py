@@ -56,9 +56,9 @@ def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
     for rule in plan.rules:
         if rule.mode == "held":  # the twin of a rule that is there
             continue
-        wishes = [name for name in rule.candidates if name in rule.inputs]
-        for name in wishes or [rule.name]:
-            roots = (rule.inputs[name],) if wishes else rule.roots
+        requests = [name for name in rule.candidates if name in rule.inputs]
+        for name in requests or [rule.name]:
+            roots = (rule.inputs[name],) if requests else rule.roots
             parts[name] = (*parts.get(name, ()), *roots)
     return parts
 

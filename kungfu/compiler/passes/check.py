@@ -204,7 +204,7 @@ def _conflict(setting: str, rules_of: Sequence[Rule]) -> str:
     together = ", ".join(names)
     return (
         f"policies {', '.join(map(repr, names))} all {does} and nothing says which one wins; write "
-        f"kf.at_most({together}) for the smallest wish, kf.at_least({together}) for the largest, or "
+        f"kf.at_most({together}) for the smallest request, kf.at_least({together}) for the largest, or "
         f"kf.first({together}) for the first one that has any ({where})"
     )
 

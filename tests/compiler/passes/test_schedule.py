@@ -52,7 +52,7 @@ def test_two_policies_with_one_monitor_pay_for_it_once() -> None:
 
     plan = compile_policies([gns_batch(max_peers=8), Policy("watching", watching)])
     assert plan.piggybacked.floats(2) == 3
-    assert len(plan.folds) == 5  # two averages, two of the budget, and the last wish
+    assert len(plan.folds) == 5  # two averages, two of the budget, and the last request
 
 
 def test_what_only_a_gated_rule_needs_is_gated() -> None:
