@@ -1,1 +1,1 @@
-"""The two commands: ``kungfu-run`` starts a job, ``kungfu`` tells of policies and runs."""
+"""The two commands: ``kungfu-run`` starts a job, ``kungfu`` explains policies and runs, and controls jobs."""

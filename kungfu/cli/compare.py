@@ -121,15 +121,15 @@ def run(given: argparse.Namespace) -> int:
     names = _names(given.folders)
     runs = [read_run(folder, name=name) for folder, name in zip(given.folders, names, strict=True)]
     goal = _common_loss(runs) if given.loss is None else given.loss
-    told = [figures_of(one, goal=goal) for one in runs]
+    figures = [figures_of(one, goal=goal) for one in runs]
     target = write_png(_drawn(runs, goal, over=given.over), given.to or Path("compare.png"))
     if given.json:
-        document = {"loss": goal, "runs": [asdict(one) for one in told], "plot": str(target)}
+        document = {"loss": goal, "runs": [asdict(one) for one in figures], "plot": str(target)}
         print(json.dumps(as_json(document, nan=None), indent=2, allow_nan=False))
         return 0
     console = Console(highlight=False)
-    console.print(_table(told, goal))
-    for one in told:
+    console.print(_table(figures, goal))
+    for one in figures:
         if one.note:
             console.print(Text(f"note: {one.name}: {one.note}", style="yellow"), soft_wrap=True)
     console.print(Text(str(target)), soft_wrap=True)
@@ -221,36 +221,35 @@ def _common_loss(runs: Sequence[ComparedRun]) -> float | None:
 # ---- as a table ------------------------------------------------------------------------------------------------------
 
 
-def _table(told: Sequence[RunFigures], goal: float | None) -> Table:
+def _table(figures: Sequence[RunFigures], goal: float | None) -> Table:
     table = Table()
     table.add_column("")
-    for one in told:
+    for one in figures:
         table.add_column(Text(one.name), justify="right", overflow="fold")
-    reached = [one.to_loss or {} for one in told]
+    reached = [one.to_loss or {} for one in figures]
     to = f"to loss {figure(goal)}"
     rows = [
-        ("time", [duration(one.seconds) for one in told]),
+        ("time", [duration(one.seconds) for one in figures]),
         (f"time {to}", [duration(one.get("time")) for one in reached]),
         (f"steps {to}", [figure(one.get("steps")) for one in reached]),
         (f"samples {to}", [figure(one.get("samples")) for one in reached]),
         (f"peer-seconds {to}", [figure(one.get("peer-seconds")) for one in reached]),
-        ("loss at the end", [figure(one.loss) for one in told]),
-        ("steps", [figure(one.steps) for one in told]),
-        ("samples", [figure(one.samples) for one in told]),
-        ("samples / s", [figure(one.samples / one.seconds if one.seconds else None) for one in told]),
-        ("peer-seconds", [figure(one.peer_seconds) for one in told]),
-        ("sizes", [sizes_passed(one.sizes) for one in told]),
-        ("changes", [one.changes for one in told]),
-        ("stood still", [duration(one.stopped_s) for one in told]),
-        ("decisions", [_decisions(one.decisions) for one in told]),
+        ("loss at the end", [figure(one.loss) for one in figures]),
+        ("steps", [figure(one.steps) for one in figures]),
+        ("samples", [figure(one.samples) for one in figures]),
+        ("samples / s", [figure(one.samples / one.seconds if one.seconds else None) for one in figures]),
+        ("peer-seconds", [figure(one.peer_seconds) for one in figures]),
+        ("sizes", [sizes_passed(one.sizes) for one in figures]),
+        ("changes", [one.changes for one in figures]),
+        ("stood still", [duration(one.stopped_s) for one in figures]),
+        (
+            "decisions",
+            [", ".join(f"{rule}: {count}" for rule, count in one.decisions.items()) or "none" for one in figures],
+        ),
     ]
     for name, cells in rows:
         table.add_row(name, *(Text(cell) for cell in cells))
     return table
-
-
-def _decisions(decisions: Mapping[str, int]) -> str:
-    return ", ".join(f"{rule}: {count}" for rule, count in decisions.items()) or "none"
 
 
 # ---- as a plot -------------------------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def _add_completers(parser: argparse.ArgumentParser) -> None:
     for action in _actions(parser):
         completer = _completer(action)
         if completer is not None:
-            action.complete = completer  # type: ignore[attr-defined]  # that is how shtab is told
+            action.complete = completer  # type: ignore[attr-defined]  # shtab reads this attribute
 
 
 def _escape_colons(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""The options of kungfu-run about hosts: their names, which of them this machine is, and the secret that they share.
+"""The options of kungfu-run about hosts: their names, this machine among them, and the secret that they share.
 
 Everything that cannot work is refused here, before any process is started: more peers than slots, shared memory between
 machines, a host that others cannot reach, a secret that others can read.
@@ -31,27 +31,27 @@ _HOW = (
 
 @dataclass(frozen=True)
 class Hosting:
-    """The hosts of the job, and which of them this one is.
+    """The hosts of the job, and the index of this one.
 
     Attributes:
         hosts: All hosts, in the order of the command line.
-        place: The index of this host among them.
+        index: The index of this host among them.
         job: The name of the job, if this host founds it.
         secret: Hexadecimal, the same on each of several hosts.
     """
 
     hosts: tuple[Host, ...]
-    place: int
+    index: int
     job: str
     secret: str
 
     @property
-    def own(self) -> Host:
-        return self.hosts[self.place]
+    def local(self) -> Host:
+        return self.hosts[self.index]
 
     def folder(self, stem: Path) -> Path:
         """``stem``, made this host's own where it is not the first: a shared file system must not mix their records."""
-        return stem if self.place == 0 else stem.with_name(f"{stem.name}-{self.own.name}")
+        return stem if self.index == 0 else stem.with_name(f"{stem.name}-{self.local.name}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,9 +85,12 @@ def read_hosting(
     Raises:
         UsageError: The hosts cannot form this job.
     """
-    # One machine: nothing is shared, so that a secret for this job alone will do.
+    # One machine: nothing is shared, so a secret for this job alone is enough.
     if given.hosts is None:
-        _refuse_without_hosts(given)
+        options = {"--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file}
+        for name, value in options.items():
+            if value is not None:
+                raise UsageError(f"{name} {value}: is about the hosts of a job; give --hosts HOST:SLOTS,... too")
         return Hosting((Host(_ALONE, maximum, 0),), 0, secrets.token_hex(4), secrets.token_hex(32))
     hosts = parse_hosts(given.hosts, port=_PORT if given.port is None else given.port)
     slots = sum(host.slots for host in hosts)
@@ -97,19 +100,12 @@ def read_hosting(
             "or the job fewer peers"
         )
     _check_reach(hosts, attachment=attachment)
-    place = own_place(hosts, given.own_name, local_addresses=local_addresses())
+    index = own_place(hosts, given.own_name, local_addresses=local_addresses())
     secret = _secret(given.secret_file, environment)
-    # Hosts that were given no secret cannot agree on one; a single host makes its own.
+    # Several hosts without a secret cannot agree on one; a single host makes its own.
     if secret is None and len(hosts) > 1:
         raise UsageError(f"several hosts need a secret that they share; {_HOW}")
-    return Hosting(hosts, place, secrets.token_hex(4), secret or secrets.token_hex(32))
-
-
-def _refuse_without_hosts(given: argparse.Namespace) -> None:
-    options = {"--self": given.own_name, "--port": given.port, "--secret-file": given.secret_file}
-    for name, value in options.items():
-        if value is not None:
-            raise UsageError(f"{name} {value}: is about the hosts of a job; give --hosts HOST:SLOTS,... too")
+    return Hosting(hosts, index, secrets.token_hex(4), secret or secrets.token_hex(32))
 
 
 def _check_reach(hosts: Sequence[Host], *, attachment: str) -> None:

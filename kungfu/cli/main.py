@@ -1,4 +1,4 @@
-"""``kungfu``: tells of policies and of runs, steers running jobs, and plans."""
+"""``kungfu``: explains policies and runs, controls running jobs, and plans."""
 
 from __future__ import annotations
 

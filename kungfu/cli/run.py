@@ -180,7 +180,7 @@ def _settings(given: argparse.Namespace, hosting: Hosting, *, maximum: int) -> S
     return Settings(
         job=hosting.job,
         peer=-1,
-        agent=hosting.own.name,
+        agent=hosting.local.name,
         secret=hosting.secret,
         attachment=given.attachment,
         limits=Limits(given.min, maximum),
@@ -243,7 +243,7 @@ def _check_standby(processes: int, command: Sequence[str]) -> None:
     if processes and not can_stand_by(command):
         raise UsageError(
             f"--standby {processes} with {' '.join(command)}: takes `python` with a script, or with -m and a module, "
-            "whose interpreter can load TensorFlow before it is told what to run"
+            "whose interpreter can load TensorFlow before it knows what to run"
         )
 
 
@@ -290,7 +290,7 @@ def _run(given: argparse.Namespace) -> int:
     journal = Journal(folder, trace_limit_bytes=round(given.trace_limit * 1e6))
     job = JobSpec(
         command, given.peers, settings, dict(os.environ), ReplacementLimits(given.failures, given.preemptions),
-        given.scaling, hosting.hosts, hosting.place, given.standby,
+        given.scaling, hosting.hosts, hosting.index, given.standby,
     )  # fmt: skip
     with make_console(journal.folder) as console:
         with exports.exporting(watched, journal.folder, tell=console.remark) as listeners:

@@ -1,4 +1,4 @@
-"""``kungfu why DIR``: what was decided in a run, and why, as a narrative."""
+"""``kungfu why DIR``: the decisions of a run and their reasons, as a narrative."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ _LINES_AT_ONCE = 500
 
 
 def why_command(folder: Path, *, form: Form = "narrative") -> int:
-    """Prints the narrative of the run whose record is in `folder`, or the spans of its stops; gives the exit code.
+    """Prints the narrative of the run in `folder`, or the spans of its stops; returns the exit code.
 
-    Raises ``UsageError`` if there is no record of a run.
+    Raises:
+        UsageError: There is no record of a run.
     """
     record = read_events(folder)
     console = Console(highlight=False)
     console.print(Text(f"the run in {folder}\n", style="bold"), soft_wrap=True)
     for tree in span_trees(record.events) if form == "spans" else ():
         console.print(tree)
-    told, width = narrative(record.events, now=_now(folder)) if form == "narrative" else (), console.width
-    _print(console, (line for paragraph in told for line in _lines(paragraph, width=width)))
+    paragraphs, width = narrative(record.events, now=_now(folder)) if form == "narrative" else (), console.width
+    _print(console, (line for paragraph in paragraphs for line in _lines(paragraph, width=width)))
     for remark in (*record.remarks, *_unmeasured(folder, record)):
         console.print(Text(f"note: {remark}", style="yellow"), soft_wrap=True)
     return 0
@@ -58,16 +59,12 @@ def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
     """
     spans = [event for event in events if isinstance(event, SpanEvent)]
     for view in dict.fromkeys(span.view for span in spans):
-        those = sorted((span for span in spans if span.view == view), key=_slowest_first)
+        # A joiner waits long before it is admitted, and delays no other peer.
+        those = sorted((span for span in spans if span.view == view), key=lambda span: (span.what == "join", -span.s))
         tree = Tree(f"view {figure(view)}, after step {figure(those[0].step)}")
         for span in those:
             _grow(tree.add(f"peer {figure(span.peer)}, {span.what}: {duration(span.s)}"), span.parts)
         yield tree
-
-
-def _slowest_first(span: SpanEvent) -> tuple[bool, float]:
-    """A joiner waits for long before it is admitted, and keeps nobody waiting."""
-    return span.what == "join", -span.s
 
 
 def _grow(tree: Tree, parts: Sequence[SpanPart]) -> None:

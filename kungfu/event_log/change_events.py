@@ -36,14 +36,14 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
 
     def one_line(self) -> str:
         which = f"{self.rule} wanted {self.requested()}, which" if self.rule else self.requested()
-        return f"{which} cannot be had: {self.reason}; training goes on with {figure(self.size)}"
+        return f"{which} cannot be had: {self.reason}; training continues with {figure(self.size)}"
 
     def headline(self) -> str:
         wanted = self.requested()
         return f"refused: {self.rule} wanted {wanted}" if self.rule else f"{wanted} could not be had"
 
     def details(self) -> tuple[str, ...]:
-        return f"why: {self.reason}", f"training goes on with {counted(self.size, 'peer')}"
+        return f"why: {self.reason}", f"training continues with {counted(self.size, 'peer')}"
 
     def markers(self) -> Mapping[str, float]:
         return {"markers/refused": self.asked}
@@ -117,7 +117,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         ago = "" if at is None else f"at step {figure(at)}, {counted(self.step - at, 'step')} before"
         return (
             *([f"as {self.rule} decided {ago}"] if ago else []),
-            *([f"made ready while training went on: {made_ready}"] if made_ready else []),
+            *([f"made ready while training continued: {made_ready}"] if made_ready else []),
             f"training stood still for {duration(self.stop_s)}{_stopped(self)}",
             f"the first step after it took {duration(self.parts.get(_AFTER))}; the batch is now "
             f"{counted(self.global_batch_size, 'sample')}",
@@ -199,7 +199,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     def headline(self) -> str:
         peers = f"{counted(self.after, 'peer')} of {figure(self.before)}"
         batch = f"the batch stays at {counted(self.global_batch_size, 'sample')}"
-        return f"step {figure(self.step)}: training goes on with {peers}; {batch}"
+        return f"step {figure(self.step)}: training continues with {peers}; {batch}"
 
     def details(self) -> tuple[str, ...]:
         """The lost peers, the steps that are redone, and the time that it took.
@@ -209,7 +209,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, noticed_by="",
         ...                        state_of=0, redone=0, target=3, global_batch_size=12, **took)
         >>> event.headline()
-        'step 47: training goes on with 2 peers of 3; the batch stays at 12 samples'
+        'step 47: training continues with 2 peers of 3; the batch stays at 12 samples'
         >>> print(*event.details(), sep=chr(10))
         lost: peer 1 (killed by SIGKILL)
         nothing that was done is lost: the state is that of peer 0
@@ -344,7 +344,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
 
     def details(self) -> tuple[str, ...]:
         if self.error:
-            return ("training went on without it; what was there before is as it was",)
+            return ("training continued without it; what was there before is as it was",)
         held, took = duration(self.stop_s), duration(self.seconds)
         return (f"rank 0 held the others for {held}, and wrote for {took} while all trained on",)
 

@@ -40,8 +40,8 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
     error: str
 
     def one_line(self) -> str:
-        goes_on = "training goes on, and so does the record when it can be written again"
-        return f"{self.file} cannot be written ({self.error}): {goes_on}"
+        continues = "training continues, and so does the record when it can be written again"
+        return f"{self.file} cannot be written ({self.error}): {continues}"
 
 
 # ---- the job and its hosts -------------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
             "peers, decide it alike on all of them, or let a policy stop"
         )
         meaning = alike if self.others else ""
-        # The program goes on without training.
+        # The program continues without training.
         if self.how == "loop":
             return f"{peer} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
         # The process is over, without an error.

@@ -22,7 +22,7 @@ _GROWN = (
     {
         "time": 110.0, "event": "decision", "step": 50, "rule": "gns_batch",
         "saw": {"noise_scale": 50.65517, "local_batch_size": 16.0, "size": 2.0, "target": 3.0},
-        "size": 2, "asked": 3, "done": "1 more is being prepared while training goes on",
+        "size": 2, "asked": 3, "done": "1 more is being prepared while training continues",
     },
     {"time": 115.3, "event": "view", "version": 2, "peers": [0, 1, 2]},
     {

@@ -29,7 +29,7 @@ def read(
 def test_without_hosts_this_one_is_alone_with_a_secret_of_its_own() -> None:
     one, other = read(maximum=3, environment={SECRET_KEY: "no secret"}), read(maximum=3)
     assert one.hosts == (Host("127.0.0.1", 3, 0),)
-    assert one.own.port == one.place == 0
+    assert one.local.port == one.index == 0
     assert one.secret != other.secret
     assert one.job != other.job
 
@@ -44,14 +44,14 @@ def test_a_secret_comes_from_a_file_or_from_the_environment(tmp_path: Path) -> N
     assert (first.secret, first.hosts) == (second.secret, second.hosts)
     assert second.secret == SECRET
     assert (first.place, second.place) == (0, 1)
-    assert first.own == Host("127.0.0.1", 2, 28100)
+    assert first.local == Host("127.0.0.1", 2, 28100)
     other = read(*hosts, "--self", "127.0.0.2", "--port", "28101", environment={SECRET_KEY: SECRET})
-    assert other.own == Host("127.0.0.2", 2, 28101)
+    assert other.local == Host("127.0.0.2", 2, 28101)
 
 
 def test_one_host_that_is_named_needs_no_secret_and_listens_where_it_is_said() -> None:
     found = read("--hosts", "127.0.0.3:2", "--port", "4000")
-    assert found.own.address == "127.0.0.3:4000"
+    assert found.local.address == "127.0.0.3:4000"
 
 
 def test_the_folders_of_several_hosts_differ_and_the_first_one_is_as_ever() -> None:

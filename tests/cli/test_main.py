@@ -75,7 +75,7 @@ def test_why_says_which_steps_a_lost_rank_0_did_not_live_to_tell_of(
     folder = written(tmp_path, [*FAILED[:2], made(time=9.0, **fields)])
     (folder / "metrics.jsonl").write_text("".join(f'{{"step": {step}}}\n' for step in (38, 39, 40, 45, 46)))
     assert main(["why", str(folder)]) == 0
-    note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it told of them"
+    note = "note: steps 41 to 44 are not in metrics.jsonl: rank 0 was lost before it reported them"
     assert capsys.readouterr().out.splitlines()[-1] == note
 
 

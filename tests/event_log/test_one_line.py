@@ -40,7 +40,7 @@ def test_every_kind_of_event_has_a_line_or_is_silent(kind: str) -> None:
         ({**REQUEST, "state": "refused", "reason": "it is over"}, "kungfu resize 3: refused (it is over)"),
         (
             {"event": "unrecorded", "file": "events.jsonl", "error": "No space left on device"},
-            "events.jsonl cannot be written (No space left on device): training goes on, and so does the record when "
+            "events.jsonl cannot be written (No space left on device): training continues, and so does the record when "
             "it can be written again",
         ),
         (GAP, "metrics.jsonl lacks 50 lines of 12.5 s, which could not be written (Input/output error)"),
@@ -85,7 +85,7 @@ def test_parts_of_a_rescale_are_told_in_their_phases() -> None:
     parts = {"later_s": 0.1, "spawn_s": 4.6, "barrier_s": 0.03, "first_step_s": 0.2}
     rescale = made(event="rescale", stop_s=0.5, global_batch_size=8, parts=parts)
     assert [*rescale.details()] == [
-        "made ready while training went on: spawn 4.6 s",
+        "made ready while training continued: spawn 4.6 s",
         "training stood still for 500 ms (barrier 30 ms, later 100 ms)",
         "the first step after it took 200 ms; the batch is now 8 samples",
     ]

@@ -52,5 +52,5 @@ def test_a_refusal_says_the_size_and_the_peers_for_whom_nobody_came(
     assert isinstance(event, RefusedEvent)
     assert event.requested() == words
     assert event.one_line() == (
-        f"slow wanted {words}, which cannot be had: no host has a free slot; training goes on with 3"
+        f"slow wanted {words}, which cannot be had: no host has a free slot; training continues with 3"
     )

@@ -47,7 +47,7 @@ def exit_summary(
       exit code 1: a peer's program failed or was killed
     """
     if leaves:
-        left = f"kungfu-run: this host has left the job, which goes on; the record so far: {_why(folder)}"
+        left = f"kungfu-run: this host has left the job, which continues; the record so far: {_why(folder)}"
         return [left, *(f"  {gap}" for gap in gaps)]
     if failure is None:
         lines = [f"  {line}" for line in (*paces, *gaps)]

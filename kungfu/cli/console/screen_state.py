@@ -94,7 +94,7 @@ def activity_words(job: Job) -> str:
     """The activity of a job besides its steps."""
     # The programs go on after it, and may train again: that is another phase.
     if job.finished:
-        return "training is over, the program goes on"
+        return "training is over, the program continues"
     if job.view is not None:
         return "training"
     return "starting" if job.started is None else f"{counted(job.started.size, 'peer')} getting ready"

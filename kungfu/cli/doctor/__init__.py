@@ -1,1 +1,1 @@
-"""``kungfu doctor``: what this machine has for training with kungfu, and what is to be done about the rest."""
+"""``kungfu doctor``: the requirements of training on this machine, with remedies for those that are missing."""

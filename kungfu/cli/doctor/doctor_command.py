@@ -14,7 +14,7 @@ from kungfu.cli.doctor.finding import Finding, print_findings
 from kungfu.cli.doctor.hosts import HostFacts, compared, exchange
 from kungfu.cli.doctor.machine import check_machine
 from kungfu.cli.doctor.probe import probe
-from kungfu.cli.doctor.software import check_software, installed_libraries, taken_versions
+from kungfu.cli.doctor.software import check_software, installed_libraries, supported_versions
 from kungfu.cli.hosting import Hosting, read_hosting
 from kungfu.cli.hosting import add_arguments as add_hosting_arguments
 from kungfu.errors import UsageError
@@ -44,21 +44,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Checks everything, and tells what was found.
+    """Checks everything, and prints the findings.
 
     Returns:
-        0 if nothing is in the way of a job, 1 where there is a problem.
+        0 without a problem, else 1.
 
     Raises:
         UsageError: The command line cannot be meant, or names hosts that cannot form a job.
     """
     if given.peers < 1:
-        raise UsageError(f"-np {given.peers}: takes at least one peer")
+        raise UsageError(f"-np {given.peers}: must be at least one peer")
     if not 0 <= given.wait <= _LONGEST_WAIT_S:
-        raise UsageError(f"--wait {given.wait:g}: takes 0 to {_LONGEST_WAIT_S:g} seconds")
+        raise UsageError(f"--wait {given.wait:g}: must be from 0 to {_LONGEST_WAIT_S:g} seconds")
     attachment = given.attachment or _usual_attachment(given)
     hosting = read_hosting(given, maximum=1, attachment=attachment, environment=os.environ)
-    slots = given.peers if given.hosts is None else hosting.own.slots
+    slots = given.peers if given.hosts is None else hosting.local.slots
     libraries = installed_libraries()
     # On a terminal it shows that it is at work.
     with Console(stderr=True).status(_PROBING):
@@ -68,7 +68,7 @@ def run(given: argparse.Namespace) -> int:
             found,
             attachment=attachment,
             libraries=libraries,
-            taken=taken_versions(),
+            supported=supported_versions(),
             devices=devices_of(os.environ, gpus=count_gpus()),
         ),
         *check_machine(slots=slots, attachment=attachment),
@@ -93,5 +93,5 @@ def _others(hosting: Hosting, libraries: dict[str, str], *, wait_s: float) -> li
     if len(hosting.hosts) == 1:
         return []
     own = HostFacts({"Python": sys.version.split()[0], "kungfu": installed_version(), **libraries})
-    answers = exchange(hosting.hosts, hosting.place, own, secret=hosting.secret, wait_s=wait_s)
+    answers = exchange(hosting.hosts, hosting.index, own, secret=hosting.secret, wait_s=wait_s)
     return list(compared(hosting.hosts, own, answers))

@@ -54,7 +54,7 @@ class HostAnswer:
 
 @dataclass
 class _Desk:
-    """Answers the others, and notes who has asked."""
+    """Answers the other hosts, and notes those that have asked."""
 
     facts: HostFacts
     clock: Callable[[], float]
@@ -69,14 +69,14 @@ class _Desk:
 
 
 def exchange(
-    hosts: Sequence[Host], place: int, facts: HostFacts, *, secret: str, wait_s: float,
+    hosts: Sequence[Host], index: int, facts: HostFacts, *, secret: str, wait_s: float,
     clock: Callable[[], float] = time.time,
 ) -> dict[int, HostAnswer]:  # fmt: skip
-    """The answers of the other hosts, by their places; they run the same command.
+    """The answers of the other hosts, by their indices; they run the same command.
 
     Args:
         hosts: All hosts.
-        place: The place of this host.
+        index: The index of this host.
         facts: The answer of this host.
         secret: The secret of the hosts.
         wait_s: For how long the others are waited for.
@@ -88,7 +88,7 @@ def exchange(
     desk, until = _Desk(facts, clock), time.monotonic() + wait_s
     handler = grpc.unary_unary_rpc_method_handler(desk.describe)
     service = grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler})
-    own, others = hosts[place], [number for number in range(len(hosts)) if number != place]
+    own, others = hosts[index], [number for number in range(len(hosts)) if number != index]
     server = rpc.serve(
         (lambda handlers, server: server.add_generic_rpc_handlers(handlers), (service,)),
         host=own.name, port=own.port, secret=secret, threads=len(hosts) + 1,
@@ -96,7 +96,7 @@ def exchange(
     try:
         with ThreadPoolExecutor(max(1, len(others))) as pool:
             asked = {
-                number: pool.submit(_asked, hosts[number], place, secret=secret, until=until, clock=clock)
+                number: pool.submit(_asked, hosts[number], index, secret=secret, until=until, clock=clock)
                 for number in others
             }
             answers = {number: one.result() for number, one in asked.items()}
@@ -108,16 +108,16 @@ def exchange(
         server.stop()
 
 
-def _asked(host: Host, place: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
+def _asked(host: Host, index: int, *, secret: str, until: float, clock: Callable[[], float]) -> HostAnswer:
     """Asks one host until it answers."""
-    request = json.dumps({"place": place}).encode()
+    request = json.dumps({"place": index}).encode()
     while True:
         try:
             with rpc.connect(host.address, secret=secret) as channel:
                 method = channel.unary_unary(f"/{_SERVICE}/{_METHOD}")
                 asked = clock()
-                told = json.loads(rpc.call(method, request, deadline_s=_ASK_S, what=f"{host.name} to answer"))
-                return _answer(HostFacts(told["versions"], float(told["clock_s"])), asked=asked, answered=clock())
+                reply = json.loads(rpc.call(method, request, deadline_s=_ASK_S, what=f"{host.name} to answer"))
+                return _answer(HostFacts(reply["versions"], float(reply["clock_s"])), asked=asked, answered=clock())
         # Its doctor may start later.
         except KungfuError as error:
             if time.monotonic() + _PAUSE_S > until:
@@ -126,13 +126,13 @@ def _asked(host: Host, place: int, *, secret: str, until: float, clock: Callable
 
 
 def _answer(facts: HostFacts, *, asked: float, answered: float) -> HostAnswer:
-    """Its clock was read between both moments: by so much it is ahead or behind at least."""
+    """Its clock was read between both moments: this is how far it is ahead or behind at least."""
     ahead_s = max(0.0, facts.clock_s - answered) + min(0.0, facts.clock_s - asked)
     return HostAnswer(facts, ahead_s=ahead_s)
 
 
 def compared(hosts: Sequence[Host], own: HostFacts, answers: Mapping[int, HostAnswer]) -> Iterator[Finding]:
-    """The findings of what the other hosts answered, or did not."""
+    """The findings about the other hosts, from their answers."""
     for number, answer in sorted(answers.items()):
         host = hosts[number]
         yield _reach(host, answer)
@@ -146,7 +146,7 @@ def _reach(host: Host, answer: HostAnswer) -> Finding:
         advice = f"run this command on it at the same time; let through port {host.port} and those that are free"
         return Finding("reach", answer.error, "problem", advice, host.name)
     if not answer.has_asked:
-        advice = "it was reached, and does not reach this host: see what its own doctor says"
+        advice = "it was reached, and does not reach this host: see the report of its own doctor"
         return Finding("reach", "answers, and has not asked this host", "problem", advice, host.name)
     return Finding("reach", f"answers at {host.address}, and reaches this host", host=host.name)
 
@@ -155,10 +155,14 @@ def _versions(host: Host, here: Mapping[str, str], there: Mapping[str, str]) -> 
     unlike = [name for name in dict.fromkeys((*here, *there)) if here.get(name) != there.get(name)]
     if not unlike:
         return Finding("versions", "the same as here", host=host.name)
-    told = ", ".join(f"{name} {there.get(name, 'missing')} (here {here.get(name, 'missing')})" for name in unlike)
+    differing = ", ".join(f"{name} {there.get(name, 'missing')} (here {here.get(name, 'missing')})" for name in unlike)
     must_agree = any(name in _MUST_AGREE for name in unlike)
     return Finding(
-        "versions", told, "problem" if must_agree else "remark", "install the same versions on all hosts", host.name
+        "versions",
+        differing,
+        "problem" if must_agree else "remark",
+        "install the same versions on all hosts",
+        host.name,
     )
 
 

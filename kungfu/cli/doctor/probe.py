@@ -2,7 +2,7 @@
 
 ``python -m kungfu.cli.doctor.probe`` prints a line of JSON for each, as soon as it is known. A processor that lacks
 TensorFlow's instructions ends it with SIGILL, a library of another version with an error or a crash; the lines before
-tell how far it came.
+show how far it came.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def probe(*, deadline_s: float, command: Sequence[str] = (sys.executable, "-m", 
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    """Ends the process with all that it started: a compiler would continue for a minute, with nobody to wait for it."""
+    """Ends the process with all that it started: a compiler would run on for a minute for nothing."""
     with suppress(ProcessLookupError):  # all of it has ended
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -73,8 +73,8 @@ def _read(output: str, ended: str) -> Probe:
     # What a library prints of its own is passed over.
     for line in output.splitlines():
         if line.startswith('{"step": '):
-            told = json.loads(line)
-            known[told.pop("step")] = told
+            result = json.loads(line)
+            known[result.pop("step")] = result
     missing = next((step for step in _STEPS if step not in known), "")
     return Probe(known, missing, ended if missing else "")
 
@@ -118,10 +118,10 @@ def main() -> None:
     steps: tuple[Callable[[], dict[str, Any]], ...] = (_tensorflow, _native_op, _horovod)
     for name, step in zip(_STEPS, steps, strict=True):
         try:
-            told = step()
-        except Exception as error:  # noqa: BLE001 - whatever it is, is what the doctor tells
-            told = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({"step": name, **told}), flush=True)
+            result = step()
+        except Exception as error:  # noqa: BLE001 - the doctor reports any error
+            result = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({"step": name, **result}), flush=True)
 
 
 if __name__ == "__main__":

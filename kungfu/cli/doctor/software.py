@@ -24,7 +24,7 @@ _NEEDED = LIBRARIES[:-1]
 _INSTALL = "install kungfu-training with pip, which brings it"
 _NO_HOROVOD = "No module named"
 _WITH_CUDA = "`pip install 'tensorflow[and-cuda]'` of this version brings the libraries of CUDA"
-_DRIVER = ", and `nvidia-smi` tells whether the driver answers"
+_DRIVER = ", and `nvidia-smi` shows whether the driver answers"
 _ON_CORES = "; to train on the cores, `export CUDA_VISIBLE_DEVICES=`"
 
 
@@ -39,8 +39,8 @@ def installed_libraries() -> dict[str, str]:
     return found
 
 
-def taken_versions() -> dict[str, SpecifierSet]:
-    """The versions of its libraries that the installed kungfu takes, by name; empty if it is not installed."""
+def supported_versions() -> dict[str, SpecifierSet]:
+    """The versions of its libraries that the installed kungfu supports, by name; empty if it is not installed."""
     try:
         needed = [Requirement(line) for line in requires("kungfu-training") or ()]
     except PackageNotFoundError:
@@ -53,7 +53,7 @@ def check_software(
     *,
     attachment: AttachmentName,
     libraries: Mapping[str, str],
-    taken: Mapping[str, SpecifierSet],
+    supported: Mapping[str, SpecifierSet],
     devices: Sequence[str],
 ) -> Iterator[Finding]:
     """The findings of what is installed.
@@ -62,26 +62,26 @@ def check_software(
         probe: The result of loading TensorFlow, the op and Horovod.
         attachment: The attachment of the job; Horovod is a problem only if it is that.
         libraries: The installed versions by name.
-        taken: The versions that kungfu takes, by name; a library without an entry may have any.
+        supported: The versions that kungfu supports, by name; a library without an entry may have any.
         devices: The devices that this host's peers share, by their names in CUDA.
     """
     yield Finding("kungfu", f"{installed_version()}, Python {sys.version.split()[0]} at {sys.executable}")
-    yield _libraries(libraries, taken)
+    yield _libraries(libraries, supported)
     yield _tensorflow(probe, devices)
     yield _compiler(has_op="path" in probe.known.get("native op", {}))
     yield _native_op(probe)
     yield _horovod(probe, wanted=attachment == "horovod")
 
 
-def _libraries(libraries: Mapping[str, str], taken: Mapping[str, SpecifierSet]) -> Finding:
+def _libraries(libraries: Mapping[str, str], supported: Mapping[str, SpecifierSet]) -> Finding:
     missing = [name for name in _NEEDED if name not in libraries]
     shown = ", ".join(f"{name} {libraries[name]}" for name in _NEEDED if name in libraries)
     if missing:
         return Finding("libraries", f"{shown}; missing: {', '.join(missing)}", "problem", _INSTALL)
     unlike = {
-        name: taken[name]
+        name: supported[name]
         for name in _NEEDED
-        if name in taken and not taken[name].contains(libraries[name], prereleases=True)
+        if name in supported and not supported[name].contains(libraries[name], prereleases=True)
     }
     if not unlike:
         return Finding("libraries", shown)
@@ -89,19 +89,19 @@ def _libraries(libraries: Mapping[str, str], taken: Mapping[str, SpecifierSet]) 
     # An older one lacks what kungfu calls; with a newer one nothing is known to fail.
     severity: Severity = "problem" if any(_is_older(libraries[name], one) for name, one in unlike.items()) else "remark"
     words = " ".join(f"'{name}{versions}'" for name, versions in unlike.items())
-    return Finding("libraries", f"{shown}; kungfu takes: {outside}", severity, f"pip install {words}")
+    return Finding("libraries", f"{shown}; kungfu supports: {outside}", severity, f"pip install {words}")
 
 
-def _is_older(installed: str, taken: SpecifierSet) -> bool:
-    return any(one.operator == ">=" and Version(installed) < Version(one.version) for one in taken)
+def _is_older(installed: str, supported: SpecifierSet) -> bool:
+    return any(one.operator == ">=" and Version(installed) < Version(one.version) for one in supported)
 
 
 def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
-    told = probe.known.get("tensorflow", {})
-    if "version" in told:
-        return _loaded(told, devices)
-    if "error" in told:
-        return Finding("TensorFlow", f"does not load: {told['error']}", "problem", _INSTALL)
+    result = probe.known.get("tensorflow", {})
+    if "version" in result:
+        return _loaded(result, devices)
+    if "error" in result:
+        return Finding("TensorFlow", f"does not load: {result['error']}", "problem", _INSTALL)
     advice = "try `python -c 'import tensorflow'`"
     # The only signal with one usual cause.
     if "SIGILL" in probe.ended:
@@ -109,17 +109,17 @@ def _tensorflow(probe: Probe, devices: Sequence[str]) -> Finding:
     return Finding("TensorFlow", probe.ended, "problem", advice)
 
 
-def _loaded(told: Mapping[str, Any], devices: Sequence[str]) -> Finding:
-    found = f"{told['version']} loads, and finds {counted(told['gpus'], 'GPU')}"
+def _loaded(result: Mapping[str, Any], devices: Sequence[str]) -> Finding:
+    found = f"{result['version']} loads, and finds {counted(result['gpus'], 'GPU')}"
     # The peers would train on the cores, without an error.
-    if devices and not told["gpus"]:
+    if devices and not result["gpus"]:
         found += f", and this host has {counted(len(devices), 'device')}: {', '.join(devices)}"
-        if not told["with CUDA"]:
+        if not result["with CUDA"]:
             return Finding("TensorFlow", f"{found}; it is built without CUDA", "remark", _WITH_CUDA + _ON_CORES)
         return Finding("TensorFlow", found, "remark", _WITH_CUDA + _DRIVER + _ON_CORES)
     # As under WSL, where the driver shows nothing: all peers would be on the first one.
-    if told["gpus"] > 1 and not devices:
-        listed = ",".join(str(number) for number in range(told["gpus"]))
+    if result["gpus"] > 1 and not devices:
+        listed = ",".join(str(number) for number in range(result["gpus"]))
         advice = f"`export CUDA_VISIBLE_DEVICES={listed}` before kungfu-run: each slot gets one of those"
         return Finding("TensorFlow", f"{found}, and the driver does not show them to kungfu", "remark", advice)
     return Finding("TensorFlow", found)
@@ -136,18 +136,18 @@ def _compiler(*, has_op: bool) -> Finding:
 
 
 def _native_op(probe: Probe) -> Finding:
-    told = probe.known.get("native op", {})
-    if "path" in told:
-        return Finding("native op", f"loads ({told['seconds']:g} s) from {told['path']}")
-    found = told.get("error") or (probe.ended if probe.missing == "native op" else "not tried without TensorFlow")
+    result = probe.known.get("native op", {})
+    if "path" in result:
+        return Finding("native op", f"loads ({result['seconds']:g} s) from {result['path']}")
+    found = result.get("error") or (probe.ended if probe.missing == "native op" else "not tried without TensorFlow")
     return Finding("native op", found, "problem", "run `python -m kungfu.native` once the above is mended")
 
 
 def _horovod(probe: Probe, *, wanted: bool) -> Finding:
-    told = probe.known.get("horovod", {})
-    if "version" in told:
-        return Finding("Horovod", f"{told['version']} loads")
+    result = probe.known.get("horovod", {})
+    if "version" in result:
+        return Finding("Horovod", f"{result['version']} loads")
     if not wanted:
-        return Finding("Horovod", "not needed on one machine" + ("" if "error" in told else ", and not tried"))
-    found = told.get("error") or (probe.ended if probe.missing == "horovod" else "not tried without TensorFlow")
+        return Finding("Horovod", "not needed on one machine" + ("" if "error" in result else ", and not tried"))
+    found = result.get("error") or (probe.ended if probe.missing == "horovod" else "not tried without TensorFlow")
     return Finding("Horovod", found, "problem", "between hosts it is needed: run `python -m kungfu.native.horovod`")

@@ -81,15 +81,15 @@ def run_of_rows(
         if not curves.add(row):
             continue
         signals.update((name, None) for name in row if name not in signals and _is_signal(name, row[name]))
-        told = row.get(FRACTIONS)
-        known = told.items() if isinstance(told, Mapping) else ()
+        fractions = row.get(FRACTIONS)
+        known = fractions.items() if isinstance(fractions, Mapping) else ()
         speeds.add(step, {peer: speed for peer, value in known if (speed := number_or_nan(value)) is not None})
         what = not_finite(row.get("loss"))
         lost_as = lost_as or what
         lost.add(step, {"step": step} if what else {})
-    first_lost, fractions = lost.curve("step").low, {peer: speeds.curve(peer) for peer in speeds.names}
+    first_lost, of_peers = lost.curve("step").low, {peer: speeds.curve(peer) for peer in speeds.names}
     first_lost, figures = first_lost[~np.isnan(first_lost)], curves.groups
-    return RecordedRun(np.array([*figures.lasts()]), figures, fractions, (*signals,), first_lost, lost_as, (*events,))
+    return RecordedRun(np.array([*figures.lasts()]), figures, of_peers, (*signals,), first_lost, lost_as, (*events,))
 
 
 def _is_signal(name: str, value: object) -> bool:

@@ -93,7 +93,7 @@ def read_exports(given: argparse.Namespace, *, hosting: Hosting) -> Exports:
         None if text is None else parse_address(text, option=option, example=example)
         for option, text, example in (("--metrics-port", given.metrics_port, 9400), ("--page", given.page, 8080))
     )
-    return Exports(given.tensorboard, "" if hosting.place == 0 else f"-{hosting.own.name}", metrics, page)
+    return Exports(given.tensorboard, "" if hosting.index == 0 else f"-{hosting.local.name}", metrics, page)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class SideProcess:
             )  # fmt: skip
         # No memory or no process is left: the job matters more.
         except OSError as error:
-            self._tell(f"{self._name}: no process could be started ({error.strerror}); training goes on without")
+            self._tell(f"{self._name}: no process could be started ({error.strerror}); training continues without")
             return self
         self._listener.start()
         return self
@@ -87,7 +87,7 @@ class SideProcess:
                 self._tell(f"{self._name}: {line.strip()}")
         if self._process.wait() != 0:
             why = last or "its process was killed"
-            self._tell(f"{self._name}: {self._subject} ends here ({why}); training goes on")
+            self._tell(f"{self._name}: {self._subject} ends here ({why}); training continues")
 
 
 # ---- inside the process ----------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ _PROFILE_STEPS = 50
 _TRACE_S = 5.0
 # Their positional arguments end with a folder, and are read as words.
 _WORDS = ("scale-in", "profile")
-# The commands that change the membership, and tell with --plan what would come of it.
+# The commands that change the membership, and show their effects with --plan.
 _PLANNED = ("resize", "scale-out", "scale-in", "migrate")
 _EXITS = (
     "exit codes: 0 carried out, 1 refused by the job or not carried out in time, 2 wrong command line or no such job"

@@ -1,4 +1,4 @@
-"""``kungfu resize N --plan``: what a request would come to: who starts where, batch, rate, pause, speed and cost."""
+"""``kungfu resize N --plan``: a request's effects: peers, hosts, batch, rate, pause, speed and cost."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PlanForecast:
 
 
 def print_plan(folder: Path, request: Asked, *, form: Literal["text", "json"]) -> int:
-    """Prints what a request would come to, and submits nothing; returns 0, or 1 if it would be refused."""
+    """Prints the effects of a request, and submits nothing; returns 0, or 1 if it would be refused."""
     with connected(folder) as job:
         plan, status = job.plan(request), job.status()
     forecast = forecast_plan(folder, plan, status, measured=read_measured(folder))
@@ -98,7 +98,7 @@ class MeasuredRun:
     """The measurements of a job so far.
 
     Args:
-        job: As its record tells it, with its rescales.
+        job: The job according to its record, with its rescales.
         speeds: Samples per second at each size.
         learning_rate: The learning rate of the newest step; ``None`` if it is not known.
         notes: Remarks on what could not be read, in words.
@@ -127,15 +127,15 @@ def read_measured(folder: Path) -> MeasuredRun:
     """The measurements in the record in ``folder``; with a note if it cannot be read."""
     try:
         events = read_events(folder).events
-        spans = _telling_spans(events, newest_step(folder))
+        spans = _spans_by_size(events, newest_step(folder))
         rows = [row for first, last in spans for row in rows_between(folder, first, last)]
     except UsageError as error:
         return MeasuredRun(Job(), {}, None, (f"nothing is expected from what was measured: {error}",))
     return MeasuredRun(fold(events), SpeedsBySize(rows).measured(), _newest(rows, "learning_rate"))
 
 
-def _telling_spans(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
-    """The spans of steps, first to last, with the newest ones of each size: they tell its speed.
+def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
+    """The spans of steps, first to last, with the newest ones of each size: they show its speed.
 
     A job of a week has tens of millions of steps, of which this many thousand of each size are enough.
     """

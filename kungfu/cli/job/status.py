@@ -17,7 +17,7 @@ from kungfu.event_log.numbers import as_json
 from kungfu.event_log.progress import TrainingProgress
 from kungfu.event_log.values import UNKNOWN, counted, duration, figure, rough_duration
 from kungfu.runtime.job_api.client import connected
-from kungfu.runtime.job_api.status import JobStatus, PeerStatus
+from kungfu.runtime.job_api.status import JobStatus
 
 
 def print_status(folder: Path, *, form: Literal["text", "json"]) -> int:
@@ -55,7 +55,7 @@ def _lines(status: JobStatus) -> Iterator[str]:
 
 
 def _position(status: JobStatus) -> str:
-    """The step and the epoch of the job; of how many, where that is known."""
+    """The step and the epoch of the job; with their planned numbers if known."""
     step, progress = status.figures.step, status.progress
     if step is None or progress.epochs is None or progress.steps_left is None:
         return f"step {figure(step)} of epoch {figure(status.figures.epoch)}"
@@ -77,18 +77,10 @@ def _table(status: JobStatus) -> Table:
     measured = any(peer.speed is not None for peer in status.peers)
     for name in ("peer", "rank", "host", "pid", "state", "for", *(["of the median speed"] if measured else [])):
         table.add_column(name, justify="left" if name in ("host", "state") else "right")
-    for peer in sorted(status.peers, key=_order):
+    # By rank; after them those in no view, by id.
+    for peer in sorted(status.peers, key=lambda peer: (peer.rank is None, peer.rank or 0, peer.id)):
         rank = UNKNOWN if peer.rank is None else str(peer.rank)
-        speed = [_speed(peer)] if measured else []
+        straggler = "straggler, " if peer.is_straggler else ""
+        speed = [f"{straggler}{figure(peer.speed)}"] if measured else []
         table.add_row(str(peer.id), rank, peer.host, str(peer.pid), peer.state, duration(peer.for_s), *speed)
     return table
-
-
-def _speed(peer: PeerStatus) -> str:
-    """A peer's speed as a fraction of the median's; a straggler is called so."""
-    return f"straggler, {figure(peer.speed)}" if peer.is_straggler else figure(peer.speed)
-
-
-def _order(peer: PeerStatus) -> tuple[bool, int, int]:
-    """The sort key of peers: by rank; after them those in no view, by id."""
-    return peer.rank is None, peer.rank or 0, peer.id

@@ -49,7 +49,7 @@ def submit_and_wait(
 ) -> RequestProgress:
     """Submits a request, and polls until it is no longer under way or ``timeout_s`` seconds have passed.
 
-    On a terminal it shows meanwhile how many peers train. Where the job ends first, its record says what came of the
+    On a terminal it shows meanwhile how many peers train. Where the job ends first, its record has the result of the
     request; a job that ends after a request to stop has carried it out.
 
     Raises:
@@ -75,15 +75,15 @@ def submit_and_wait(
 
 
 def _recorded(folder: Path, progress: RequestProgress) -> RequestProgress:
-    """The progress of a request by the record of a job that answers no more; as it was known, if that tells none."""
+    """The progress of a request by the record of a job that answers no more; as it was known, if that has none."""
     try:
-        told = fold(read_events(folder).events).requests.get(progress.id)
+        newest = fold(read_events(folder).events).requests.get(progress.id)
     except UsageError:
+        newest = None
+    if newest is None:
         return progress
-    if told is None:
-        return progress
-    state = cast(RequestState, told.state)
-    return replace(progress, state=state, reason=told.reason, view=told.view, seconds=told.seconds)
+    state = cast(RequestState, newest.state)
+    return replace(progress, state=state, reason=newest.reason, view=newest.view, seconds=newest.seconds)
 
 
 def _at_work(status: JobStatus) -> str:

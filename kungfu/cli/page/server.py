@@ -142,7 +142,7 @@ def main(record: Path, address: ListenAddress) -> int:
     try:
         listener = listening(address)
     except OSError as error:
-        print(f"no page is served at {address} ({error.strerror}); training goes on without it", flush=True)
+        print(f"no page is served at {address} ({error.strerror}); training continues without it", flush=True)
         return 0
     server = PageServer(record, listener, told=address.host)
     print(url_of(address, server.port), flush=True)

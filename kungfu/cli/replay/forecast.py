@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class Forecast:
 
     Attributes:
         job: The job according to the record.
-        run: The same job on the model, under the other policy; ``None`` if that cannot be told.
+        run: The same job on the model, under the other policy; ``None`` if that cannot be estimated.
         unknown: Why it cannot.
         guesses: The guesses of the model.
     """
@@ -85,74 +85,61 @@ def _unfinished(run: SimulatedRun, job: RecordedJob, *, most_steps: int) -> str:
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 
 
-def forecast_as_json(told: Forecast) -> dict[str, Any]:
-    """One object: what was, what would have been, and where it was guessed."""
-    job, run = told.job, told.run
-    was = {
-        "seconds": job.seconds,
-        "peer_seconds": job.peer_seconds,
-        "samples": job.samples,
-        "sizes": _pairs(job.changes),
-    }
-    made: dict[str, Any] = {
-        "was": was,
+def forecast_as_json(estimate: Forecast) -> dict[str, Any]:
+    """One object: the job as it was, as it would have been, and the guesses."""
+    job, run = estimate.job, estimate.run
+    document: dict[str, Any] = {
+        "was": _totals(job.seconds, job.peer_seconds, job.samples, job.changes),
         "would_be": None,
         "measured": [*map(asdict, job.sizes.values())],
-        "unknown": told.unknown,
+        "unknown": estimate.unknown,
     }
     if run is None:
-        return made
+        return document
     sizes = [(1, job.changes[0][1]), *((one.step + 1, one.size) for one in run.changes)]
-    made["would_be"] = {
-        "seconds": told.seconds,
-        "peer_seconds": told.peer_seconds,
-        "samples": run.samples,
-        "sizes": _pairs(sizes),
-    }
-    made["difference"] = {
-        "seconds": told.seconds - job.seconds,
-        "peer_seconds": told.peer_seconds - job.peer_seconds,
-    }
-    made["decisions"] = [
+    document["would_be"] = would_be = _totals(estimate.seconds, estimate.peer_seconds, run.samples, sizes)
+    document["difference"] = {name: would_be[name] - document["was"][name] for name in ("seconds", "peer_seconds")}
+    document["decisions"] = [
         {"step": one.step, "rule": one.rule, "value": one.value if one.value == one.value else None, "unmet": one.unmet}
         for one in run.decisions
     ]
-    made["guesses"] = list(told.guesses)
-    return made
+    document["guesses"] = list(estimate.guesses)
+    return document
 
 
-def _pairs(sizes: Sequence[tuple[int, int]]) -> list[Mapping[str, int]]:
-    return [{"step": step, "size": size} for step, size in sizes]
+def _totals(seconds: float, peer_seconds: float, samples: int, sizes: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    listed = [{"step": step, "size": size} for step, size in sizes]
+    return {"seconds": seconds, "peer_seconds": peer_seconds, "samples": samples, "sizes": listed}
 
 
 # ---- as text ---------------------------------------------------------------------------------------------------------
 
 
-def forecast_as_text(told: Forecast) -> Iterator[Text | Table]:
-    """A table of what was beside what would have been, and what it rests on."""
-    if told.run is None:
-        yield Text(f"what this policy would have cost cannot be told: {told.unknown}", style="yellow")
+def forecast_as_text(estimate: Forecast) -> Iterator[Text | Table]:
+    """A table of the job as it was beside the estimate, with its measurements and guesses."""
+    if estimate.run is None:
+        yield Text(f"what this policy would have cost cannot be estimate: {estimate.unknown}", style="yellow")
         return
     yield Text("\nthe same samples under this policy, on a model of the job", style="bold")
-    yield _table(told, told.run)
-    for line in _changes(told.run):
+    yield _table(estimate, estimate.run)
+    for line in _changes(estimate.run):
         yield Text(line)
     seen = ", ".join(
         f"{figure(one.samples_per_s)} samples / s with {counted(one.size, 'peer')} (± {one.spread:.0%})"
-        for one in told.job.sizes.values()
+        for one in estimate.job.sizes.values()
     )
-    joining = told.job.rescaling
+    joining = estimate.job.rescaling
     yield Text(f"measured: {seen}; a joiner takes {duration(joining.joining_s)}, a rescale stops all for "
                f"{duration(joining.stop_s)}")  # fmt: skip
-    for one in told.guesses:
+    for one in estimate.guesses:
         yield Text(f"guessed: {one}", style="yellow")
 
 
-def _table(told: Forecast, run: SimulatedRun) -> Table:
-    job, table = told.job, Table()
+def _table(estimate: Forecast, run: SimulatedRun) -> Table:
+    job, table = estimate.job, Table()
     for heading in ("", "was", "would have been", "difference"):
         table.add_column(heading, justify="left" if not heading else "right")
-    rows = (("time", job.seconds, told.seconds), ("peer-seconds", job.peer_seconds, told.peer_seconds))
+    rows = (("time", job.seconds, estimate.seconds), ("peer-seconds", job.peer_seconds, estimate.peer_seconds))
     for name, was, would in rows:
         show = duration if name == "time" else figure
         share = f" ({(would - was) / was:+.0%})" if was else ""

@@ -78,16 +78,16 @@ def run(given: argparse.Namespace) -> int:
     replayed = replay(plan, trace, whose=whose, start=given.start)
     events = _events(given.folder)
     costs = forecast(plan, trace, events) if given.policy else None
-    told = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
+    result = _Replay(trace, whose, replayed, events, timeline(replayed.decisions, events, start=given.start), costs)
     if given.plot is not None:
         from kungfu.cli.replay.picture import draw_replay  # here: matplotlib takes a second to load
 
         target = given.folder / "replay.png" if given.plot == Path() else given.plot
-        draw_replay(trace, replayed.decisions, told.rows, target)
+        draw_replay(trace, replayed.decisions, result.rows, target)
     if given.json:
-        print(json.dumps(_as_json(told), allow_nan=False))
+        print(json.dumps(_as_json(result), allow_nan=False))
     else:
-        _print(told, Console(highlight=False))
+        _print(result, Console(highlight=False))
     return 0
 
 
@@ -110,17 +110,17 @@ def _events(folder: Path) -> Sequence[LoggedEvent]:
 # ---- as JSON -------------------------------------------------------------------------------------------------------
 
 
-def _as_json(told: _Replay) -> dict[str, Any]:
-    steps = [one.step for one in told.trace.steps]
+def _as_json(result: _Replay) -> dict[str, Any]:
+    steps = [one.step for one in result.trace.steps]
     return {
         "steps": [steps[0], steps[-1]],
-        "policy": told.whose,
-        "decisions": [_decision(one) for one in told.replayed.decisions],
-        "run": [event_to_json(one) for one in told.events if isinstance(one, OF_RULES)],
-        "rescales": [event_to_json(one) for one in told.events if isinstance(one, RescaleEvent)],
-        "differences": list(told.replayed.differences),
-        "remarks": list(told.remarks),
-        **({} if told.forecast is None else {"forecast": forecast_as_json(told.forecast)}),
+        "policy": result.whose,
+        "decisions": [_decision(one) for one in result.replayed.decisions],
+        "run": [event_to_json(one) for one in result.events if isinstance(one, OF_RULES)],
+        "rescales": [event_to_json(one) for one in result.events if isinstance(one, RescaleEvent)],
+        "differences": list(result.replayed.differences),
+        "remarks": list(result.remarks),
+        **({} if result.forecast is None else {"forecast": forecast_as_json(result.forecast)}),
     }
 
 
@@ -139,17 +139,17 @@ def _decision(one: FiredRule) -> dict[str, Any]:
 # ---- as text -------------------------------------------------------------------------------------------------------
 
 
-def _print(told: _Replay, console: Console) -> None:
-    steps = told.trace.steps
+def _print(result: _Replay, console: Console) -> None:
+    steps = result.trace.steps
     sizes = sorted({one.size for one in steps})
     size = counted(sizes[0], "peer") if len(sizes) == 1 else f"{sizes[0]} to {counted(sizes[-1], 'peer')}"
-    plan = "its own policies" if told.whose == "the run's" else "another policy"
+    plan = "its own policies" if result.whose == "the run's" else "another policy"
     head = f"steps {steps[0].step} to {steps[-1].step} of {size}, {plan} replayed\n"
     console.print(Text(head, style="bold"), soft_wrap=True)
-    console.print(_table(told.rows) if told.rows else Text("no rule fired, and nothing was decided in the run"))
-    for line in _verdict(told):
+    console.print(_table(result.rows) if result.rows else Text("no rule fired, and nothing was decided in the run"))
+    for line in _verdict(result):
         console.print(line, soft_wrap=True)
-    for part in forecast_as_text(told.forecast) if told.forecast else ():
+    for part in forecast_as_text(result.forecast) if result.forecast else ():
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
@@ -164,13 +164,13 @@ def _table(rows: Sequence[TimelineRow]) -> Table:
     return table
 
 
-def _verdict(told: _Replay) -> Iterator[Text]:
-    if told.whose == "the run's":
-        differences = told.replayed.differences
+def _verdict(result: _Replay) -> Iterator[Text]:
+    if result.whose == "the run's":
+        differences = result.replayed.differences
         if not differences:
-            decided = counted(len(told.replayed.decisions), "decision")
+            decided = counted(len(result.replayed.decisions), "decision")
             yield Text(f"the replay decides as the run did: {decided}, and the same states of its folds", style="green")
         for one in differences:
             yield Text(f"differs: {one}", style="red")
-    for remark in told.remarks:
+    for remark in result.remarks:
         yield Text(f"note: {remark}", style="yellow")

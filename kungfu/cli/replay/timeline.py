@@ -57,7 +57,7 @@ def timeline(decisions: Sequence[FiredRule], events: Sequence[LoggedEvent], *, s
     for event in events:
         if isinstance(event, OF_RULES) and event.step >= start:
             by_rule.setdefault((event.step, event.rule), []).append(event)
-    # A decision of the replay stands beside what the run tells of that rule in that step.
+    # A decision of the replay stands beside the events of that rule in that step of the run.
     for one in decisions:
         matched = by_rule.pop((one.step, one.rule), [])
         rows.append(

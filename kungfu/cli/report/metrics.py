@@ -48,7 +48,7 @@ def rows_between(folder: Path, first: float, last: float = math.inf) -> Iterator
         UsageError: There is no such file.
     """
     with open_record(folder, _METRICS) as file:
-        file.seek(_place_before(file, first))
+        file.seek(_offset_before(file, first))
         for line in file:
             row = row_in(line)
             step = None if row is None else finite_number(row.get("step"))
@@ -85,7 +85,7 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
     newest = -math.inf
     for row in rows:
         step = finite_number(row.get("step"))
-        # A line without a step; or a step that was told long ago, and must not count twice.
+        # A line without a step; or a step that was reported long ago, and must not count twice.
         if step is None or step <= newest:
             continue
         held[step] = row
@@ -96,8 +96,8 @@ def rows_in_order(rows: Iterable[Row]) -> Iterator[tuple[float, Row]]:
         yield step, held[step]
 
 
-def _place_before(file: BinaryIO, step: float) -> int:
-    """A place, in bytes, a little before the first line of `step`; a line may begin before it."""
+def _offset_before(file: BinaryIO, step: float) -> int:
+    """An offset, in bytes, a little before the first line of `step`; a line may begin before it."""
     low, high = 0, file.seek(0, 2)
     while high - low > _NEAR_BYTES:
         middle = (low + high) // 2
@@ -110,12 +110,12 @@ def _place_before(file: BinaryIO, step: float) -> int:
     return low
 
 
-def _step_after(file: BinaryIO, place: int, end: int) -> float | None:
-    """The step of the first whole line after a place; ``None`` if there is none before `end`."""
-    file.seek(place)
-    place += len(file.readline())
-    while place < end and (line := file.readline()):
-        place += len(line)
+def _step_after(file: BinaryIO, offset: int, end: int) -> float | None:
+    """The step of the first whole line after an offset; ``None`` if there is none before `end`."""
+    file.seek(offset)
+    offset += len(file.readline())
+    while offset < end and (line := file.readline()):
+        offset += len(line)
         row = row_in(line)
         if row is not None and (step := finite_number(row.get("step"))) is not None:
             return step

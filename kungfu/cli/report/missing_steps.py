@@ -34,19 +34,19 @@ def missing_steps(events: Sequence[LoggedEvent], metrics: Iterable[Row]) -> list
 def _gaps(
     events: Iterable[LoggedEvent], metrics: Iterable[Row], recovered: Collection[int]
 ) -> Iterator[tuple[int, int, float | None, float | None]]:
-    """First and last of steps that are missing, and the times at which the ones before and after them were told."""
-    newest, told_at = None, None
+    """First and last of steps that are missing, and the times of the ones before and after them."""
+    newest, reported_at = None, None
     for step, row in rows_in_order(metrics):
         at = finite_number(row.get("time"))
         if newest is not None and step > newest + 1:
-            yield newest + 1, int(step) - 1, told_at, at
-        newest, told_at = int(step), at
+            yield newest + 1, int(step) - 1, reported_at, at
+        newest, reported_at = int(step), at
     # Nothing was measured.
     if newest is None:
         return
     last = max([newest, *recovered, *(event.steps for event in events if isinstance(event, FinishedEvent))])
     if last > newest:
-        yield newest + 1, last, told_at, None
+        yield newest + 1, last, reported_at, None
 
 
 def _named(first: int, last: int) -> str:
@@ -57,7 +57,7 @@ def _why(first: int, last: int, recovered: Collection[int]) -> str:
     """Survivors continue from the last of these steps, or from the one before it, which is done once more."""
     lost = any(first <= step <= last or step == last - 1 for step in recovered)
     them = "it" if first == last else "them"
-    return f": rank 0 was lost before it told of {them}" if lost else ""
+    return f": rank 0 was lost before it reported {them}" if lost else ""
 
 
 def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float | None) -> str:
@@ -66,5 +66,5 @@ def _unwritten(events: Iterable[LoggedEvent], before: float | None, after: float
         if not isinstance(event, GapEvent) or event.file != "metrics.jsonl":
             continue
         if (before is None or before <= event.until) and (after is None or event.since <= after + _REPORT_S):
-            return f": what was told of them could not be written ({event.error})"
+            return f": their figures could not be written ({event.error})"
     return ""

@@ -1,4 +1,4 @@
-"""A run's events as a narrative: what went wrong first, then what happened in its order, then what it came to."""
+"""A run's events as a narrative: the cause of a failure, the events in their order, and the sums of the run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Paragraph:
 
 
 def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> list[Paragraph]:
-    """The narrative of `events`: the root cause of a failure first, then each event, then what it came to.
+    """The narrative of `events`: the root cause of a failure first, then each event, then the sums.
 
     Args:
         events: The events of a run.
-        now: The time, in seconds since 1970, where the job is known to run; what it came to is so far, then.
+        now: The time, in seconds since 1970, if the job is known to run; the sums are those so far, then.
 
     >>> from kungfu.event_log.events import ViewEvent
     >>> narrative([ViewEvent(time=5.0, version=1, peers=(0, 1))])[0]
@@ -47,7 +47,7 @@ def narrative(events: Sequence[LoggedEvent], *, now: float | None = None) -> lis
 
 def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Paragraph]:
     """The paragraphs of events in their order; each run of settings of one rule is one, before what ends it."""
-    # Of peers whose end was told already: their processes were dismissed, or lost.
+    # The peers whose end stands there already: their processes were dismissed, or lost.
     ended = {event.peer for event in events if isinstance(event, DismissedEvent | LostEvent)}
     runs: dict[tuple[str, str], SetEvent | SettingRun] = {}
     for event in events:
@@ -55,10 +55,10 @@ def _course(events: Sequence[LoggedEvent], began: float | None) -> Iterator[Para
             key = event.rule, event.what
             runs[key] = joined_to_run(runs.get(key), event)
             continue
-        told = paragraph(event, began)
-        if told.headline and not isinstance(event, FailedEvent) and not is_ended(event, ended):
+        shown = paragraph(event, began)
+        if shown.headline and not isinstance(event, FailedEvent) and not is_ended(event, ended):
             yield from (paragraph(run, began) for run in runs.values())
-            yield told
+            yield shown
             runs = {}
     yield from (paragraph(run, began) for run in runs.values())
 
@@ -80,10 +80,16 @@ def paragraph(event: LoggedEvent | SettingRun, began: float | None) -> Paragraph
 def _conclusion(job: Job, now: float | None) -> Iterator[Paragraph]:
     runs = now is not None and job.ending is None
     lasting = _lasting_s(job, now if runs else None)
-    details = [_totals(job, lasting), *_finishers(job), *_not_a_number(job), *_lacking(job)]
+    stood = stood_still(job)
+    share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
+    details = [f"{changes(job)}{stood}{share}", *_finishers(job), *_not_a_number(job)]
+    # The sums above are of what was written down.
+    if job.tally.unrecorded:
+        lost = counted(job.tally.unrecorded, "event")
+        details.append(f"{lost} could not be written down, and what happened there is not counted")
     waiting = (f"{one.rule} wanted {one.requested()} at step {figure(one.step)}" for one in job.waiting)
     details += [f"still waits for joiners: {one}" for one in waiting]
-    # The agent writes the end; without it, nobody knows who does not see it run.
+    # The agent writes the end; without it, only those who see the job run know more.
     if job.ending is None and not runs:
         details.append("the record does not say how it ended: it is still running, or its agent was killed")
     took = f"in all {duration(lasting)} of training" if lasting is not None else "training never began"
@@ -95,7 +101,7 @@ def _so_far(job: Job, lasting: float | None) -> str:
     if lasting is None:
         return "the job runs, and gets ready to train"
     if job.finished:
-        return f"the job runs: its training is over after {duration(lasting)}, and its program goes on"
+        return f"the job runs: its training is over after {duration(lasting)}, and its program continues"
     return f"the job runs: {counted(job.size, 'peer')} train, for {duration(lasting)} so far"
 
 
@@ -106,12 +112,6 @@ def _not_a_number(job: Job) -> list[str]:
     ]
 
 
-def _lacking(job: Job) -> list[str]:
-    """The sums above are of what was written down."""
-    lost = counted(job.tally.unrecorded, "event")
-    return [f"{lost} could not be written down, and what happened there is not counted"] if job.tally.unrecorded else []
-
-
 def _lasting_s(job: Job, now: float | None) -> float | None:
     """Seconds from the first view to the end of training; without one to `now`, or to what was written last.
 
@@ -120,12 +120,6 @@ def _lasting_s(job: Job, now: float | None) -> float | None:
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at
     return None if job.trained_at is None or last is None else max(0.0, last - job.trained_at)
-
-
-def _totals(job: Job, lasting: float | None) -> str:
-    stood = stood_still(job)
-    share = f" ({100 * job.tally.stopped_s / lasting:.2g} % of it)" if lasting and stood else ""
-    return f"{changes(job)}{stood}{share}"
 
 
 def _finishers(job: Job) -> list[str]:
@@ -157,10 +151,8 @@ def changes(job: Job) -> str:
 
     A rescale that only brought peers in place of lost ones is part of their recovery.
     """
-    recoveries, rescales = (
-        job.tally.counts.get("recovered", 0),
-        job.tally.counts.get("rescale", 0) - job.tally.replacements,
-    )
+    counts = job.tally.counts
+    recoveries, rescales = counts.get("recovered", 0), counts.get("rescale", 0) - job.tally.replacements
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""
     return f"{counted(rescales, 'rescale')}{after}"
 

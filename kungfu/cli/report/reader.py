@@ -1,4 +1,4 @@
-"""Reads what a run left in its folder, and says what of it could not be read."""
+"""Reads the record of a run, with remarks on the lines that could not be read."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class EventRecord:
 
 
 def read_events(folder: Path) -> EventRecord:
-    """Reads what was decided and done: ``events.jsonl``.
+    """The events of a run: ``events.jsonl``.
 
     Raises:
         UsageError: There is no such file, nothing in it, or the record is of another version.
     """
-    events, bad, place = list[AnyEvent](), list[int](), 0
+    events, bad, number = list[AnyEvent](), list[int](), 0
     first: AnyEvent | None = None
     with open_record(folder, "events.jsonl") as lines:
-        for place, line in enumerate(lines, start=1):
+        for number, line in enumerate(lines, start=1):
             event = event_in(line)
-            first = event if place == 1 else first
+            first = event if number == 1 else first
             if event is not None:
                 events.append(event)
             # Blank lines say nothing.
             elif line.strip():
-                bad.append(place)
+                bad.append(number)
     if not events:
         raise nothing_in(folder / "events.jsonl")
     check_version(first, where=str(folder / "events.jsonl"))
-    remarks = (_remark(one, is_last=one == place, name="events.jsonl") for one in bad)
+    remarks = (_remark(one, is_last=one == number, name="events.jsonl") for one in bad)
     return EventRecord(tuple(event for event in events if not isinstance(event, RecordEvent)), tuple(remarks))
 
 
@@ -78,6 +78,6 @@ def nothing_in(path: Path) -> UsageError:
     return UsageError(f"{path}: no line of it is a record; did the run start, and is this its folder?")
 
 
-def _remark(place: int, *, is_last: bool, name: str) -> str:
+def _remark(number: int, *, is_last: bool, name: str) -> str:
     why = "half-written: the run is writing it, or was cut off" if is_last else "damaged"
-    return f"line {place} of {name} is {why}; it was left out"
+    return f"line {number} of {name} is {why}; it was left out"

@@ -41,7 +41,7 @@ class Spread(NamedTuple):
         low: Its lowest value.
         median: Its median; NaN also where it is no number in most steps.
         high: Its highest value.
-        undefined: The share of the steps, of those that tell it, in which it is no number.
+        undefined: The share of the steps, of those that have it, in which it is no number.
     """
 
     low: float

@@ -127,7 +127,7 @@ def _without_keys(seconds: float) -> bool:
 
 
 def _ends_within(handle: int, seconds: float) -> bool:
-    """Waits, and tells whether a key that ends it was pressed."""
+    """Waits for up to `seconds`; returns True if a key that ends it was pressed."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if not select.select([handle], [], [], left)[0]:
@@ -182,14 +182,14 @@ def _state(row: JobRow) -> str:
 
 
 def _figures(row: JobRow) -> Iterator[str]:
-    told = row.document()
+    document = row.document()
     size, target, left, cpu, memory = (
-        told[name] for name in ("size", "target", "seconds_left", "cpu_percent", "memory_bytes")
+        document[name] for name in ("size", "target", "seconds_left", "cpu_percent", "memory_bytes")
     )
     yield figure(size) if target in (None, size) else f"{size} -> {target}"
     for name in ("step", "samples_per_s", "loss"):
-        yield figure(told[name])
-    yield figure(row.epoch) + (f" of {figure(told['epochs'])}" if told["epochs"] is not None else "")
+        yield figure(document[name])
+    yield figure(row.epoch) + (f" of {figure(document['epochs'])}" if document["epochs"] is not None else "")
     yield UNKNOWN if left is None else rough_duration(left)
     yield UNKNOWN if cpu is None else f"{cpu:.0f} %"
     yield UNKNOWN if memory is None else f"{memory / 1e9:.1f} GB"

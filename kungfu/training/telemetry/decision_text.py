@@ -32,7 +32,7 @@ def _of_size(result: BarrierResult, request: Resize) -> str:
         parts.append(f"{_listed(list(result.after.slow))} left first: {fractions} of the median speed")
     if target > after:
         more = target - after
-        parts.append(f"{more} more {_are(more)} being prepared while training goes on")
+        parts.append(f"{more} more {_are(more)} being prepared while training continues")
     if (surplus := _dismissed(result)) > 0:
         parts.append(f"{_peers(surplus)} on {'their' if surplus > 1 else 'its'} way {_are(surplus)} dismissed")
     reached = target or after

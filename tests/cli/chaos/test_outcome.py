@@ -68,7 +68,7 @@ def test_a_kill_is_over_when_somebody_has_come_for_the_peer() -> None:
     (one,) = found.faults
     assert (one.noticed_s, one.stop_s, one.held) == (0.1, 0.3, True)
     assert one.whole_s == pytest.approx(5.9), "until the first step of the third view"
-    assert "training goes on with 2 peers of 3" in one.result
+    assert "training continues with 2 peers of 3" in one.result
     assert [(check.version, check.digests) for check in found.views] == [(2, "equal"), (3, "equal")]
     assert (found.held, found.problems) == (True, ())
     assert any("rank 0 (peer 0) is lost: killed by SIGKILL" in line for line in found.events)

@@ -12,7 +12,7 @@ from kungfu.cli.chaos.print_outcome import injection_line, print_report
 from kungfu.cli.chaos.samples import SampleCheck
 from kungfu.testing.faults import Injection, parse
 
-KILLED = FaultOutcome("now kill rank 0", 1000.0, 40, (0,), 0.1, 0.25, 6.5, "training goes on with 1 peer of 2", True)
+KILLED = FaultOutcome("now kill rank 0", 1000.0, 40, (0,), 0.1, 0.25, 6.5, "training continues with 1 peer of 2", True)
 REPORT = ChaosReport(
     "job", (KILLED,), (ViewCheck(2, (1,), "one peer"), ViewCheck(3, (1, 2), "equal after rounding")),
     SampleCheck(120, "120 samples of steps 1 to 10", notes=("steps 3 to 4 are not recorded, and had 24 samples",)),

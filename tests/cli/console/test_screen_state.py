@@ -130,7 +130,7 @@ def test_the_phase_follows_the_start_and_the_first_view() -> None:
     left, over = (made(event="finished", peer=1, leaving=leaving, steps=9, traces=1) for leaving in (True, False))
     assert activity_words(training.after(left)) == "training"
     ended = training.after(over)
-    assert activity_words(ended) == "training is over, the program goes on"
+    assert activity_words(ended) == "training is over, the program continues"
     assert activity_words(ended.after(made(event="phase", phase=2, view=1, peers=[0]))) == "training"
 
 

@@ -12,7 +12,7 @@ from packaging.specifiers import SpecifierSet
 from kungfu.cli.doctor.finding import Finding, print_findings
 from kungfu.cli.doctor.machine import _descriptors, _folder, _memory, check_machine, free_memory_bytes
 from kungfu.cli.doctor.probe import Probe
-from kungfu.cli.doctor.software import check_software, installed_libraries, taken_versions
+from kungfu.cli.doctor.software import check_software, installed_libraries, supported_versions
 
 WELL = {
     "tensorflow": {"version": "2.18.1", "gpus": 0, "with CUDA": True},
@@ -96,29 +96,29 @@ def test_a_library_that_is_missing_is_named() -> None:
 @pytest.mark.parametrize("version", ["2.18.0", "2.21.1", "2.20.0rc1", "2.19.0.dev20250101"])
 def test_libraries_within_the_versions_that_are_taken_are_fine(version: str) -> None:
     libraries = {**LIBRARIES, "tensorflow": version, "protobuf": "6.31.1"}
-    assert software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"].severity == "fine"
+    assert software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"].severity == "fine"
 
 
 def test_a_library_that_is_older_than_is_taken_is_a_problem() -> None:
     libraries = {**LIBRARIES, "tensorflow": "2.17.1", "protobuf": "8.0"}
-    found = software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"]
+    found = software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"]
     assert found.severity == "problem"
     assert "tensorflow 2.17.1" in found.found
-    assert found.found.endswith("; kungfu takes: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")
+    assert found.found.endswith("; kungfu supports: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")
     assert found.advice == "pip install 'tensorflow<2.22,>=2.18' 'protobuf<8,>=5.29'"
 
 
 def test_a_library_that_is_newer_than_was_tried_is_a_remark() -> None:
     libraries = {**LIBRARIES, "tensorflow": "2.22.0", "protobuf": "7.36.2"}
-    found = software(Probe(WELL), libraries=libraries, taken=TAKEN)["libraries"]
+    found = software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"]
     assert (found.severity, found.advice) == ("remark", "pip install 'tensorflow<2.22,>=2.18'")
 
 
 def test_what_is_installed_here_is_within_what_the_installed_kungfu_takes() -> None:
-    taken = taken_versions()
+    taken = supported_versions()
     assert {"tensorflow", "keras", "numpy", "grpcio", "protobuf"} <= set(taken)
     assert "cmake" not in taken, "it belongs to an extra"
-    assert software(Probe(WELL), libraries=installed_libraries(), taken=taken)["libraries"].severity == "fine"
+    assert software(Probe(WELL), libraries=installed_libraries(), supported=taken)["libraries"].severity == "fine"
 
 
 def test_of_a_container_what_it_has_left_counts(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_decision_has_what_it_saw_and_what_came_of_it() -> None:
 def test_a_decision_under_way_changes_when_it_is_carried_out_or_refused() -> None:
     story = told(*GROWN[:6])
     [open_] = story.changed()[-1:]
-    assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training goes on")
+    assert (open_["state"], open_["outcome"]) == ("decided", "1 more is being prepared while training continues")
     assert not story.changed()
     story.tell(made(event="refused", rule="gns_batch", asked=3, size=2, reason="no host has a free slot"))
     closed, refused = story.changed()

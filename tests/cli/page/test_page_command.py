@@ -78,7 +78,7 @@ def test_beside_a_job_a_page_says_where_it_is_and_ends_with_it_and_not_by_a_sign
         with page_process(tmp_path, ListenAddress("127.0.0.1", int(address[2])), tell=taken.append):
             awaited(lambda: taken, what="its remark", deadline_s=120.0)
         place = f"127.0.0.1:{address[2]}"
-        assert taken == [f"page: no page is served at {place} (Address already in use); training goes on without it"]
+        assert taken == [f"page: no page is served at {place} (Address already in use); training continues without it"]
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address[1], timeout=60)
     assert len(told) == 1, "its end is no remark"

@@ -71,7 +71,7 @@ def test_sizes_that_were_never_seen_are_told_as_guesses(tmp_path: Path, said: Sa
 def test_a_record_with_one_size_cannot_tell(tmp_path: Path, said: Said) -> None:
     place = folder(tmp_path, plan=compile_policies([schedule({1: 2})]))
     text = " ".join(said(place, "--policy", "schedule({20: 6})").split())
-    assert "what this policy would have cost cannot be told: this record has one size only, 2 peers" in text
+    assert "what this policy would have cost cannot be estimated: this record has one size only, 2 peers" in text
     told = json.loads(said(place, "--policy", "schedule({20: 6})", "--json"))["forecast"]
     assert told["would_be"] is None
     assert told["unknown"].startswith("this record has one size only")

@@ -71,4 +71,4 @@ def test_steps_come_in_their_order_once_also_where_they_were_done_again_after_ma
 
 def test_a_damaged_line_with_an_enormous_step_makes_one_gap_at_once() -> None:
     found = missing_steps([made(event="recovered", step=10**15)], [{"step": 1}, {"step": 10**17}])
-    assert found == [f"steps 2 to {10**17 - 1} are not in metrics.jsonl: rank 0 was lost before it told of them"]
+    assert found == [f"steps 2 to {10**17 - 1} are not in metrics.jsonl: rank 0 was lost before it reported them"]

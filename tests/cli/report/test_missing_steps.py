@@ -20,14 +20,14 @@ def test_a_record_that_is_whole_has_no_gap() -> None:
 def test_a_step_that_was_redone_after_the_loss_is_told_by_the_next_rank_0() -> None:
     undone = [made(event="recovered", step=6)]
     assert missing_steps(undone, rows(4, 8)) == [
-        "steps 5 to 7 are not in metrics.jsonl: rank 0 was lost before it told of them",
+        "steps 5 to 7 are not in metrics.jsonl: rank 0 was lost before it reported them",
     ]
 
 
 def test_every_row_is_named_with_what_is_known_of_it_up_to_the_last_step() -> None:
     events = [made(event="recovered", step=5), made(event="finished", steps=12)]
     assert missing_steps(events, rows(4, 6, 7, 9, 10)) == [
-        "step 5 is not in metrics.jsonl: rank 0 was lost before it told of it",
+        "step 5 is not in metrics.jsonl: rank 0 was lost before it reported it",
         "step 8 is not in metrics.jsonl",
         "steps 11 to 12 are not in metrics.jsonl",
     ]
@@ -42,7 +42,7 @@ def test_steps_that_could_not_be_written_are_told_apart_from_those_of_a_lost_ran
     full = {"event": "gap", "file": "metrics.jsonl", "from": 104.5, "to": 105.5, "lines": 3, "error": "No space left"}
     elsewhere = {**full, "file": "trace.jsonl", "from": 100.0, "to": 200.0}
     assert missing_steps([made(**elsewhere), made(**full), made(event="finished", steps=12)], timed) == [
-        "steps 3 to 5 are not in metrics.jsonl: what was told of them could not be written (No space left)",
+        "steps 3 to 5 are not in metrics.jsonl: their figures could not be written (No space left)",
         "step 8 is not in metrics.jsonl",
         "steps 10 to 12 are not in metrics.jsonl",
     ]
@@ -51,6 +51,4 @@ def test_steps_that_could_not_be_written_are_told_apart_from_those_of_a_lost_ran
 def test_the_last_steps_before_a_record_ended_on_a_full_disk_are_among_them() -> None:
     full = {"event": "gap", "file": "metrics.jsonl", "from": 104.5, "to": 112.0, "lines": 3, "error": "No space left"}
     found = missing_steps([made(**full), made(event="finished", steps=4)], [{"step": 1, "time": 101.0}])
-    assert found == [
-        "steps 2 to 4 are not in metrics.jsonl: what was told of them could not be written (No space left)"
-    ]
+    assert found == ["steps 2 to 4 are not in metrics.jsonl: their figures could not be written (No space left)"]

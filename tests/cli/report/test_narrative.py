@@ -23,7 +23,7 @@ def test_a_decision_is_told_with_its_step_rule_what_it_saw_and_what_was_done() -
     assert decision.headline == "step 50: gns_batch wants 3 peers instead of 2"
     assert decision.details == (
         "it saw: noise scale 50.7, local batch size 16",
-        "done: 1 more is being prepared while training goes on",
+        "done: 1 more is being prepared while training continues",
     )
 
 
@@ -32,7 +32,7 @@ def test_a_rescale_is_told_with_every_part_in_its_phase() -> None:
     assert rescale.headline == "step 163: 2 -> 3 peers; peer 2 joined"
     assert rescale.details == (
         "as gns_batch decided at step 50, 113 steps before",
-        "made ready while training went on: spawn 4.6 s, ready 680 ms",
+        "made ready while training continued: spawn 4.6 s, ready 680 ms",
         "training stood still for 135 ms (barrier 34 ms, attach 12 ms, state 24 ms)",
         "the first step after it took 46 ms; the batch is now 48 samples",
     )
@@ -119,7 +119,7 @@ def test_a_job_that_runs_says_so_and_for_how_long_it_has_trained() -> None:
     assert narrative(GROWN[:13])[-1].headline == "in all 13.7 s of training"
     assert narrative(GROWN[:3], now=105.0)[-1].headline == "the job runs, and gets ready to train"
     over = narrative(GROWN[:15], now=150.0)[-1].headline
-    assert over == "the job runs: its training is over after 20.0 s, and its program goes on"
+    assert over == "the job runs: its training is over after 20.0 s, and its program continues"
     assert narrative(GROWN, now=150.0)[-1].headline == "in all 20.0 s of training", "it has said how it ended"
 
 
@@ -175,7 +175,7 @@ LOSS = tuple(made(**fields) for fields in _LOSS)
 def test_a_loss_and_what_followed_are_told_once_each_and_counted() -> None:
     assert [one.headline for one in narrative(LOSS)[1:-1]] == [
         "rank 1 (peer 1) is lost: exit code 1",
-        "step 47: training goes on with 1 peer of 2; the batch stays at 12 samples",
+        "step 47: training continues with 1 peer of 2; the batch stays at 12 samples",
     ]
     assert narrative(LOSS)[1].details == ("its last error: ValueError: wrong", "what it printed is in peers/peer-1.log")
     assert "1 step of rank 0 will be redone: the state is that of peer 0" in told(LOSS)
@@ -238,4 +238,4 @@ def test_a_checkpoint_says_how_long_it_took_and_that_training_went_on_without_on
     kept = made(time=8.0, event="checkpoint", step=40, bytes=999, seconds=0.25, stop_s=0.002)
     first, second, *_ = narrative([kept, made(event="checkpoint", step=41, error="No space left", seconds=0.1)])
     assert first.details == ("rank 0 held the others for 2 ms, and wrote for 250 ms while all trained on",)
-    assert second.details == ("training went on without it; what was there before is as it was",)
+    assert second.details == ("training continued without it; what was there before is as it was",)

@@ -44,18 +44,21 @@ def told(
     ("requests", "words"),
     [
         ([size(2)], ["2 peers leave at once"]),
-        ([size(5)], ["1 more is being prepared while training goes on"]),
-        ([size(9)], ["2 more are being prepared while training goes on; 9 is out of reach"]),
+        ([size(5)], ["1 more is being prepared while training continues"]),
+        ([size(9)], ["2 more are being prepared while training continues; 9 is out of reach"]),
         ([size(4)], ["nothing: the size stays 4"]),
         ([peers(1)], ["1 peer leaves at once"]),
         ([peers(1, when="replaced")], ["1 peer will be replaced; others are being prepared"]),
         (
             [size(6), peers(1, when="replaced")],
-            ["2 more are being prepared while training goes on", "1 peer will be replaced; others are being prepared"],
+            [
+                "2 more are being prepared while training continues",
+                "1 peer will be replaced; others are being prepared",
+            ],
         ),
         (
             [size(6), peers(1)],
-            ["1 peer leaves at once; 3 more are being prepared while training goes on", "1 peer leaves at once"],
+            ["1 peer leaves at once; 3 more are being prepared while training continues", "1 peer leaves at once"],
         ),
         (
             [size(3), peers(1, 2, when="replaced")],
@@ -99,7 +102,7 @@ def test_who_left_first_for_being_slow_is_told_with_the_speed(requests: list[Ask
     ("request_", "words"),
     [
         (size(4), "2 peers on their way are dismissed"),
-        (size(5), "1 more is being prepared while training goes on; 1 peer on its way is dismissed"),
+        (size(5), "1 more is being prepared while training continues; 1 peer on its way is dismissed"),
         (size(3), "1 peer leaves at once; 2 peers on their way are dismissed"),
         (peers(1), "1 peer leaves at once"),
     ],

@@ -86,7 +86,7 @@ def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
         "saw": {"noise_scale": 130.0},
         "size": 2,
         "asked": 4,
-        "done": "2 more are being prepared while training goes on",
+        "done": "2 more are being prepared while training continues",
     }
 
 
@@ -256,7 +256,7 @@ def test_each_rule_of_a_request_is_reported_with_its_outcome():
     told.passed(result(TWO, preparing, GROW, SLOW), step=51, stop_s=0.1)
     found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
     assert found == [
-        ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training goes on"),
+        ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training continues"),
         ("slow", {"marked": 1.0}, "1 peer will be replaced; others are being prepared"),
     ]
     told.passed(grown(), step=60, stop_s=0.25)
