@@ -1,4 +1,4 @@
-"""Samples that are accessed by index: a length, and a Dataset of all of them in order; records of the program."""
+"""Samples by their index: a length, and a Dataset of all of them in order; and records of the program in this form."""
 
 from __future__ import annotations
 

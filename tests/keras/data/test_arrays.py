@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.data import FitData, fit_data
+from kungfu.keras.data.choose import fit_data
+from kungfu.keras.data.fit_data import FitData
 from kungfu.keras.fits import FitCall
 from tests.keras.fitting import arguments, network, points
 

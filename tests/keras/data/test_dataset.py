@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.data import fit_data
+from kungfu.keras.data.choose import fit_data
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
 from tests.keras.fitting import SAMPLES, arguments, assert_same, compiled, float64, in_job, network, plainly, points

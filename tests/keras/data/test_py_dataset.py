@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.errors import UsageError
-from kungfu.keras.data import fit_data
+from kungfu.keras.data.choose import fit_data
 from kungfu.keras.data.fit_data import BatchFormat
 from kungfu.keras.data.py_dataset import IndexedBatches
 from kungfu.runtime.api import Position

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu.keras.data import FitData, fit_data
+from kungfu.keras.data.choose import fit_data
+from kungfu.keras.data.fit_data import FitData
 from tests.keras.fitting import Batches, arguments, points
 
 X, Y = points()
