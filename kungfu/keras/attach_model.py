@@ -224,7 +224,7 @@ class _Attached(Attached):
                 return self._trained_in_job(call, own)
             # They came to its end while this peer got ready.
             except PhaseIsOver:
-                missed = connection.missed()
+                missed = connection.phase_result()
 
     def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
         model = self.model

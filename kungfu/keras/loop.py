@@ -77,7 +77,7 @@ class FitRun:
         for place, total in enumerate(logs.totals):
             training.register(f"fit/totals/{place}", total)
         run.checkpoints.keep(_CALLBACKS, self._kept)
-        run.declared.has_more = True
+        run.declared.has_loop_state = True
 
     def run(self) -> Any:
         """Trains to the end.
@@ -106,7 +106,7 @@ class FitRun:
                 self._calls,
                 data.plan,
                 over=lambda: run.left or self._progress.is_over(stopped=run.stopped),
-                attend=lambda: self._go_on("begin batch", "step", "end training"),
+                between_steps=lambda: self._go_on("begin batch", "step", "end training"),
             ):
                 # Else the first call of the step joins, and does no step.
                 if self._calls.has_view and self._go_on("step", "end training") != "step":
@@ -155,15 +155,15 @@ class FitRun:
     def _do(self, action: Action) -> None:
         match action.what:
             case "enter":
-                self._calls.meet(self._enter)
+                self._calls.exchange(self._enter)
             case "average":
-                self._calls.meet(lambda _: self._average(action))
+                self._calls.exchange(lambda _: self._average(action))
             case "find numbers":
                 self._find_numbers()
             case "settle":
-                self._calls.meet(self._settle)
+                self._calls.exchange(self._settle)
             case "share" | "part":
-                self._calls.meet(lambda meeting: self._share(meeting, action))
+                self._calls.exchange(lambda meeting: self._share(meeting, action))
             case _:
                 self._call_back(action)
 
@@ -290,7 +290,7 @@ class FitRun:
         def agree(meeting: PeerGroup) -> None:
             self._progress = replace(self._progress, logs=agreed(meeting, own))
 
-        self._calls.meet(agree)
+        self._calls.exchange(agree)
 
     def _validate(self) -> bool:
         """Finds what the validation comes to, over all peers; False if peers were lost over it."""
@@ -306,7 +306,7 @@ class FitRun:
             self._validation = SharedPass(numbered_batches(given), evaluation), evaluation
         shared, evaluation = self._validation
         evaluation.began |= self._progress.tested > 0
-        is_there = shared.attempt(self._calls.meet)
+        is_there = shared.attempt(self._calls.exchange)
         tested, found = (2, shared.result) if is_there else (int(evaluation.began), {})
         self._progress = replace(self._progress, tested=tested, found=found)
         self._warn_once(_NOT_SHARED, where=shared.differs and self._run.rank == 0)

@@ -49,7 +49,7 @@ class RunSettings:
         steps_before: Steps done in the phases before.
         terms_before: In force at the end of the phase before; ``None`` if this peer was not in it.
         compare_every: Steps from one checksum of the state on the message to the next; 0 for none.
-        exits: Reports how the program ends; ``None`` if nobody launched it.
+        exits: Reports how the program ends; ``None`` in a program that runs alone.
         is_newest: True until another run begins in this process, with another view.
     """
 
@@ -74,7 +74,8 @@ class Declared:
         data: What the loader walks, by what has to be the same on all peers and in a run that is resumed.
         planned: The epochs that the loader walks.
         described: Further settings that must be the same on all peers, in words.
-        has_more: A loop of kungfu's has more that goes along than what is registered, and says when it is there.
+        has_loop_state: True if a loop of kungfu's gives peers more than the registered values; it says when they have
+            it.
     """
 
     step: str | None = None
@@ -84,7 +85,7 @@ class Declared:
     data: Mapping[str, int] = field(default_factory=dict)
     planned: PlannedEpochs | None = None
     described: Sequence[str] = ()
-    has_more: bool = False
+    has_loop_state: bool = False
 
 
 @dataclass
@@ -141,7 +142,7 @@ class Run:
         memory: What layers of the model keep of the data.
         trace: Learns of the step when TensorFlow traces it.
         attachment: Sums over the peers of the view.
-        membership: Stands for the job; of one peer where nobody launched it.
+        membership: Stands for the job; of one peer in a program that runs alone.
         settings: What the job gives to this run.
         registry: What the program registers beside the model.
         checkpoints: Written and resumed.
@@ -210,7 +211,7 @@ class Run:
 
     @property
     def is_alone(self) -> bool:
-        """True in a program that nobody launched, for which no other peer ever waits."""
+        """True in a program that runs without a job: no other peer ever waits for it."""
         return self.trace.gate is None
 
     def steps(self) -> int:

@@ -110,12 +110,12 @@ class _Sharing:
         """The result, in a tuple of one; ``None`` if this peer has to do the whole."""
         reason = ""
 
-        def meet(together: Callable[[PeerGroup], None]) -> bool:
+        def exchange(values: Callable[[PeerGroup], None]) -> bool:
             nonlocal reason
-            reason = calls.meet_after_training(together, what=what)
+            reason = calls.exchange_after_training(values, what=what)
             return not reason
 
-        if not shared.attempt(meet):
+        if not shared.attempt(exchange):
             self._broken = calls
             _say(f"{what} is not shared among the peers from here on, and done by this peer alone: {reason}")
             return None

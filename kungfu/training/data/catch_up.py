@@ -191,27 +191,27 @@ class DataCursor:
             others.record(found.batches, found.seconds)
 
     def await_others(
-        self, is_loaded: Callable[[float], bool], *, meet: Callable[[Callable[[PeerGroup], None]], bool]
+        self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]
     ) -> bool:
         """Waits between two steps until all peers of the view have their batch; see `await_readers`.
 
         Args:
             is_loaded: Returns True if this peer has its own, within this many seconds.
-            meet: Calls a function on all peers of the view at once; see `StepCalls.meet`.
+            exchange: Calls a function on all peers of the view at once; see `StepCalls.exchange`.
 
         Returns:
-            False if peers were lost over it, as by ``meet``.
+            False if peers were lost over it, as by ``exchange``.
         """
         took_s = 0.0
 
-        def together(peers: PeerGroup) -> None:
+        def await_all(peers: PeerGroup) -> None:
             nonlocal took_s
             if peers.size > 1:  # alone it keeps no other peer waiting
                 took_s = await_readers(is_loaded, peers.total)
 
-        was_held = meet(together)
+        is_done = exchange(await_all)
         self._record(took_s)
-        return was_held
+        return is_done
 
     def _record(self, took_s: float) -> None:
         """Records a reading that kept the others waiting; a part of it may have come before they did."""

@@ -67,7 +67,7 @@ def batches(
     calls: Callable[[], int],
     most_peers: int,
     members: Callable[[], Sequence[int]],
-    settle: Callable[[], bool],
+    sync_view: Callable[[], bool],
     await_others: Callable[[Callable[[float], bool]], bool],
 ) -> Iterator[Any]:
     """Yields what one call of the step after the other needs, until the epochs are done or training is ``over``.
@@ -81,7 +81,7 @@ def batches(
         most_peers: Before this peer is in a view, its batch only serves to trace and warm up; it is as small as with
             this many peers.
         members: Gives the ids of the peers of the view, by rank.
-        settle: Brings registered values to those of a new view, with all its peers; False if some were lost over it.
+        sync_view: Brings registered values to those of a new view, with all its peers; False if some were lost over it.
         await_others: Waits until all peers of the view have their batch; False if some were lost over it. It is
             given a function that returns True if this one has, within this many seconds.
     """
@@ -91,7 +91,7 @@ def batches(
             here = position()
             # Which peer reads what is a value of the job, and a joiner is given it with the registered ones.
             if isinstance(plan.sampler, PartitionSampler) and here.version not in (0, plan.sampler.version):
-                if not settle() or over():
+                if not sync_view() or over():
                     continue  # peers were lost over it: another view; or training ends with what was done in it
                 here = position()
             step_slice = _step_slice(plan, here, most_peers=most_peers)

@@ -192,7 +192,7 @@ def _restore_registered(run: Run, step: int) -> None:
     # What a loop gives beside them, as what the callbacks of `fit` keep, comes before the next step. Until then
     # this peer counts as one without state: where every other one is lost, the job ends and says so, and its
     # checkpoints have all of it; it never continues with callbacks that have lost what they kept.
-    if not run.declared.has_more:
+    if not run.declared.has_loop_state:
         run.membership.mark_state_complete()
 
 

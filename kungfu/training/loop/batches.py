@@ -60,7 +60,7 @@ def count_epochs(run: Run, *, done_before: int, epochs: int, fit: int) -> None:
 
 
 def loop_batches(
-    calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], attend: Callable[[], object] = lambda: None
+    calls: StepCalls, plan: BatchPlan, *, over: Callable[[], bool], between_steps: Callable[[], object] = lambda: None
 ) -> Iterator[Any]:
     """The batches that one call of the step after the other needs, until the epochs are done or training is ``over``.
 
@@ -68,14 +68,14 @@ def loop_batches(
         calls: Those of the step.
         plan: The data and how it is walked.
         over: Returns True if no further step should be done.
-        attend: Holds the meetings that a loop of kungfu's has in a new view. Where the data need one too, they come
-            first, on all peers: one that has lost another in a step attends before it comes to the data.
+        between_steps: Does the exchanges that a loop of kungfu's has in a new view. If the data need one too, they come
+            first, on all peers: one that has lost another in a step does them before it comes to the data.
     """
     run = calls.run
 
-    def settle() -> bool:
-        attend()
-        return over() or calls.meet(lambda peers: None)
+    def sync_view() -> bool:
+        between_steps()
+        return over() or calls.exchange(lambda peers: None)
 
     return batches(
         plan,
@@ -85,8 +85,8 @@ def loop_batches(
         calls=lambda: calls.count,
         most_peers=run.settings.limits.maximum,
         members=lambda: run.membership.view.ids,
-        settle=settle,
-        await_others=partial(calls.data_cursor.await_others, meet=calls.meet),
+        sync_view=sync_view,
+        await_others=partial(calls.data_cursor.await_others, exchange=calls.exchange),
     )
 
 

@@ -76,7 +76,7 @@ def complete_pending(run: Run) -> None:
     peers = peer_group(run)
     rounded = sync_registered(run.registry, replace(sync, set_values=pending.set_values), peers)
     pending.set_values = {}
-    is_whole = not run.declared.has_more or sync.source is None
+    is_whole = not run.declared.has_loop_state or sync.source is None
     if is_whole:
         run.membership.mark_state_complete()
     if rounded:
@@ -90,7 +90,7 @@ def complete_pending(run: Run) -> None:
 
 
 def complete_state(run: Run) -> None:
-    """In a new view: what a loop gives beside the registered values is here too; see `Declared.has_more`."""
+    """In a new view: what a loop gives beside the registered values is here too; see `Declared.has_loop_state`."""
     run.membership.mark_state_complete()
     if run.rank is not None:
         _start_checkpoints(run, rank=run.rank)

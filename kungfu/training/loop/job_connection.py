@@ -168,9 +168,9 @@ class JobConnection:
             )
         self.several = self._is_open = True
         self.phase += 1
-        return self.missed()
+        return self.phase_result()
 
-    def missed(self) -> bytes | None:
+    def phase_result(self) -> bytes | None:
         """The result of the present phase, if it is over in the job, or in the run that is resumed."""
         number, membership = self.phase, self.membership
         if self.resumed is not None and self.resumed[1].phase > number:

@@ -53,10 +53,11 @@ def lasting_failure(run: Run) -> PeerFailure | None:
     return failure.prefixed(f"before step {run.steps() + 1}: ")
 
 
-def exchanges(run: Run) -> None:
-    """Between two steps the peers begin to exchange something, or have come to its end here.
+def advance_stage(run: Run) -> None:
+    """Notes that an exchange between two steps begins, or has come to its end, on this peer.
 
-    What the program did before may differ by peer; and this peer is further on than one where it has not ended.
+    The program may have done other things before it on each peer; and this peer is further on than one on which the
+    exchange has not ended.
     """
     run.standing.stage += 1
 
@@ -154,7 +155,7 @@ def _registered_before(run: Run, *, gives: bool) -> int | None:
 
 
 def _digest(run: Run) -> int:
-    """The digest of the state, once an exchange has begun: peers that hold the same may all give it to others."""
+    """The digest of the state, once an exchange is under way: peers that hold the same may all give it to others."""
     if run.standing.stage <= AFTER_STEP:
         return 0
     return zlib.crc32(np.array(list(run.state.digest().values()), np.uint64).tobytes())

@@ -196,46 +196,46 @@ class StepCalls:
 
     # ---- between two calls -------------------------------------------------------------------------------------------
 
-    def meet(self, together: Callable[[PeerGroup], None]) -> bool:
-        """Does between two steps what all peers of the view do at the same position.
+    def exchange(self, values: Callable[[PeerGroup], None]) -> bool:
+        """Exchanges values between two steps with all peers of the view, which call this at the same position.
 
         Args:
-            together: Exchanges what it has to with the others. It is called anew where a peer was lost over it.
+            values: Exchanges them. It is called anew if a peer was lost over it.
 
         Returns:
             False if peers were lost: this peer has recovered, and is in another view.
 
         Raises:
-            KungfuError: Too few peers live, or ``together`` raised it.
+            KungfuError: Too few peers live, or ``values`` raised it.
         """
         run = self.run
-        recovery.exchanges(run)
+        recovery.advance_stage(run)
         # A peer of the view is gone, and the others would wait for it.
         if (lost := recovery.lasting_failure(run)) is not None:
             self._recover(lost)
             return False
         try:
             complete_pending(run)
-            together(peer_group(run))
+            values(peer_group(run))
         except tf.errors.OpError as error:  # peers were lost in a message
             self._recover(error, where=f"between steps {run.steps()} and {run.steps() + 1}")
             return False
-        recovery.exchanges(run)
+        recovery.advance_stage(run)
         forget_message_time(run)
         return True
 
-    def meet_after_training(self, together: Callable[[PeerGroup], None], *, what: str) -> str:
-        """Holds a meeting after training is over, when peers may end their programs at any time: nothing is recovered.
+    def exchange_after_training(self, values: Callable[[PeerGroup], None], *, what: str) -> str:
+        """Exchanges values after training is over, when peers may end their programs at any time: nothing is recovered.
 
         Args:
-            together: Exchanges what it has to with the others.
+            values: Exchanges them.
             what: The object of the wait, for the message about a late peer.
 
         Returns:
-            Why it could not be held; "" where it was.
+            The reason for which it could not be done; "" if it was.
         """
         try:
-            together(peer_group(self.run, tag=what))
+            values(peer_group(self.run, tag=what))
         except tf.errors.OpError as error:
             failure = self.run.attachment.failure_of(error)
             # An op of the program's own failed, not a message.
@@ -257,21 +257,21 @@ class StepCalls:
         if self._exits is not None and self._compiled is not None and not self.is_over:
             self._exits.left_loop()
 
-    def finish(self, attend: Callable[[], object] = lambda: None) -> None:
+    def finish(self, between_steps: Callable[[], object] = lambda: None) -> None:
         """Training is over on this peer; idempotent.
 
         Args:
-            attend: Holds the last meetings of a loop of kungfu's, in each view that comes to the last barrier.
+            between_steps: Does the last exchanges of a loop of kungfu's, in each view that comes to the last barrier.
         """
         if self.is_finished:
             return
         self.is_finished, run = True, self.run
         if self._compiled is None:  # no step was ever called: this peer is in no view
-            attend()
+            between_steps()
             return
         # Peers may be lost over the last barrier too: those who live hold another one.
         while not run.left:
-            attend()  # another peer may have been lost before it came to the last barrier
+            between_steps()  # another peer may have been lost before it came to the last barrier
             try:
                 barrier.finish(run)
                 break

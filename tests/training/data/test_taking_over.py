@@ -81,7 +81,7 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
         done = state["step"] * BATCH
         return StepPosition(state["step"], 0, done, 0, version, len(members), members.index(peer), BATCH)
 
-    def settle() -> bool:
+    def sync_view() -> bool:
         # As the state is: one that comes is given what the others held at the end of the step before.
         if state["calls"] == 0 and begins:
             job.variables[peer].assign(job.variables[0])
@@ -100,7 +100,7 @@ def run(job: Job, peer: int, *, begins: int) -> list[int]:
 
     for x in batches(
         plan, position, Stamps(), over=is_over, calls=lambda: state["calls"], most_peers=4,
-        members=lambda: view()[1], settle=settle, await_others=await_others,
+        members=lambda: view()[1], sync_view=sync_view, await_others=await_others,
     ):  # fmt: skip
         job.trained += [(state["step"], int(row)) for row in np.asarray(x).ravel()]
         # All have done the step: the state of each is that of the next one.

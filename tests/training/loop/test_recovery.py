@@ -78,7 +78,7 @@ def test_a_peer_that_is_lost_between_two_steps_is_told_in_a_sentence() -> None:
             return ""
         calls = StepCalls(replace(run, attachment=attachment))
         with pytest.raises(PeerFailure) as lost:
-            calls.meet(lambda peers: peers.total([tf.constant([1.0])]))
+            calls.exchange(lambda peers: peers.total([tf.constant([1.0])]))
         return str(lost.value)
 
     with attached_peers(2) as together:

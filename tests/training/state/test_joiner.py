@@ -13,8 +13,8 @@ from kungfu.training.loop.between_steps import complete_state
 from tests.training.linear import linear_run
 
 
-@pytest.mark.parametrize(("has_more", "told"), [(False, [1]), (True, [])])
-def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_more: bool, told: list[int]) -> None:
+@pytest.mark.parametrize(("has_loop_state", "told"), [(False, [1]), (True, [])])
+def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_loop_state: bool, told: list[int]) -> None:
     """A loop that has more to give, as the callbacks of a fit keep some, says itself when it is there."""
     completed: list[int] = []
     membership: Any = StandaloneMembership()
@@ -24,7 +24,7 @@ def test_a_joiner_holds_the_state_once_it_has_all_that_goes_along(has_more: bool
     run.step(np.ones([2, 2], np.float32))
     record = run.training._run
     completed.clear()
-    record.declared.has_more = has_more
+    record.declared.has_loop_state = has_loop_state
     ((_, mirror),) = record.registry._variables.values()
     mirror.assign(0.5)  # as it comes with the variables of the others
     record.state.registered_read(step=record.steps())
