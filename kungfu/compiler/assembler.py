@@ -29,10 +29,19 @@ class Register:
     type: SignalType
 
 
+States = Mapping[Fold, tuple[Register, ...]]
+
+
 @dataclass(frozen=True)
 class Bytecode:
-    """The text, and what the op is given beside it: states by their place among the fields of all folds, inputs by
-    name; and the dtypes of the vectors that it gives."""
+    """The text, and what the op is given beside it.
+
+    Attributes:
+        text: The instructions.
+        states: The states by their index among the fields of all folds.
+        inputs: The dtypes of the inputs, by name.
+        results: The dtypes of the vectors that it gives.
+    """
 
     text: str
     states: tuple[int, ...]
@@ -42,44 +51,37 @@ class Bytecode:
 
 def before_sync(plan: Plan) -> Bytecode:
     """The bytecode of the half before the gradient all-reduce; its result is this peer's piggybacked values."""
-    backend = Assembler(plan.gradient_reductions)
-    states = _states(plan, backend)
-    piggybacked = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
-    return backend.bytecode(states=states, results=[piggybacked])
+    backend, states = _begun(plan)
+    return backend.bytecode(states=states, results=[prepare(plan, Evaluation(backend, states))])
 
 
 def after_sync(plan: Plan) -> Bytecode:
     """The bytecode of the half after it; its results are the fields of the outcome, and it moves every state on."""
     if plan.exchanges:
         raise InternalError("the plan sends messages of its own, and one peer's bytecode can't wait for another peer")
-    backend = Assembler(plan.gradient_reductions)
-    states = _states(plan, backend)
+    backend, states = _begun(plan)
     return _concluded(plan, backend, states, summed=backend.input(SUMMED, SignalType("float32", VECTOR)))
 
 
 def whole_step(plan: Plan) -> Bytecode:
     """The bytecode of a step of all peers of a cluster; its results are the fields of the outcome."""
-    backend = Assembler(plan.gradient_reductions)
-    states = _states(plan, backend)
-    piggybacked = prepare(plan, Evaluation(backend, _by_fold(plan, states)))
+    backend, states = _begun(plan)
+    piggybacked = prepare(plan, Evaluation(backend, states))
     return _concluded(plan, backend, states, summed=backend.exchanged(piggybacked, "piggybacked"))
 
 
-def _concluded(plan: Plan, backend: Assembler, states: Sequence[Register], *, summed: Register) -> Bytecode:
-    evaluation = Evaluation(backend, _by_fold(plan, states))
+def _begun(plan: Plan) -> tuple[Assembler, States]:
+    """An assembler, and a register for every field of every fold's state."""
+    backend = Assembler(plan.gradient_reductions)
+    fields = {fold: fold.recurrence.updates for fold in plan.state_names}
+    return backend, {fold: tuple(backend.register(one.type) for one in updates) for fold, updates in fields.items()}
+
+
+def _concluded(plan: Plan, backend: Assembler, states: States, *, summed: Register) -> Bytecode:
+    evaluation = Evaluation(backend, states)
     outcome = conclude(plan, evaluation, summed=summed)
-    kept = [one for fold in plan.state_names for one in evaluation.renewed[fold]]
+    kept = [one for fold in states for one in evaluation.renewed[fold]]
     return backend.bytecode(states=states, results=list(outcome), kept=kept)
-
-
-def _states(plan: Plan, backend: Assembler) -> list[Register]:
-    """A register for every field of every fold's state."""
-    return [backend.register(one.type) for fold in plan.state_names for one in fold.recurrence.updates]
-
-
-def _by_fold(plan: Plan, states: Sequence[Register]) -> dict[Fold, tuple[Register, ...]]:
-    given = iter(states)
-    return {fold: tuple(next(given) for _ in fold.recurrence.init) for fold in plan.state_names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,12 +105,11 @@ class Assembler:
     constants: dict[tuple[DType, str], Register] = field(default_factory=dict)
     numbers: count[int] = field(default_factory=count)
 
-    def bytecode(
-        self, *, states: Sequence[Register], results: Sequence[Register], kept: Sequence[Register] = ()
-    ) -> Bytecode:
+    def bytecode(self, *, states: States, results: Sequence[Register], kept: Sequence[Register] = ()) -> Bytecode:
         """The instructions that were written so far; states that are neither read nor kept are left out."""
         read = {int(word) for line in self.code for word in line.split()[1:]} | {one.number for one in results}
-        needed = {place: one for place, one in enumerate(states) if kept or one.number in read}
+        fields = enumerate(one for registers in states.values() for one in registers)
+        needed = {index: one for index, one in fields if kept or one.number in read}
         head = [
             _numbered("states", needed.values()),
             _numbered("inputs", self.inputs.values()),
@@ -139,7 +140,7 @@ class Assembler:
 
     def source(self, source: Source) -> Register:
         if source.type.shape == NEST:
-            return self.register(source.type)  # read by nobody: its reductions are inputs
+            return self.register(source.type)  # nothing reads it: its reductions are inputs
         return self.input(source.source, source.type)
 
     def given(self, name: str) -> Register | None:
@@ -167,9 +168,9 @@ class Assembler:
     ) -> list[Register]:
         # A jump over the side that is on, whose length is known when that side is written.
         start = self._reserve()
-        taken = then()
-        results = [self.register(one.type) for one in taken]
-        self._copy(taken, results)
+        chosen = then()
+        results = [self.register(one.type) for one in chosen]
+        self._copy(chosen, results)
         # At its end, a jump over the side that is off.
         middle = self._reserve()
         self._copy(otherwise(), results)
@@ -183,8 +184,8 @@ class Assembler:
     def unpacked(self, message: Register, layout: MessageLayout) -> list[Register]:
         number = SignalType("float32")
         singles = [
-            self.write("take.float32", [message, self.constant(place, "int64")], number)
-            for place in range(len(layout.scalars))
+            self.write("take.float32", [message, self.constant(index, "int64")], number)
+            for index in range(len(layout.scalars))
         ]
         at, parts = self.constant(len(layout.scalars), "int64"), []
         for _ in layout.vectors:
@@ -202,7 +203,7 @@ class Assembler:
     # ---- what that is made of ------------------------------------------------------------------------------------
 
     def _reserve(self) -> int:
-        """The place of an instruction that is known later."""
+        """The index of an instruction that is known later."""
         self.code.append("")
         return len(self.code) - 1
 

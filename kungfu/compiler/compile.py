@@ -14,7 +14,7 @@ from kungfu.compiler.passes import check, schedule, simplify
 from kungfu.compiler.plan import Plan
 from kungfu.control import Budget, Call, Evict, Replace, Rule
 from kungfu.control.action import changes_membership, rewired
-from kungfu.control.budget import Allowance, Spent, credit_of, news_of_held
+from kungfu.control.budget import Allowance, Spent, news_of_held
 from kungfu.control.rule import JOB, distinct_name, rate_limited
 from kungfu.monitor import straggler_fractions
 from kungfu.ops import count
@@ -59,12 +59,12 @@ def compile_policies(policies: Sequence[Policy], *, budget: Budget | None = None
 
 
 def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]:
-    """The rules, with those that change the cluster held back while a budget is used up, and what tells of it.
+    """The rules, those that change the cluster only while a budget allows it, then twins that record the other steps.
 
     The job's budget stands in place of those of the policies. Of several rules in one step, each needs one change more
     than those before it, whoever's they are.
     """
-    taken, held = Spent.nothing(), list[Rule]()
+    spent, twins = Spent.nothing(), list[Rule]()
     for rule in rules:
         # Shadows, settings, stops and checkpoints cost no change of the cluster.
         if rule.mode != "acting" or not (changes_membership(rule.action) or isinstance(rule.action, Call)):
@@ -72,61 +72,61 @@ def _budgeted(rules: Iterable[Rule], *, budget: Budget | None) -> Iterator[Rule]
             continue
         one = replace(rule, budgets=rule.budgets if budget is None else {JOB: budget})
         with attributed_to(one.origin):
-            credit = credit_of(one.budgets.values())
-        # What a hook asks for is known when it was called only: it learns whether anything is left.
-        if isinstance(one.action, Call):
-            yield _told_what_is_left(one, credit, taken=taken) if one.budgets else one
-            continue
-        # A rule that changes the cluster fires while its budgets allow; its twin records where it was held back.
-        if one.budgets:
-            one, twin = _held_back(one, credit, taken=taken)
-            held.append(twin)
-        with attributed_to(one.origin):
-            taken = _with_taken(taken, one)
+            allowance = Allowance.of(one.budgets.values())
+            # The requests of a hook are known when it was called only: it learns whether anything is left.
+            if one.budgets and isinstance(one.action, Call):
+                one = _with_rest(one, allowance, spent=spent)
+            # A rule that changes the cluster fires while its budgets allow; its twin records where it was held back.
+            elif one.budgets:
+                one, twin = _held_back(one, allowance, spent=spent)
+                twins.append(twin)
+            spent = _and_by(one, spent)
         yield one
-    yield from held
+    yield from twins
 
 
-def _with_taken(taken: Spent, rule: Rule) -> Spent:
+def _and_by(rule: Rule, spent: Spent) -> Spent:
+    if isinstance(rule.action, Call):
+        return spent
     if isinstance(rule.action, Replace):
-        return taken.and_exchange(rule.fires, count(rule.action.mask))
-    return taken.and_rescale(rule.fires)
+        return spent.and_exchange(rule.fires, count(rule.action.mask))
+    return spent.and_rescale(rule.fires)
 
 
-def _told_what_is_left(rule: Rule, credit: Allowance, *, taken: Spent) -> Rule:
-    name = distinct_name("rescales_left", taken=rule.inputs)
-    rule = replace(rule, inputs={**rule.inputs, name: credit.whole_rescales_left(taken)}, budget=name)
-    return _told_replacements_left(rule, credit, taken=taken) if credit.counts_replacements else rule
+def _with_rest(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
+    """The rule of a hook, with the changes that are left to it among its inputs."""
+    name = distinct_name("rescales_left", used=rule.inputs)
+    rule = replace(rule, inputs={**rule.inputs, name: allowance.whole_rescales_left(spent)}, budget=name)
+    return _with_replacements_left(rule, allowance, spent=spent) if allowance.counts_replacements else rule
 
 
-def _told_replacements_left(rule: Rule, credit: Allowance, *, taken: Spent) -> Rule:
+def _with_replacements_left(rule: Rule, allowance: Allowance, *, spent: Spent) -> Rule:
     """The rule that replaces at most as many peers as are left."""
-    name = distinct_name("replacements_left", taken=rule.inputs)
-    return replace(rule, inputs={**rule.inputs, name: credit.replacements_left(taken)}, replacement_budget=name)
+    name = distinct_name("replacements_left", used=rule.inputs)
+    return replace(rule, inputs={**rule.inputs, name: allowance.replacements_left(spent)}, replacement_budget=name)
 
 
-def _held_back(rule: Rule, credit: Allowance, *, taken: Spent) -> tuple[Rule, Rule]:
-    """The rule where the credit allows it, and its twin, which tells of the other steps."""
-    with attributed_to(rule.origin):
-        replaces = isinstance(rule.action, Replace)
-        if isinstance(rule.action, Evict):
-            # Those on their way change the cluster too, and are charged when they have come.
-            taken = taken.and_rescale(Source("target_size") > 0)
-        allowed = credit.allows_exchange(taken) if replaces else credit.allows_rescale(taken)
-        if replaces and credit.counts_replacements:
-            rule = _told_replacements_left(rule, credit, taken=taken)
-        else:
-            rule = replace(rule, inputs={**rule.inputs, "rescales_left": credit.rescales_left(taken)})
-        news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
-        twin = replace(rule, fires=news, mode="held", name=f"held({rule.name})")
-        return replace(rule, fires=rule.fires & allowed), twin
+def _held_back(rule: Rule, allowance: Allowance, *, spent: Spent) -> tuple[Rule, Rule]:
+    """The rule where the budgets allow it, and its twin, which records the other steps."""
+    replaces = isinstance(rule.action, Replace)
+    if isinstance(rule.action, Evict):
+        # Those on their way change the cluster too, and are charged when they have come.
+        spent = spent.and_rescale(Source("target_size") > 0)
+    allowed = allowance.allows(spent, replacing=replaces)
+    if replaces and allowance.counts_replacements:
+        rule = _with_replacements_left(rule, allowance, spent=spent)
+    else:
+        rule = replace(rule, inputs={**rule.inputs, "rescales_left": allowance.rescales_left(spent)})
+    news = news_of_held(rule.fires & ~allowed, allowed=allowed, gate=rule.gate)
+    twin = replace(rule, fires=news, mode="held", name=f"held({rule.name})")
+    return replace(rule, fires=rule.fires & allowed), twin
 
 
 def _distinct(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     """The rules under names that differ."""
     given: dict[str, Rule] = {}
     for rule in rules:
-        name = distinct_name(rule.name, taken=given)
+        name = distinct_name(rule.name, used=given)
         given[name] = replace(rule, name=name)
     return tuple(given.values())
 
@@ -143,13 +143,13 @@ def _rewired(rule: Rule, *, shared: Mapping[Signal, Signal]) -> Rule:
 
 
 def _watched(signals: Iterable[Signal], *, shared: Mapping[Signal, Signal]) -> dict[str, Signal]:
-    """The named signals, each once; two different ones under one name are told apart by a number."""
+    """The named signals, each once; a number distinguishes different ones of one name."""
     watched: dict[str, Signal] = {}
     for node in topological(signals):
         if node.name and not isinstance(node, Source) and _is_loggable(node):
             canonical = shared[node]
             if not any(canonical is one for one in watched.values()):
-                watched[distinct_name(node.name, taken=watched)] = canonical
+                watched[distinct_name(node.name, used=watched)] = canonical
     return watched
 
 

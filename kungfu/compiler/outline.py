@@ -73,7 +73,7 @@ def _node(node: Signal, labels: Labels, owners: Mapping[Signal, str]) -> str:
 
 
 def _inside(fold: Fold) -> str:
-    """The numbers in the update of a fold, which its label does not tell."""
+    """The numbers in the update of a fold, which its label does not show."""
     inner = topological((*fold.recurrence.updates, fold.recurrence.output))
     numbers = dict.fromkeys(repr(one.value) for one in inner if isinstance(one, Constant))
     start = ", ".join(map(repr, fold.recurrence.init))

@@ -153,11 +153,6 @@ class Plan:
         return tuple(self.watched_signals)
 
     @property
-    def rule_inputs(self) -> tuple[tuple[str, ...], ...]:
-        """For each rule, the names of its inputs."""
-        return tuple(tuple(one.inputs) for one in self.rules)
-
-    @property
     def messages_per_step(self) -> int:
         """Messages of an ordinary step beyond the gradient all-reduce."""
         return sum(1 for one in self.after if one.message and not one.gates)
@@ -187,7 +182,7 @@ class Outcome(NamedTuple):
         targets: float32, one per rule; NaN if it did not fire or requests no number.
         masks: bool, one row for each rule that requests some peers, in the order of the rules, with one entry per peer;
             false if it did not fire.
-        inputs: float32, the values of `Plan.rule_inputs`, rule by rule; NaN off the rule's gate.
+        inputs: float32, the inputs of the rules, rule by rule; NaN off the rule's gate.
         watched: float32, the values of `Plan.watched`.
         inputs_whole: int64, those of `inputs` that are whole numbers, once more: a float32 holds whole numbers up to
             2 ** 24 only; see `inputs_of_rules`.
@@ -212,10 +207,10 @@ def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[An
     """
     numbers, wholes = iter(inputs), iter(inputs_whole)
     for rule in plan.rules:
-        yield {name: _told(one, numbers, wholes) for name, one in rule.inputs.items()}
+        yield {name: _number_of(one, numbers, wholes) for name, one in rule.inputs.items()}
 
 
-def _told(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) -> float:
+def _number_of(signal: Signal, numbers: Iterator[Any], wholes: Iterator[Any]) -> float:
     number = next(numbers)
     return int(next(wholes)) if is_whole(signal) else float(number)
 

@@ -62,11 +62,9 @@ class Budget:
     replacements: int | None = None
 
     def __post_init__(self) -> None:
-        told = {"rescales": self.rescales, "per_steps": self.per_steps}
-        if self.replacements is not None:
-            told["replacements"] = self.replacements
-        for name, value in told.items():
-            if not is_whole_number(value, least=1, most=_MOST):
+        for name, value in vars(self).items():
+            is_counted = name != "replacements" or value is not None
+            if is_counted and not is_whole_number(value, least=1, most=_MOST):
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
 
     def limit_on(self, *, replacing: bool) -> str:
@@ -117,61 +115,59 @@ class _Remainder:
     rescales: Signal
     replacements: Signal | None
 
-    def taken(self, taken: Spent) -> Signal:
-        """The rescales that others take before a rule."""
-        return taken.rescales if self.replacements is not None else taken.rescales + taken.exchanges
+    def spent_rescales(self, spent: Spent) -> Signal:
+        """The rescales that earlier rules use up."""
+        return spent.rescales if self.replacements is not None else spent.rescales + spent.exchanges
 
-    def replacements_left(self, taken: Spent) -> Signal:
+    def whole_rescales(self, spent: Spent) -> Signal:
+        """The number of whole rescales left."""
+        return self.rescales // self.budget.per_steps - self.spent_rescales(spent)
+
+    def whole_replacements(self, spent: Spent) -> Signal:
         """The number of whole replacements left; if they are not counted separately, as many exchanges as rescales."""
         if self.replacements is None:
-            return self.rescales // self.budget.per_steps - self.taken(taken)
-        return self.replacements // self.budget.per_steps - taken.peers
+            return self.whole_rescales(spent)
+        return self.replacements // self.budget.per_steps - spent.peers
 
 
 @dataclass(frozen=True, eq=False)
 class Allowance:
     """The rest of one or several budgets, all of which must allow a change."""
 
-    rests: tuple[_Remainder, ...]
+    remainders: tuple[_Remainder, ...]
+
+    @classmethod
+    def of(cls, budgets: Iterable[Budget]) -> Allowance:
+        """The rest of these budgets in a step. Cost: two int64 of state for each, or six; no message."""
+        return cls(tuple(map(_remainder, dict.fromkeys(budgets))))
 
     @property
     def counts_replacements(self) -> bool:
         """True if one of the budgets counts replaced peers separately."""
-        return any(one.replacements is not None for one in self.rests)
+        return any(one.replacements is not None for one in self.remainders)
 
-    def allows_rescale(self, taken: Spent) -> Signal:
-        """True if a rescale is left."""
-        return self._whole_rescales(taken) >= 1
+    def allows(self, spent: Spent, *, replacing: bool) -> Signal:
+        """True if a rescale is left, or if at least one peer may be replaced."""
+        left = (one.whole_replacements(spent) if replacing else one.whole_rescales(spent) for one in self.remainders)
+        return functools.reduce(minimum, left) >= 1
 
-    def allows_exchange(self, taken: Spent) -> Signal:
-        """True if at least one peer may be replaced."""
-        return functools.reduce(minimum, (one.replacements_left(taken) for one in self.rests)) >= 1
-
-    def rescales_left(self, taken: Spent) -> Signal:
+    def rescales_left(self, spent: Spent) -> Signal:
         """The number of rescales left: float32."""
-        left = (one.rescales / one.budget.per_steps - one.taken(taken) for one in self.rests)
+        left = (one.rescales / one.budget.per_steps - one.spent_rescales(spent) for one in self.remainders)
         return functools.reduce(minimum, left).named("rescales_left")
 
-    def whole_rescales_left(self, taken: Spent) -> Signal:
+    def whole_rescales_left(self, spent: Spent) -> Signal:
         """The number of whole rescales left: int64."""
-        return self._whole_rescales(taken).named("rescales_left")
+        left = (one.whole_rescales(spent) for one in self.remainders)
+        return functools.reduce(minimum, left).named("rescales_left")
 
-    def replacements_left(self, taken: Spent) -> Signal:
+    def replacements_left(self, spent: Spent) -> Signal:
         """The number of peers that may be replaced, by the budgets that count them: int64."""
-        left = (one.replacements_left(taken) for one in self.rests if one.replacements is not None)
+        left = (one.whole_replacements(spent) for one in self.remainders if one.replacements is not None)
         return functools.reduce(minimum, left).named("replacements_left")
 
-    def _whole_rescales(self, taken: Spent) -> Signal:
-        left = (one.rescales // one.budget.per_steps - one.taken(taken) for one in self.rests)
-        return functools.reduce(minimum, left)
 
-
-def credit_of(budgets: Iterable[Budget]) -> Allowance:
-    """The rest of these budgets in a step. Cost: two int64 of state for each, or six; no message."""
-    return Allowance(tuple(_rest(one) for one in dict.fromkeys(budgets)))
-
-
-def _rest(budget: Budget) -> _Remainder:
+def _remainder(budget: Budget) -> _Remainder:
     if budget.replacements is None:
         return _Remainder(budget, _rescale_parts(budget), None)
     return _Remainder(budget, _rescale_parts_without_exchanges(budget), _replacement_parts(budget, budget.replacements))
@@ -190,9 +186,9 @@ def _rescale_parts(budget: Budget) -> Signal:
     tokens, price = budget.rescales, budget.per_steps
 
     def update(state: tuple[Signal, ...], view: Signal) -> tuple[Signal, ...]:
-        credit, before = state
+        parts, before = state
         changed = (before >= 0) & (view > before)  # a job that is resumed begins with the first view again
-        return _refilled(where(changed, credit - price, credit), tokens=tokens, per_steps=price), view
+        return _refilled(where(changed, parts - price, parts), tokens=tokens, per_steps=price), view
 
     return fold(update, (tokens * price, -1), Source("view"), output=lambda state: state[0])
 
@@ -202,11 +198,11 @@ def _rescale_parts_without_exchanges(budget: Budget) -> Signal:
 
     # The state: the parts, and what was seen in the step before, of the view, its size, and the peers replaced so far.
     def update(state: tuple[Signal, ...], view: Signal, size: Signal, replaced: Signal) -> tuple[Signal, ...]:
-        credit, view_before, size_before, replaced_before = state
+        parts, view_before, size_before, replaced_before = state
         changed = (view_before >= 0) & (view > view_before)
         # As many peers as before, and some of them are others by decision: replacements pay for it.
         exchanged = (size == size_before) & (replaced > replaced_before)
-        left = where(changed & ~exchanged, credit - price, credit)
+        left = where(changed & ~exchanged, parts - price, parts)
         return _refilled(left, tokens=tokens, per_steps=price), view, size, replaced
 
     seen = (Source("view"), Source("size"), Source("replaced_peers"))
@@ -217,10 +213,10 @@ def _replacement_parts(budget: Budget, replacements: int) -> Signal:
     price = budget.per_steps
 
     def update(state: tuple[Signal, ...], replaced: Signal) -> tuple[Signal, ...]:
-        credit, before = state
+        parts, before = state
         # The count of a job that is resumed begins at 0 again.
         peers = where(before >= 0, maximum(replaced - before, 0), 0)
-        return _refilled(credit - peers * price, tokens=replacements, per_steps=price), replaced
+        return _refilled(parts - peers * price, tokens=replacements, per_steps=price), replaced
 
     return fold(update, (replacements * price, -1), Source("replaced_peers"), output=lambda state: state[0])
 
@@ -231,7 +227,7 @@ def news_of_held(blocked: Signal, *, allowed: Signal, gate: Signal) -> Signal:
     Cost: two truth values of state.
     """
 
-    # The state: whether this is news, and whether it has been told since the rule was last free.
+    # The state: whether this is news, and whether it was reported since the rule was last free.
     def update(state: tuple[Signal, ...], now: Signal, free: Signal) -> tuple[Signal, ...]:
         return now & ~state[1], (state[1] | now) & ~free
 

@@ -351,21 +351,15 @@ def settle(wanted: Signal, *, every: int, ready: Signal, moved: Signal) -> Signa
 
 def check_peers(*, min_peers: int, max_peers: int) -> None:
     """Raises `PolicyError` for limits of a cluster's size that are no whole numbers, are below 1, or cross."""
-    if not _are_limits(min_peers, max_peers):
+    if not is_whole_number(min_peers, least=1) or not is_whole_number(max_peers, least=min_peers):
         raise PolicyError(
             f"min_peers={min_peers!r}, max_peers={max_peers!r}: takes 1 <= min_peers <= max_peers, in whole numbers"
         )
 
 
-def _are_limits(min_peers: int, max_peers: int) -> bool:
-    return is_whole_number(min_peers, least=1) and is_whole_number(max_peers, least=min_peers)
-
-
 def _check(*, unit: int, min_peers: int, max_peers: int, look_ahead: int) -> None:
-    if not is_whole_number(unit, least=1) or not _are_limits(min_peers, max_peers):
-        raise PolicyError(
-            f"unit={unit!r}, min_peers={min_peers!r}, max_peers={max_peers!r}: takes a whole number of peers from 1 on "
-            "to add at once, and 1 <= min_peers <= max_peers"
-        )
+    check_peers(min_peers=min_peers, max_peers=max_peers)
+    if not is_whole_number(unit, least=1):
+        raise PolicyError(f"unit={unit!r}: takes a whole number of peers to add at once, at least 1")
     if not is_whole_number(look_ahead, least=0):
         raise PolicyError(f"look_ahead={look_ahead!r}: takes a whole number of units, at least 0")

@@ -63,12 +63,12 @@ class Control:
     (int64) as ``int``, all others as ``float``. It requests what rules request, by methods of their names, and that is
     carried out in this barrier as if rules had asked, in the order of the policies; what rank 0's call requests is what
     counts. Of several calls of one method the last one counts; peers to evict or to replace add up. A number that is
-    not finite requests nothing: what was requested before stands, and the record tells of it.
+    not finite requests nothing: what was requested before stands, and the record shows it.
 
     ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was requested so far,
     ``wanted`` the size among it, and ``passed_over`` says which call requested nothing. What a hook returns is not
     looked at, and an error that it raises ends the job. A hook that fires in the last step is called as well: a
-    checkpoint and a value are what it can request there, for no step follows; the record tells what is passed over.
+    checkpoint and a value are what it can request there, for no step follows; the record shows what is passed over.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
-from kungfu.ops import all_reduce, is_finite, where
-from kungfu.ops.clock import job_seconds
+from kungfu.ops import all_reduce, is_finite, job_seconds, where
 from kungfu.signal import Signal, Source, fold
 from kungfu.signal.whole_number import is_whole_number
 
@@ -72,7 +71,7 @@ def with_cooldown(
     meters = _meters(cooldown, once_per_barrier=once_per_barrier)
     if not meters and target is None:
         return ready
-    # A fold skips a NaN, and would go on saying what it said last.
+    # A fold skips a NaN, and would keep its last value.
     wanted = () if target is None else (where(is_finite(target), target, 0.0),)
     count = len(wanted)
 

@@ -46,7 +46,7 @@ JOB = "the job"  # in place of a policy's name, where a budget is that of the jo
 # What a rule asks for, and what is: shown beside every decision.
 _OUTCOME = ("size", "global_batch_size", "learning_rate", "marked", "target")
 # What bounds a decision, and is no ground for it.
-_UNTOLD = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
+_UNRECORDED = frozenset({"min_size", "max_size", "refused_size", "epoch_samples"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +174,7 @@ def inputs_under(signal: Signal) -> dict[str, Signal]:
         if (node, inside) in visited:
             continue
         visited.add((node, inside))
-        plain = isinstance(node, Source) and (inside or node.source in _UNTOLD)
+        plain = isinstance(node, Source) and (inside or node.source in _UNRECORDED)
         if label_of(node) and node.placement == "agreed" and not plain:
             seen.setdefault(label_of(node), node)
         below = node.observed if isinstance(node, Fold) else node.inputs
@@ -187,10 +187,10 @@ def label_of(signal: Signal) -> str:
     return signal.name or (signal.source if isinstance(signal, Source) else "")
 
 
-def distinct_name(name: str, *, taken: Container[str]) -> str:
-    """This name, or with the first number from 2 on under which it is not taken."""
+def distinct_name(name: str, *, used: Container[str]) -> str:
+    """This name, or with the first number from 2 on that makes it new."""
     count, free = 1, name
-    while free in taken:
+    while free in used:
         count += 1
         free = f"{name}_{count}"
     return free
@@ -278,14 +278,9 @@ def rate_rule(
     return Rule(name, trigger, fires, SetLearningRate(wanted, ramp_length, unit), inputs)
 
 
-def stop_rule(*, trigger: Trigger) -> Rule:
-    """The rule that ends the training."""
-    return Rule("stop", trigger, _looks(trigger), Stop(), _seen(trigger, trigger.gate))
-
-
-def checkpoint_rule(*, trigger: Trigger) -> Rule:
-    """The rule that requests a checkpoint."""
-    return Rule("checkpoint", trigger, _looks(trigger), Checkpoint(), _seen(trigger, trigger.gate))
+def plain_rule(action: Stop | Checkpoint, *, trigger: Trigger, name: str) -> Rule:
+    """The rule that requests what needs no number: the end of the training, or a checkpoint."""
+    return Rule(name, trigger, _looks(trigger), action, _seen(trigger, trigger.gate))
 
 
 def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace"]) -> Rule:
@@ -315,7 +310,7 @@ def call_rule(fn: Callable[..., Any], signals: tuple[object, ...], *, trigger: T
     values = tuple(as_signal(one) for one in signals)
     inputs: dict[str, Signal] = {}
     for value, parameter in zip(values, _parameters(fn, count=len(values)), strict=True):
-        inputs[distinct_name(label_of(value) or parameter, taken=inputs)] = value
+        inputs[distinct_name(label_of(value) or parameter, used=inputs)] = value
     inputs = {**inputs, **{label: one for label, one in _seen(trigger).items() if label not in inputs}}
     name = getattr(fn, "__name__", type(fn).__name__)
     return Rule(name, trigger, _ready(trigger), Call(fn, values), inputs)
@@ -344,7 +339,7 @@ def _parameters(fn: Callable[..., Any], *, count: int) -> list[str]:
     numbered = [f"argument_{position}" for position in range(1, count + 1)]
     try:
         signature = inspect.signature(fn)
-    except (ValueError, TypeError):  # a function written in C may not tell
+    except (ValueError, TypeError):  # one written in C may have no signature
         return numbered
     try:
         named = list(signature.bind(None, *numbered).arguments.items())[1:]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kungfu.control import rule as rules
-from kungfu.control.action import Keep, ramp
+from kungfu.control.action import Checkpoint, Keep, Stop, ramp
 from kungfu.control.rate_limit import NO_COOLDOWN, Cooldown, rescale_cost
 from kungfu.control.rule import Rule
 from kungfu.errors import PolicyError
@@ -180,11 +180,11 @@ class Trigger:
 
     def stop(self) -> Rule:
         """Ends the training on all peers; joining peers are dismissed. Cost: no message."""
-        return rules.stop_rule(trigger=self)
+        return rules.plain_rule(Stop(), trigger=self, name="stop")
 
     def checkpoint(self) -> Rule:
         """Writes a checkpoint of the shared state after the next barrier. Cost: no message."""
-        return rules.checkpoint_rule(trigger=self)
+        return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
         """Removes the peers for which `mask` (agreed, bool, one entry a peer) holds, and continues with the others.
@@ -213,7 +213,7 @@ class Trigger:
 
         The barrier comes at the end of the step after the one in which the rule fired, and the rule does not fire again
         before: ``always()`` calls in every second step. Rules that fire meanwhile are answered by the same barrier: of
-        two sizes the one that was requested first wins, and the record tells of the other one.
+        two sizes the one that was requested first wins, and the record shows the other one.
 
         Args:
             fn: The function; what it returns is not looked at, and an error that it raises ends the job.

@@ -118,7 +118,7 @@ def slowest_in_a_row(training: TrainingSignals, *, threshold: float = 1.0) -> Si
     _check_threshold(threshold, of="slowest_in_a_row")
     fraction, speeds = _compared(training)
     is_slowest = (ops.argmin(speeds) == training.rank) & (fraction < threshold)
-    # A truth value is never undefined: what is not known is told as NaN, which a fold passes over.
+    # A truth value is never undefined: what is not known is given as NaN, which a fold passes over.
     counted = ops.where(ops.is_finite(fraction), ops.where(is_slowest, 1.0, 0.0), math.nan)
     row = fold(lambda row, slowest: ops.where(slowest > 0, row + 1, 0.0), 0.0, counted)
     return _gathered_before_step(row, label="row").named("slowest_in_a_row")
@@ -130,7 +130,7 @@ def _compared(training: TrainingSignals) -> tuple[Signal, Signal]:
     own = ops.where(training.samples > 0, training.samples / training.busy_seconds, math.nan)
     last = own.hold(when=~is_beside_joiner, on_rescale="reset")
     # With its speed beside a joiner, or without any, a peer would move the median under the others. Where nothing else
-    # is known in this view, the low speed is the better one: it takes nobody for a straggler.
+    # is known in this view, the low speed is the better one: it makes no peer a straggler.
     speeds = ops.all_gather(ops.where(ops.is_finite(last), last, own))
     return ops.where(is_beside_joiner, math.nan, own / ops.median(speeds)), speeds
 

@@ -44,7 +44,7 @@ def throughput_by_size(
     suspect: float = 0.9,
     patience: int = 300,
 ) -> ThroughputBySize:
-    """The samples per second of single steps, by cluster size: `statistics_by_size` of what tells about that size.
+    """The samples per second of single steps, by cluster size: `statistics_by_size` of the steps that count for it.
 
     A step does not count
 
@@ -78,7 +78,7 @@ def throughput_by_size(
         state per entry.
 
     On rescale:
-        The table is kept; what tells whether the throughput moved starts again.
+        The table is kept; the test for a move starts again.
 
     Reference:
         Or et al., *Resource Elasticity in Distributed Deep Learning*, 2020, section 3; Page, *Continuous Inspection
@@ -92,7 +92,7 @@ def throughput_by_size(
     fractions = straggler_fractions(training)
     is_slow = ops.any(fractions < slow)
     is_suspect = ops.any(fractions < suspect) & (training.view_steps <= patience)
-    # A step's time is known in the next one: the first after a change that came to nothing tells of the one before.
+    # A step's time is known in the next one: the first after a change that came to nothing shows the one before.
     is_disturbed = training.pending | _before(training.pending)
     counted = ops.where(is_disturbed | is_slow | is_suspect, math.nan, samples_per_second(training))
     moved = _moved(counted, margin=margin)

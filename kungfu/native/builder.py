@@ -116,7 +116,7 @@ def handle_of(variable: Any) -> Any:
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
-    if graph.building_function:  # op by op there is nothing to take note of
+    if graph.building_function:  # op by op nothing is recorded
         graph.watch_variable(variable)
     return variable.handle
 

@@ -76,8 +76,8 @@ def build() -> Path:
     with locked(lock):
         # Of several processes that build at once, one compiles, and the others find what it made.
         if not folder.exists():
-            with work_folder(lock) as place:
-                _compile(place, environment).rename(folder)
+            with work_folder(lock) as work:
+                _compile(work, environment).rename(folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
 
@@ -89,18 +89,18 @@ def _environment(outer: Mapping[str, str]) -> dict[str, str]:
     return _PARTS | inherited | jobs | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{outer.get('PATH', '')}"}
 
 
-def _compile(place: Path, environment: Mapping[str, str]) -> Path:
+def _compile(work: Path, environment: Mapping[str, str]) -> Path:
     """Compiles Horovod; returns a folder with the wheel."""
     for program, source in _PROGRAMS.items():
         if shutil.which(program, path=environment["PATH"]) is None:
             raise UsageError(f"Horovod must be compiled and no {program} is on PATH; install it ({source})")
-    _run("fetch", _pip("download", "--no-binary", "horovod", "--dest", place, f"horovod=={VERSION}"), environment)
-    with tarfile.open(place / f"horovod-{VERSION}.tar.gz") as archive:
-        archive.extractall(place, filter="data")
-    sources = place / f"horovod-{VERSION}"
+    _run("fetch", _pip("download", "--no-binary", "horovod", "--dest", work, f"horovod=={VERSION}"), environment)
+    with tarfile.open(work / f"horovod-{VERSION}.tar.gz") as archive:
+        archive.extractall(work, filter="data")
+    sources = work / f"horovod-{VERSION}"
     _run("change", ["patch", "--forward", "--batch", "--strip=1", "--directory", str(sources), f"--input={_PATCH}"])
-    _run("compile", _pip("wheel", "--no-cache-dir", "--wheel-dir", place / "wheel", sources), environment)
-    return place / "wheel"
+    _run("compile", _pip("wheel", "--no-cache-dir", "--wheel-dir", work / "wheel", sources), environment)
+    return work / "wheel"
 
 
 def _pip(command: str, *words: object) -> list[str]:

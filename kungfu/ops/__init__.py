@@ -1,7 +1,6 @@
 """The vocabulary of policies: maps, one line an entry, and the collectives that turn local into agreed."""
 
-from kungfu.ops.clock import job_seconds
-from kungfu.ops.collectives import all_gather, all_reduce, weighted_mean
+from kungfu.ops.collectives import all_gather, all_reduce, job_seconds, weighted_mean
 from kungfu.ops.elementwise import (
     abs,
     cast,

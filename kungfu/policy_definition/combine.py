@@ -223,7 +223,7 @@ def _budgets(rules: tuple[Rule, ...]) -> dict[str, Budget]:
         for name, budget in one.budgets.items():
             # Two policies of one name may have different budgets.
             if budgets.get(name) != budget:
-                budgets[distinct_name(name, taken=budgets)] = budget
+                budgets[distinct_name(name, used=budgets)] = budget
     return budgets
 
 
@@ -255,5 +255,5 @@ def _requests(rules: tuple[Rule, ...]) -> dict[str, Signal]:
             request: Signal = where(trigger.predicate, target, math.nan)
         else:
             request = last_request(target, asked=trigger.predicate, gate=trigger.gate, cooldown=trigger.pause)
-        requests[distinct_name(one.name, taken=requests)] = request
+        requests[distinct_name(one.name, used=requests)] = request
     return requests

@@ -59,9 +59,9 @@ class Policy:
             if not isinstance(rule, Rule):
                 raise PolicyError(
                     f"policy {self.name!r} gave {rule!r}; it must return a rule or a tuple of rules, "
-                    f"as in `return kf.control.every(50).rescale(peers)`{in_brackets(self.place)}",
+                    f"as in `return kf.control.every(50).rescale(peers)`{in_brackets(self.location)}",
                     policy=self.name,
-                    origin=self.place,
+                    origin=self.location,
                 )
         rules = tuple(self._with_located_hook(rule) for rule in rules)
         rules = tuple(rule if rule.policy else replace(rule, policy=self) for rule in rules)
@@ -70,7 +70,7 @@ class Policy:
         return tuple(replace(rule, budgets={self.name: self.budget}) for rule in rules)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The file and line of the policy, as far as they are known."""
         return self.origin or location_of_function(self.body)
 
@@ -92,7 +92,7 @@ class Policy:
         return replace(rule, action=Call(hook, action.signals))
 
     def _located(self, what: str, error: Exception) -> PolicyError:
-        origin = location_in_traceback(error.__traceback__) or self.place
+        origin = location_in_traceback(error.__traceback__) or self.location
         return PolicyError(f"policy {self.name!r}{in_brackets(origin)}: {what}", policy=self.name, origin=origin)
 
 
@@ -109,7 +109,9 @@ def checked_policies(policies: Iterable[Policy]) -> tuple[Policy, ...]:
     ((), ())
     """
     if isinstance(policies, Policy):
-        raise _no_policies(f"the policy {policies.name!r}", f"a list takes it, as in policies=[{policies.name}(...)]")
+        raise _no_policies(
+            f"the policy {policies.name!r}", f"put it into a list, as in policies=[{policies.name}(...)]"
+        )
     # A set has another order on each peer.
     if isinstance(policies, (str, Rule, Mapping, Set)) or not isinstance(policies, Iterable):
         raise _no_policy(policies)
@@ -222,12 +224,12 @@ def _settings_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 def _check_arguments(function: _Function, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises `PolicyError` if a policy's function does not take these arguments."""
-    name, taken = function.__name__, _settings_of(function)
-    names, origin = [one.name for one in taken if one.kind not in _ANY_NUMBER], location_of_caller()
+    name, accepted = function.__name__, _settings_of(function)
+    names, origin = [one.name for one in accepted if one.kind not in _ANY_NUMBER], location_of_caller()
     unknown = [one for one in kwargs if one not in names]
-    shown = f"it takes ({', '.join(map(str, taken))}){in_brackets(origin)}"
-    # It is told before an argument that is missing: mostly it is that one, misspelt.
-    if unknown and not any(one.kind is one.VAR_KEYWORD for one in taken):
+    shown = f"it takes ({', '.join(map(str, accepted))}){in_brackets(origin)}"
+    # It is reported before an argument that is missing: mostly it is that one, misspelt.
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in accepted):
         close = get_close_matches(unknown[0], names, n=1, cutoff=0.7)
         meant = f"; {close[0]!r} may be meant" if close else ""
         raise PolicyError(f"{name}: there is no argument {unknown[0]!r}{meant}; {shown}", policy=name, origin=origin)

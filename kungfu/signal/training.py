@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, get_args
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold import Fold
-from kungfu.signal.node import Source
-from kungfu.signal.operation import DType
-from kungfu.signal.program_sources import fed, published
-from kungfu.signal.sources import SOURCES
+from kungfu.signal.fold import Fold, fold
+from kungfu.signal.fold.fold import labelled
+from kungfu.signal.node import Collective, Source, where
+from kungfu.signal.operation import DType, SignalType
+from kungfu.signal.sources import SOURCES, SourceKind
 
 # What is computed of what a step offers, by the names under which people look for it.
 _MONITORS = {
@@ -67,7 +67,7 @@ class TrainingSignals:
     def __init__(self, *, job: object = None) -> None:
         self._job = job
 
-    if not TYPE_CHECKING:  # a type checker shall find a misspelt name, and take none for granted
+    if not TYPE_CHECKING:  # a type checker should find a misspelt name
 
         def __getattr__(self, name: str) -> NoReturn:
             """Refuses an unknown name, with a suggestion."""
@@ -244,7 +244,14 @@ class TrainingSignals:
         >>> kf.ops.weighted_mean(accuracy, training.samples).placement
         'agreed'
         """
-        return published(name, dtype=dtype, unit=unit, meaning=meaning, owner=self._job)
+        _check_name(name, method="published")
+        if dtype not in get_args(DType):
+            raise PolicyError(
+                f"training.published({name!r}, dtype={dtype!r}): write one of {', '.join(get_args(DType))}"
+            )
+        meaning = meaning or "published by the program in its step"
+        kind = SourceKind(SignalType(dtype), meaning, unit, placement="local", given_by="publish")
+        return Source(name, self._job, kind)
 
     def fed(self, name: str, *, unit: str = "", meaning: str = "") -> Fold:
         """The last number that the program gave by ``training.feed(name, value)`` between its steps, on rank 0.
@@ -270,7 +277,13 @@ class TrainingSignals:
         >>> TrainingSignals().fed("price", unit="dollars/hour").placement
         'agreed'
         """
-        return fed(name, unit=unit, meaning=meaning, owner=self._job)
+        _check_name(name, method="fed")
+        meaning = f"{meaning or 'fed by the program between its steps'}; NaN unless just fed"
+        kind = SourceKind(SignalType("float32"), meaning, unit, placement="local", given_by="feed")
+        # What a peer was fed since the last message is a local source, NaN if that is nothing. Rank 0's rides on the
+        # next message, and a fold, which skips what is not finite, holds the last one in the shared state.
+        carried = Collective("sum", where(Source("rank") == 0, Source(name, self._job, kind), 0.0))
+        return labelled(fold(lambda _, newest: newest * 1.0, float("nan"), carried), label="last fed").named(name)
 
     # ---- what follows from them ------------------------------------------------------------------------------------
 
@@ -291,8 +304,8 @@ class TrainingSignals:
 
 def _offered(name: str) -> property:
     kind = SOURCES[name]
-    told = f"{kind.meaning} ({', '.join(filter(None, (str(kind.type), kind.unit, kind.placement)))})."
-    return property(lambda training: Source(name, training._job), doc=told)
+    described = f"{kind.meaning} ({', '.join(filter(None, (str(kind.type), kind.unit, kind.placement)))})."
+    return property(lambda training: Source(name, training._job), doc=described)
 
 
 for _name in SOURCES:
@@ -308,3 +321,37 @@ def _meant(name: str) -> str:
         return ""
     found = close[0]
     return f"write kf.monitor.{_MONITORS[found]}(training): " if found in _MONITORS else f"write training.{found}: "
+
+
+# ---- of the user's program ------------------------------------------------------------------------------------------
+
+
+def _check_name(name: object, *, method: str) -> None:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise PolicyError(
+            f"training.{method}({name!r}): takes a name of letters, digits and _ that begins with no digit, as in "
+            f'training.{method}("accuracy")'
+        )
+    if name in SOURCES:
+        raise PolicyError(
+            f"training.{method}({name!r}): a step offers a signal of this name itself; use training.{name}, or give "
+            f"yours another name"
+        )
+
+
+def misuse(declared: Source, what: str, *, policy: str, where: str = "") -> PolicyError:
+    """The error for a call that does not fit what a policy says of a source.
+
+    Args:
+        declared: The source, which the program's step publishes or the program feeds.
+        what: The error in the call, as the rest of a sentence that begins with it.
+        policy: The name of a policy that uses the source.
+        where: The user's ``file:line`` of the call; empty if a call is missing.
+    """
+    at = f" ({where})" if where else ""
+    return PolicyError(
+        f"training.{declared.kind.given_by}({declared.source!r}){at} {what}; policy {policy!r} declares it "
+        f"({declared.origin})",
+        policy=policy,
+        origin=where or declared.origin,
+    )

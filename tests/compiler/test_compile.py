@@ -28,7 +28,7 @@ def ignore(control: Any, *values: float) -> None:
 
 def test_no_policy_is_an_empty_plan() -> None:
     plan = compile_policies([])
-    assert (plan.rules, plan.watched, plan.rule_inputs, plan.sources) == ((), (), (), frozenset())
+    assert (plan.rules, plan.watched, plan.sources) == ((), (), frozenset())
     assert (plan.piggybacked.floats(4), plan.messages_per_step) == (0, 0)
 
 

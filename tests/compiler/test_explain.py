@@ -238,7 +238,7 @@ def test_a_rule_on_a_rescale_is_explained_with_its_nodes() -> None:
 
 def test_a_shadow_says_that_nobody_acts_on_it() -> None:
     text = explain(compile_policies([shadow(gns_batch(max_peers=8))]))
-    assert "a shadow: nobody acts on it\n" in text
+    assert "a shadow: nothing acts on it\n" in text
 
 
 def test_a_carried_gate_and_an_entry_are_written_as_they_are_meant() -> None:

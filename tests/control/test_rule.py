@@ -128,8 +128,8 @@ def test_a_rescale_logs_what_its_target_is_made_of_and_the_target() -> None:
 
 
 def test_a_taken_name_gets_the_first_free_number() -> None:
-    assert distinct_name("a", taken={"a", "a_2"}) == "a_3"
-    assert distinct_name("b", taken={"a"}) == "b"
+    assert distinct_name("a", used={"a", "a_2"}) == "a_3"
+    assert distinct_name("b", used={"a"}) == "b"
 
 
 # ---- what a rule shows -----------------------------------------------------------------------------------------------

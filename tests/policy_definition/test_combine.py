@@ -142,14 +142,14 @@ def test_a_request_made_while_a_change_was_pending_is_served_later() -> None:
 def test_the_log_shows_each_request_under_the_name_of_its_policy() -> None:
     plan = compile_policies([at_most(gns_batch(max_peers=8), schedule({1: 3}))])
     merged = ("noise_scale", "local_batch_size", "step", "gns_batch", "schedule", "size", "target", "rescales_left")
-    assert plan.rule_inputs == (merged, merged)
+    assert [tuple(one.inputs) for one in plan.rules] == [merged, merged]
     assert [one.name for one in plan.rules] == ["at_most(gns_batch, schedule)", "held(at_most(gns_batch, schedule))"]
 
 
 def test_two_requests_of_one_policy_are_told_apart() -> None:
     made = first(schedule({3: 4}), schedule({1: 3}))
-    outcomes = played(made, [{}, {}, {}])
-    shown = [dict(zip(compile_policies([made]).rule_inputs[0], one.inputs.tolist(), strict=True)) for one in outcomes]
+    names = list(compile_policies([made]).rules[0].inputs)
+    shown = [dict(zip(names, one.inputs.tolist(), strict=True)) for one in played(made, [{}, {}, {}])]
     assert [(math.isnan(one["schedule"]), one["schedule_2"]) for one in shown] == [(True, 3), (True, 3), (False, 3)]
     assert [one["target"] for one in shown] == [3, 3, 4]
 

@@ -313,7 +313,10 @@ def test_two_rules_of_one_policy_are_not_told_to_be_combined_by_its_name() -> No
             r"the function 'gns_batch', which makes a policy, was given .*: call it, .*=\[gns_batch\(max_peers=...\)\]",
         ),
         ([schedule], r"the function 'schedule', which makes a policy, was given .* policies=\[schedule\(sizes=...\)\]"),
-        (gns_batch(max_peers=2), r"the policy 'gns_batch' was given .*: a list takes it, as in policies=\[gns_batch"),
+        (
+            gns_batch(max_peers=2),
+            r"the policy 'gns_batch' was given .*: put it into a list, as in policies=\[gns_batch",
+        ),
         (
             "gns_batch",
             r"the text 'gns_batch' was given .*policies=\[kf\.policies\.gns_batch\(max_peers=8\)\]; texts name",

@@ -6,10 +6,9 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kungfu.compiler.explain.costs import costs_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made
 from kungfu.compiler.explain.sharing import shared_parts
-from kungfu.compiler.explain.text import MEASURED_BY
+from kungfu.compiler.explain.text import MEASURED_BY, costs_of
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Rule
@@ -26,9 +25,9 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     Returns:
         An object with the keys `rules`, `shared`, `leave_first`, `reads`, `nodes`, `before`, `rides`, `after` and
         `costs`. Nodes are known by their labels, which are those of the text; `before` and `after` are the segments in
-        order, each with its gates, its nodes and what its message carries. `leave_first` tells which peers leave before
-        the newest ones when the job shrinks: those whose speed is `below` that fraction of the median's, `measured_by`
-        that monitor; `null` where no policy measures it.
+        order, each with its gates, its nodes and what its message carries. `leave_first` names the peers that leave
+        before the newest ones when the job shrinks: those whose speed is `below` that fraction of the median's,
+        `measured_by` that monitor; `null` where no policy measures it.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch
@@ -38,7 +37,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
     labels = labels_of(plan)
     return {
         "rules": [_rule(one, labels) for one in (*plan.rules, *plan.on_rescale)],
-        "shared": [{"by": list(one.by), "nodes": _names(one.nodes, labels)} for one in shared_parts(plan)],
+        "shared": [{"by": list(by), "nodes": _names(nodes, labels)} for by, nodes in shared_parts(plan).items()],
         "leave_first": None if plan.straggler_fractions is None else {"below": SLOW, "measured_by": MEASURED_BY},
         "reads": {
             name: {"placement": kind.placement, "type": str(kind.type), "unit": kind.unit, "meaning": kind.meaning}
@@ -48,7 +47,7 @@ def explain_json(plan: Plan) -> dict[str, Any]:
         "before": [_segment(one, labels) for one in plan.before],
         "rides": _names(plan.piggybacked.collectives, labels),
         "after": [_segment(one, labels) for one in plan.after],
-        "costs": dataclasses.asdict(costs_of(plan)),
+        "costs": costs_of(plan),
     }
 
 

@@ -26,7 +26,7 @@ class GraphNode:
         how: The expression of the node, or the effect of the rule.
         placement: ``local`` or ``agreed``; empty for a rule.
         unit: Its unit, where one is known.
-        inputs: The places of the nodes that it is made of, among those that `graph_of` gives.
+        inputs: The indices of the nodes that it is made of, among those that `graph_of` gives.
     """
 
     label: str
@@ -49,19 +49,19 @@ def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
     [('noise_scale', 'monitor'), ('gns_batch', 'rule')]
     """
     labels, folding = labels_of(plan), folding_of(plan)
-    units, places, nodes = units_of(labels), dict[Signal, int](), list[GraphNode]()
+    units, indices, nodes = units_of(labels), dict[Signal, int](), list[GraphNode]()
     for node in labels:
         if node in folding.hidden or not _is_drawn(node, labels[node]):
             continue
-        inputs = tuple(dict.fromkeys(places[one] for under in node.inputs for one in _nearest(under, places)))
+        inputs = tuple(dict.fromkeys(indices[one] for under in node.inputs for one in _nearest(under, indices)))
         how = f"monitor.{node.monitor}" if node.monitor else ""
         how = node.kind.meaning if isinstance(node, Source) else how or made(node, labels)
-        places[node] = len(nodes)
+        indices[node] = len(nodes)
         label = node.monitor if is_number(labels[node]) else labels[node]
         nodes.append(GraphNode(label, _kind(node), how, node.placement, units[node], inputs))
-    # What tells that a budget holds a rule back is the twin of a rule that is there.
+    # The record that a budget holds a rule back is the twin of a rule that is drawn.
     rules = [rule for rule in (*plan.rules, *plan.on_rescale) if rule.mode != "held"]
-    nodes += [_rule(rule, labels, places) for rule in rules]
+    nodes += [_rule(rule, labels, indices) for rule in rules]
     return _used(nodes)
 
 
@@ -80,14 +80,14 @@ def _kind(node: Signal) -> GraphKind:
     return "fold" if isinstance(node, Fold) else "collective" if isinstance(node, Collective) else "value"
 
 
-def _rule(rule: Rule, labels: Labels, places: dict[Signal, int]) -> GraphNode:
-    found = (one for root in rule.roots for one in _nearest(root, places))
+def _rule(rule: Rule, labels: Labels, indices: dict[Signal, int]) -> GraphNode:
+    found = (one for root in rule.roots for one in _nearest(root, indices))
     kind = "" if rule.mode == "acting" else f" ({rule.mode})"
     how = f"fires where {labels[rule.fires]}: {does(rule.action, labels)}"
-    return GraphNode(f"{rule.name}{kind}", "rule", how, "", "", tuple(dict.fromkeys(places[one] for one in found)))
+    return GraphNode(f"{rule.name}{kind}", "rule", how, "", "", tuple(dict.fromkeys(indices[one] for one in found)))
 
 
-def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
+def _nearest(node: Signal, indices: dict[Signal, int]) -> Iterator[Signal]:
     """The shown nodes that a node is, or is made of by way of those that are not shown."""
     seen, waiting = set[Signal](), [node]
     while waiting:
@@ -95,7 +95,7 @@ def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
         if one in seen:
             continue
         seen.add(one)
-        if one in places:
+        if one in indices:
             yield one
         else:
             waiting += one.inputs
@@ -103,10 +103,10 @@ def _nearest(node: Signal, places: dict[Signal, int]) -> Iterator[Signal]:
 
 def _used(nodes: list[GraphNode]) -> tuple[GraphNode, ...]:
     """The nodes of a rule; those that only a message or a status line needs are not drawn."""
-    wanted = {place for place, one in enumerate(nodes) if one.kind == "rule"}
-    for place in reversed(range(len(nodes))):
-        if place in wanted:
-            wanted |= {*nodes[place].inputs}
-    order = {place: new for new, place in enumerate(sorted(wanted))}
-    kept = (nodes[place] for place in order)
+    wanted = {index for index, one in enumerate(nodes) if one.kind == "rule"}
+    for index in reversed(range(len(nodes))):
+        if index in wanted:
+            wanted |= {*nodes[index].inputs}
+    order = {index: new for new, index in enumerate(sorted(wanted))}
+    kept = (nodes[index] for index in order)
     return tuple(replace(one, inputs=tuple(order[at] for at in one.inputs)) for one in kept)

@@ -44,12 +44,12 @@ def _names(plan: Plan, order: Iterable[Signal]) -> dict[Signal, str]:
     """The names that the user gave: by ``.named``, and by an assignment, which is of the last node made on its line."""
     names = {signal: name for name, signal in plan.watched_signals.items()}
     last = {node.origin: node for node in order if not is_plain(node)}
-    taken = {*names.values(), *SOURCES, *plan.sources}
+    used = {*names.values(), *SOURCES, *plan.sources}
     for origin, node in last.items():
         variable = variable_at(origin)
         if variable and node not in names:
-            names[node] = distinct_name(variable, taken=taken)
-            taken.add(names[node])
+            names[node] = distinct_name(variable, used=used)
+            used.add(names[node])
     return names
 
 

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from kungfu.compiler.plan import Plan
 from kungfu.signal import NEST, Collective, Fold, Signal, topological
 
 
-@dataclass(frozen=True)
-class Shared:
-    """Nodes that the same rules need.
-
-    Attributes:
-        by: The names of the rules.
-        nodes: The nodes, each after its inputs.
-        tops: The nodes that are under no other of them.
-    """
-
-    by: tuple[str, ...]
-    nodes: tuple[Signal, ...]
-    tops: tuple[Signal, ...]
-
-
-def shared_parts(plan: Plan) -> tuple[Shared, ...]:
-    """For each set of rules that share nodes, which ones: what holds a fold, a message or a norm."""
+def shared_parts(plan: Plan) -> Mapping[tuple[str, ...], Sequence[Signal]]:
+    """The nodes that several rules share, by their names, in order: what holds a fold, a message or a norm."""
     dear = _dear(plan)
     owners: dict[Signal, list[str]] = {}
     for name, roots in _parts(plan).items():
@@ -36,7 +20,7 @@ def shared_parts(plan: Plan) -> tuple[Shared, ...]:
     for node in plan.nodes:
         if len(owners.get(node, ())) > 1:
             together.setdefault(tuple(owners[node]), []).append(node)
-    return tuple(Shared(by, tuple(nodes), _tops(nodes)) for by, nodes in together.items())
+    return together
 
 
 def _dear(plan: Plan) -> set[Signal]:
@@ -61,8 +45,3 @@ def _parts(plan: Plan) -> Mapping[str, tuple[Signal, ...]]:
             roots = (rule.inputs[name],) if requests else rule.roots
             parts[name] = (*parts.get(name, ()), *roots)
     return parts
-
-
-def _tops(nodes: list[Signal]) -> tuple[Signal, ...]:
-    below = {one for node in nodes for one in node.inputs}
-    return tuple(node for node in nodes if node not in below)

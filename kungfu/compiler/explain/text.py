@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kungfu.compiler.explain.costs import cost_lines, counted, length
 from kungfu.compiler.explain.folding import Folding, folding_of
 from kungfu.compiler.explain.labels import Labels, does, is_plain, labels_of, made, steps
-from kungfu.compiler.explain.sharing import Shared, shared_parts
+from kungfu.compiler.explain.sharing import shared_parts
 from kungfu.compiler.explain.units import units_of
 from kungfu.compiler.plan import MessageLayout, Plan, Segment
 from kungfu.control import Budget, Rule
@@ -22,6 +21,8 @@ from kungfu.slowness import SLOW
 
 MEASURED_BY = f"monitor.{straggler_fractions.__name__}"  # who leaves first when the job shrinks
 Monitors = Literal["folded", "open"]
+_FLOAT_BYTES = 4
+_STATE_BYTES = {"bool": 1, "int64": 8, "float32": 4}
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,20 @@ def _lines(plan: Plan, words: _Words) -> Iterator[str]:
         yield from _rule(rule, words.labels)
     for rule in plan.on_rescale:
         yield from _rule_on_rescale(rule, words)
-    for shared in shared_parts(plan):
-        yield _shared(shared, words.labels)
+    for rules, nodes in shared_parts(plan).items():
+        yield _shared(rules, nodes, words.labels)
     if plan.straggler_fractions is not None:
         yield f"when the job shrinks, peers below {SLOW} of the median speed leave first, by {MEASURED_BY}"
     yield "reads"
     yield from (f"  {one}" for one in _reads(plan))
     yield "before the gradient all-reduce"
     yield from _stage(plan.before, words)
-    yield f"rides on the gradient all-reduce: {length(plan.piggybacked)}"
+    yield f"rides on the gradient all-reduce: {_length(plan.piggybacked)}"
     yield from _riders(plan, words)
     yield "after the gradient all-reduce"
     yield from _stage(plan.after, words)
     yield "costs"
-    yield from (f"  {one}" for one in cost_lines(plan))
+    yield from (f"  {one}" for one in _cost_lines(plan))
 
 
 def _riders(plan: Plan, words: _Words) -> Iterator[str]:
@@ -82,7 +83,7 @@ def _riders(plan: Plan, words: _Words) -> Iterator[str]:
         scalars = tuple(one for one in plan.piggybacked.scalars if one in hidden)
         vectors = tuple(one for one in plan.piggybacked.vectors if one in hidden)
         if scalars or vectors:
-            yield f"  {length(MessageLayout(scalars, vectors))} of {words.labels[monitor]}"
+            yield f"  {_length(MessageLayout(scalars, vectors))} of {words.labels[monitor]}"
     for one in plan.piggybacked.collectives:
         if one not in words.folding.hidden:
             yield f"  {_node(one, words)}"
@@ -99,14 +100,14 @@ def _rule(rule: Rule, labels: Labels) -> Iterator[str]:
 
 def _bound(owner: str, budget: Budget) -> str:
     """The limit on how often a rule may change the cluster, with its origin."""
-    told = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
+    limit = f"budget of {owner}: {_refilled(budget.rescales, 'rescale', budget.per_steps)}"
     if budget.replacements is None:
-        return told
-    return f"{told}; apart from them {_refilled(budget.replacements, 'replacement', budget.per_steps)}"
+        return limit
+    return f"{limit}; apart from them {_refilled(budget.replacements, 'replacement', budget.per_steps)}"
 
 
 def _refilled(tokens: int, noun: str, steps: int) -> str:
-    return f"{counted(tokens, noun)}, and one more every {counted(math.ceil(steps / tokens), 'step')}"
+    return f"{_counted(tokens, noun)}, and one more every {_counted(math.ceil(steps / tokens), 'step')}"
 
 
 def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
@@ -123,8 +124,8 @@ def _rule_on_rescale(rule: Rule, words: _Words) -> Iterator[str]:
 
 _MODES: Mapping[RuleMode, str] = {
     "acting": "",
-    "shadow": ", a shadow: nobody acts on it",
-    "held": ", which tells that a budget holds a rule back: nobody acts on it",
+    "shadow": ", a shadow: nothing acts on it",
+    "held": ", which records that a budget holds a rule back: nothing acts on it",
 }
 
 
@@ -137,11 +138,12 @@ def _seen(rule: Rule, labels: Labels) -> str:
     return ", ".join(seen) or "nothing"
 
 
-def _shared(shared: Shared, labels: Labels) -> str:
-    names = ", ".join(labels[one] for one in shared.tops)
-    below = len(shared.nodes) - len(shared.tops)
-    under = f", and {counted(below, 'node')} under " + ("it" if len(shared.tops) == 1 else "them") if below else ""
-    return f"{' and '.join(shared.by)} share {names}{under}"
+def _shared(rules: Sequence[str], nodes: Sequence[Signal], labels: Labels) -> str:
+    inner = {one for node in nodes for one in node.inputs}
+    tops = [node for node in nodes if node not in inner]
+    below = len(nodes) - len(tops)
+    under = f", and {_counted(below, 'node')} under " + ("it" if len(tops) == 1 else "them") if below else ""
+    return f"{' and '.join(rules)} share {', '.join(labels[one] for one in tops)}{under}"
 
 
 def _reads(plan: Plan) -> Iterator[str]:
@@ -159,7 +161,7 @@ def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
             yield f"  {steps(segment.gates, words.labels)}"
         yield from (f"    {_node(one, words)}" for one in nodes)
         if segment.message:
-            yield f"    one message of {length(segment.message)}"
+            yield f"    one message of {_length(segment.message)}"
             sent = (one for one in segment.message.collectives if one not in words.folding.hidden)
             yield from (f"      {_node(one, words)}" for one in sent)
 
@@ -167,10 +169,48 @@ def _stage(segments: tuple[Segment, ...], words: _Words) -> Iterator[str]:
 def _node(node: Signal, words: _Words) -> str:
     unit = f", {words.units[node]}" if words.units[node] else ""
     hidden = words.folding.under.get(node)
-    how = f"monitor.{node.monitor}, {counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
+    how = f"monitor.{node.monitor}, {_counted(len(hidden) + 1, 'node')}" if hidden else made(node, words.labels)
     return f"{words.labels[node]} = {how}: {node.placement} {node.type}{unit}{_where(node.origin)}"
 
 
 def _where(origin: str) -> str:
     path, _, line = origin.rpartition(":")
     return f"  [{os.path.basename(path)}:{line}]" if origin else ""
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+
+def costs_of(plan: Plan) -> dict[str, int]:
+    """The costs of a plan per step, beyond the gradients: messages, floats, and the bytes of states at size 1."""
+    fields = [one.type for fold in plan.folds for one in fold.recurrence.updates]
+    return {
+        "messages_per_step": plan.messages_per_step,
+        "gated_messages": sum(1 for one in plan.after if one.message and one.gates),
+        "fixed_floats": len(plan.piggybacked.scalars),
+        "floats_per_peer": len(plan.piggybacked.vectors),  # on the gradient all-reduce, as the fixed ones
+        "state_bytes": sum(_STATE_BYTES[one.dtype] * math.prod(one.extents(1)) for one in fields),
+        "folds": len(plan.folds),
+    }
+
+
+def _cost_lines(plan: Plan) -> Iterator[str]:
+    costs = costs_of(plan)
+    yield f"{_counted(costs['messages_per_step'], 'extra message')} per step"
+    if costs["gated_messages"]:
+        yield f"{_counted(costs['gated_messages'], 'small message')} more in the steps of their gates"
+    yield f"{_length(plan.piggybacked)} per step on the gradient all-reduce"
+    yield f"{_counted(costs['state_bytes'], 'byte')} of state in {_counted(costs['folds'], 'fold')}"
+
+
+def _length(layout: MessageLayout) -> str:
+    """The floats and bytes of a message, in terms of the size where it holds vectors."""
+    fixed, growing = len(layout.scalars), len(layout.vectors)
+    if not growing:
+        return f"{_counted(fixed, 'float')} ({_counted(fixed * _FLOAT_BYTES, 'byte')})"
+    return f"{fixed} + {growing} x size floats ({fixed * _FLOAT_BYTES} + {growing * _FLOAT_BYTES} x size bytes)"
+
+
+def _counted(number: int, noun: str) -> str:
+    """``1 float``, ``2 floats``."""
+    return f"{number} {noun}" + ("" if number == 1 else "s")

@@ -61,7 +61,7 @@ def check_can_fire(rule: Rule, *, policy: str) -> None:
         marked = "every peer, and peers go only where others stay" if True in marks else "no peer"
         raise PolicyError(
             f"policy {policy!r} has a rule that can never fire: its choice of peers marks {marked}, whatever the run "
-            "is like (ranks count from 0); compare with what tells one peer from another"
+            "is like (ranks count from 0); compare with what differs between peers"
         )
     if not _can_hold(rule.fires):
         what = setting_of(rule.action) or "action"

@@ -43,8 +43,8 @@ def check(built: Sequence[tuple[str, tuple[Rule, ...]]], *, job: object) -> None
 
 
 def _line_to_mend(rule: Rule) -> str:
-    """The user's line: the one that made a prebuilt policy, whose own lines nobody repairs."""
-    return rule.policy.place if rule.policy and is_prebuilt(rule.origin) else rule.origin
+    """The user's line: the one that made a prebuilt policy, whose lines are not the user's to mend."""
+    return rule.policy.location if rule.policy and is_prebuilt(rule.origin) else rule.origin
 
 
 def _check_rule(rule: Rule, *, policy: str) -> None:
@@ -164,7 +164,7 @@ def _check_declared(built: Sequence[tuple[str, tuple[Rule, ...]]]) -> None:
 
 
 def _difference(one: SourceKind, other: SourceKind) -> tuple[str, str] | None:
-    """In what two declarations of one name differ, in the words of each; what they mean may be told differently."""
+    """In what two declarations of one name differ, in the words of each; their meanings may be worded differently."""
     if one.given_by != other.given_by:
         return f"as what the program gives by training.{one.given_by}", f"by training.{other.given_by}"
     if one.type != other.type:

@@ -106,8 +106,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
             wanted[node] = {always: None}
         for one in node.observed if isinstance(node, Fold) else node.inputs:
             wanted[one].update(wanted[node])
-    place = {node: index for index, node in enumerate(order)}
-    return {node: _gates(gates, place=place) for node, gates in wanted.items()}
+    index_of = {node: index for index, node in enumerate(order)}
+    return {node: _gates(gates, index_of=index_of) for node, gates in wanted.items()}
 
 
 def _is_cheap(node: Signal) -> bool:
@@ -127,12 +127,12 @@ def _is_cheap(node: Signal) -> bool:
     )
 
 
-def _gates(wanted: Iterable[Signal], *, place: Mapping[Signal, int]) -> Gates:
+def _gates(wanted: Iterable[Signal], *, index_of: Mapping[Signal, int]) -> Gates:
     gates = tuple(wanted)
     # A demand in every step absorbs all others.
     if any(isinstance(one, Constant) and one.value is True for one in gates):
         return ()
-    return tuple(sorted(gates, key=lambda one: place[one]))
+    return tuple(sorted(gates, key=lambda one: index_of[one]))
 
 
 def _levels(order: tuple[Signal, ...]) -> dict[Signal, int]:
@@ -171,14 +171,14 @@ def _grouped(nodes: list[Signal], *, demand: Mapping[Signal, Gates]) -> Iterator
     while waiting:
         gates = demand[waiting[0]]
         left: dict[Signal, None] = {}
-        taken: list[Signal] = []
+        members: list[Signal] = []
         for node in waiting:
             if _same(demand[node], gates) and not any(one in left for one in node.inputs):
-                taken.append(node)
+                members.append(node)
             else:
                 # Of another demand, or after a node that is: it waits for a later segment.
                 left[node] = None
-        yield Segment(gates, tuple(taken), None, ())
+        yield Segment(gates, tuple(members), None, ())
         waiting = list(left)
 
 
@@ -193,9 +193,8 @@ def _with_outputs(segments: tuple[Segment, ...], *, needed: Iterable[Signal]) ->
     finished: list[Segment] = []
     # Liveness, backwards: an output is what a later segment, a gate or a result reads.
     for segment in reversed(segments):
-        own = segment.message.collectives if segment.message else segment.nodes
-        finished.append(replace(segment, outputs=tuple(one for one in own if one in wanted)))
-        read = segment.message.collectives if segment.message else segment.nodes
-        wanted.update(one for node in read for one in node.inputs)
+        nodes = segment.message.collectives if segment.message else segment.nodes
+        finished.append(replace(segment, outputs=tuple(one for one in nodes if one in wanted)))
+        wanted.update(one for node in nodes for one in node.inputs)
         wanted.update(segment.gates)
     return tuple(reversed(finished))

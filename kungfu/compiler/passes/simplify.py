@@ -122,13 +122,13 @@ def _recurrence_key(recurrence: Recurrence) -> Hashable:
     """The inside of a fold as a list: each node by what it is and the lines of its inputs."""
     results = (*recurrence.updates, recurrence.output)
     lines: dict[Hashable, int] = {}
-    place: dict[Signal, int] = {}
+    line_of: dict[Signal, int] = {}
     for node in topological(results):
         # Value numbering inside the recurrence, whose placeholders are equal by index and not by identity.
-        inputs = tuple(place[one] for one in node.inputs)
-        place[node] = lines.setdefault((_head(node), inputs), len(lines))
+        inputs = tuple(line_of[one] for one in node.inputs)
+        line_of[node] = lines.setdefault((_head(node), inputs), len(lines))
     starts = tuple((type(one), repr(one)) for one in recurrence.init)
-    return (starts, recurrence.reads, tuple(lines), tuple(place[one] for one in results))
+    return (starts, recurrence.reads, tuple(lines), tuple(line_of[one] for one in results))
 
 
 def _head(node: Signal) -> Hashable:

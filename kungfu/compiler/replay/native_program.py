@@ -48,7 +48,7 @@ class NativeProgram:
 
         Args:
             sources: Each peer's value of the sources and of the gradient reductions.
-            states: The words of the folds' states, a row for each peer; they move on in their places.
+            states: The words of the folds' states, a row for each peer; they are renewed in it.
             size: Peers.
         """
         inputs = self._loaded(sources, size)
@@ -64,9 +64,9 @@ class NativeProgram:
         """The words of these fields of the folds' states, a row for each peer."""
         lengths = np.abs(self._lengths)
         words = np.zeros((size, lengths.sum()), np.int64)
-        places = np.split(words, np.cumsum(lengths)[:-1], axis=1) if fields else []
-        for place, field, type in zip(places, fields, self._states, strict=True):
-            _numbers(place, type.dtype)[...] = np.reshape(field, place.shape)
+        columns = np.split(words, np.cumsum(lengths)[:-1], axis=1) if fields else []
+        for column, field, type in zip(columns, fields, self._states, strict=True):
+            _numbers(column, type.dtype)[...] = np.reshape(field, column.shape)
         return words
 
     def fields(self, words: Any) -> Iterator[PerPeer]:
@@ -79,8 +79,8 @@ class NativeProgram:
 
     def _loaded(self, sources: Mapping[str, PerPeer], size: int) -> Any:
         words = np.zeros((size, len(self._inputs)), np.int64)
-        for place, (name, dtype) in enumerate(self._inputs.items()):
-            column, values = _numbers(words[:, place : place + 1], dtype)[:, 0], sources[name]
+        for index, (name, dtype) in enumerate(self._inputs.items()):
+            column, values = _numbers(words[:, index : index + 1], dtype)[:, 0], sources[name]
             with np.errstate(all="ignore"):
                 try:
                     column[:] = values

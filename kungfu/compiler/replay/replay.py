@@ -131,7 +131,7 @@ class Replay:
         return tuple((*old, *new[len(old) :])[:size] for old, new in zip(self.states[fold], fresh, strict=True))
 
     def _source(self, name: str, local: Local, agreed: Mapping[str, Any]) -> PerPeer:
-        # Each peer has to tell its own value.
+        # Each peer has a value of its own.
         kind = self._kinds[name]
         if kind.placement == "local":
             if all(name in one for one in local):
@@ -212,7 +212,7 @@ _FORMULAS: Mapping[str, Callable[[Local, Mapping[str, Any]], Any]] = {
     # rule waited for the end of it.
     **dict.fromkeys(("barrier_due", "change_due", "replacing"), lambda _, known: known["pending"]),
     "replacement_refused": lambda local, known: False,
-    **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),  # an older one tells neither
+    **dict.fromkeys(("replaced_peers", "target_size"), lambda local, known: np.int64(0)),  # an older one has neither
 }
 
 

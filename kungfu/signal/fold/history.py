@@ -1,14 +1,19 @@
-"""Folds of one signal: of a number its average, last values and sum, of a truth value its edge and its counts."""
+"""Folds of one signal.
+
+Of a number its average, last values, sum and values by cluster size; of a truth value its edge, its counts, and rank
+0's value of the step before.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from kungfu.errors import PolicyError
-from kungfu.signal.fold.fold import Fold, StateFields, fold, labelled
+from kungfu.signal.fold.fold import Filled, Fold, StateFields, fold, labelled
 from kungfu.signal.fold_methods import fold_method
 from kungfu.signal.gate import every_steps, is_gate
-from kungfu.signal.node import Condition, Constant, OnRescale, Signal, where
+from kungfu.signal.node import Collective, Condition, Constant, Map, OnRescale, Signal, Source, operate, where
 from kungfu.signal.operation import SignalType
 
 
@@ -63,7 +68,7 @@ def cumulative(x: Signal, *, on_rescale: OnRescale) -> Fold:
         total, lost = state
         added = value - lost
         grown = total + added
-        # What the last addition rounded away is taken along: small values count however large the sum has become.
+        # What the last addition rounded away is kept: small values count however large the sum has become.
         return grown, (grown - total) - added
 
     return labelled(fold(update, (0.0, 0.0), x, on_rescale=on_rescale), label="cumulative")
@@ -81,6 +86,60 @@ def hold(x: Signal, *, every: int | None, when: Signal | Condition | None, on_re
 
     made = fold(update, math.nan, x, predicate, on_rescale=on_rescale).gated(gate)
     return labelled(made, label="hold")
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last values of a signal; `values` is the vector of them, oldest first, NaN if none was seen yet."""
+
+    values: Fold
+
+    def mean(self) -> Map:
+        """The mean of the values seen: float32, NaN before the first."""
+        return operate("mean_present", self.values)
+
+    def median(self) -> Map:
+        """The median of the values seen, the mean of the middle two for an even number: float32, NaN before."""
+        return operate("median_present", self.values)
+
+    def min(self) -> Map:
+        """The smallest value seen: float32, NaN before the first."""
+        return operate("min_present", self.values)
+
+    def max(self) -> Map:
+        """The largest value seen: float32, NaN before the first."""
+        return operate("max_present", self.values)
+
+    def sampled(self, every: int) -> Window:
+        """This window, over the values of every N steps."""
+        return replace(self, values=self.values.sampled(every))
+
+
+@fold_method
+def window(x: Signal, *, length: int, on_rescale: OnRescale) -> Window:
+    """See `FoldMethods.window`."""
+
+    def update(values: Signal, value: Signal) -> Signal:
+        return operate("push", values, value * 1.0)
+
+    made = fold(update, Filled(length, math.nan), x, on_rescale=on_rescale)
+    return Window(labelled(made, label=f"window of {length}"))
+
+
+@fold_method
+def by_size(x: Signal, *, largest: int, decay: float) -> Fold:
+    """See `FoldMethods.by_size`."""
+    if not 0 < decay <= 1:
+        raise PolicyError(f"by_size(decay={decay!r}): the weight of the newest value must lie in (0, 1], e.g. 0.1")
+
+    def update(table: Signal, value: Signal, size: Signal) -> Signal:
+        entry = table[size]
+        smoothed = entry + decay * (value - entry)
+        seen = entry == entry  # NaN is not equal to itself
+        return operate("scatter", table, size, where(seen, smoothed, value))
+
+    table = Filled(largest + 1, math.nan) if isinstance(largest, int) else Filled(largest, math.nan)
+    return labelled(fold(update, table, x, Source("size")), label="table by size")
 
 
 @fold_method
@@ -108,6 +167,40 @@ def streak(flag: Signal, *, on_rescale: OnRescale) -> Fold:
     """See `FoldMethods.streak`."""
     _check(flag, method="streak")
     return labelled(fold(lambda n, now: where(now, n + 1, 0), 0, flag, on_rescale=on_rescale), label="streak")
+
+
+def synchronized(predicate: Signal) -> Collective:
+    """The value of an agreed bool signal in the previous step, by rank 0's arithmetic: bool, agreed, and a gate.
+
+    Agreed numbers may differ in their last bit between processors, so a comparison of them could come out differently
+    on two peers, and a peer that took the other branch around a message would leave the others waiting. Carried by the
+    message of the next step, rank 0's answer is everybody's:
+    ``kf.control.always().when(kf.ops.synchronized(noise > 100))`` gates what only that rule needs. False in the
+    first step.
+
+    Args:
+        predicate: An agreed bool signal.
+
+    Raises:
+        PolicyError: The signal is local, or not bool.
+
+    Cost:
+        One float on the gradient all-reduce, one truth value of state.
+
+    On rescale:
+        The value is kept.
+
+    >>> from kungfu.signal import TrainingSignals, is_gate
+    >>> is_gate(synchronized(TrainingSignals().mean_loss > 1))
+    True
+    """
+    if predicate.type != SignalType("bool") or predicate.placement == "local":
+        raise PolicyError(
+            f"synchronized({predicate!r}): takes an agreed bool signal, as in kf.ops.synchronized(mean_loss > 1)"
+        )
+    before = labelled(fold(lambda _, now: now, False, predicate).before_step(), label="held")
+    own = where(before, 1.0, 0.0)
+    return Collective("carry", where(Source("rank") == 0, own, 0.0))
 
 
 def _check(flag: Signal, *, method: str) -> None:

@@ -7,7 +7,7 @@ each call of the step: what is not published is not known.
 What is fed is held by each peer until the next message. Feeding and sending are counted, as requests for a barrier are:
 the program counts what it offers, the step what a message has carried. So a number that is fed while a step runs, by
 another thread say, is not lost: it rides on the next message. What the message brings is kept by a fold of the policy
-(`kungfu.signal.program_sources`).
+(`kungfu.signal.training`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from kungfu.compiler import Plan
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_in_xla_context
 from kungfu.signal import Source
-from kungfu.signal.program_sources import misuse
 from kungfu.signal.source_location import location_in_frames, location_of_caller
+from kungfu.signal.training import misuse
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.variable_io import write_variable
 

@@ -158,7 +158,7 @@ def test_what_is_no_number_is_refused():
 def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
     plan = compile_policies([replace_stragglers()])
     record = make_step_record(plan)
-    rules, logged = len(plan.rules), sum(len(names) for names in plan.rule_inputs)
+    rules, logged = len(plan.rules), sum(len(rule.inputs) for rule in plan.rules)
 
     def written(*fractions: float) -> np.ndarray:
         size = len(fractions)
