@@ -46,7 +46,10 @@ class GradientReduction:
 
 
 def reduction_name(node: Signal) -> str:
-    """The name of a reduction of a nest, as in ``norm_squared(grads)``; empty for every other node.
+    """The name of a reduction of a nest of gradients.
+
+    Returns:
+        As in ``norm_squared(grads)``; empty for every other node.
 
     >>> import kungfu as kf
     >>> from kungfu.signal import TrainingSignals
@@ -80,10 +83,8 @@ def gradient_reductions_of(segments: Iterable[Segment]) -> Mapping[str, Gradient
 
 
 def is_only_sent(node: Signal, before: Iterable[Segment]) -> bool:
-    """True if nothing before the message computes with a number: it is sent unchanged, or a `where` chooses it.
-
-    Then its place in the message is all that must be known before the message.
-    """
+    """True if nothing before the message computes with a number, so that only its place in the message must be known:
+    it is sent unchanged, or a `where` chooses it."""
     chosen = {node}
     for segment in before:
         for one in segment.nodes:

@@ -201,10 +201,8 @@ class Outcome(NamedTuple):
 
 
 def inputs_of_rules(plan: Plan, inputs: Iterable[Any], inputs_whole: Iterable[Any]) -> Iterator[dict[str, float]]:
-    """For each rule the values of its inputs by name, out of an outcome's vectors: whole ones as Python's int.
-
-    What is off the rule's gate means nothing.
-    """
+    """For each rule the values of its inputs by name, out of an outcome's vectors: whole ones as Python's int. Off the
+    rule's gate they mean nothing."""
     numbers, wholes = iter(inputs), iter(inputs_whole)
     for rule in plan.rules:
         yield {name: _number_of(one, numbers, wholes) for name, one in rule.inputs.items()}

@@ -18,10 +18,12 @@ Setting = Literal["size", "global batch size", "learning rate"]
 
 @dataclass(frozen=True, eq=False)
 class Rescale:
-    """Requests a cluster of `target` peers (float32, agreed, whole, within the job's limits, NaN: nothing).
+    """Requests another size of the cluster.
 
-    `keep` says which batch size stays: the share of each peer, or the whole of a step; where it is the share of each
-    peer, the change makes no step of more than `max_global_batch` samples (0: any number).
+    Attributes:
+        target: Peers: float32, agreed, whole, within the job's limits; NaN requests nothing.
+        keep: The batch size that stays: the share of each peer, or the whole of a step.
+        max_global_batch: The most samples of a step where the share of each peer stays; 0 for any number.
     """
 
     target: Signal

@@ -68,7 +68,10 @@ class Budget:
                 raise PolicyError(f"Budget({name}={value!r}): takes a whole number from 1 to {_MOST}")
 
     def limit_on(self, *, replacing: bool) -> str:
-        """The limit for a rule that changes the size, or one that replaces peers, in words.
+        """The limit in words.
+
+        Args:
+            replacing: True for a rule that replaces peers, False for one that changes the size.
 
         >>> Budget(1, 100).limit_on(replacing=True), Budget(8, 800, 4).limit_on(replacing=True)
         ('1 rescale in 100 steps', '4 replacements in 800 steps')

@@ -117,19 +117,18 @@ class _Measured:
         return SizeEstimate(cast(self.sizes, "float32"), self.table.mean, self.table.standard_error)
 
     def compare(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal]:
-        """Two truth values: the peers of `more` beyond those of `fewer` are worth it, and they are not worth it.
+        """The comparison of two sizes, by the error of the advantage; what is equal without noise fails.
 
-        Where neither holds it is open.
-
-        The error of the advantage follows from those of both means, by its slope in each. What float32 rounds away is
-        no gain, and without noise what is equal fails.
+        Returns:
+            Two truth values: the peers of `more` beyond those of `fewer` are worth it, and they are not. Where neither
+            holds it is open. What float32 rounds away is no gain.
         """
         gain, error, rounding = self.gain(fewer, more)
         margin = _ERRORS * error
         return (gain > margin) & (gain > rounding), gain <= rounding - margin
 
     def gain(self, fewer: SizeEstimate, more: SizeEstimate) -> tuple[Signal, Signal, Signal]:
-        """The advantage of `more`, its standard error, and what float32 may have rounded away of it."""
+        """The advantage of `more`, its standard error by its slope in both means, and what float32 may have rounded."""
         gain = self.advantage(fewer, more)
         by_fewer = (self.advantage(fewer.nudged(), more) - gain) / fewer.nudge
         by_more = (self.advantage(fewer, more.nudged()) - gain) / more.nudge
@@ -143,10 +142,8 @@ class _Measured:
         return self.known & self.known[before] & (before > 0) & self.compare(self.at(before), self.all())[1]
 
     def verdict(self, size: Signal, *, unit: int, look_ahead: int) -> _Verdict:
-        """The verdict of the nearest smaller size that decides; one failure within reach is enough.
-
-        Within reach are the next smaller size, and this many more as the walk may look ahead.
-        """
+        """The verdict of the nearest smaller size that decides; one failure within reach is enough: of the next smaller
+        size, and of as many more as the walk may look ahead."""
         reach = (1 + look_ahead) * unit
         below = self.known & (self.sizes < size) & self.known[size]
         passes, fails = (below & one for one in self.compare(self.all(), self.at(size)))

@@ -44,6 +44,9 @@ class HookRequest:
     def __str__(self) -> str:
         """The request in the words of the hook.
 
+        Returns:
+            The call of the method of `Control`.
+
         >>> str(HookRequest("evict", ranks=(1, 2))), str(HookRequest("rescale", 4))
         ('evict([1, 2])', 'rescale(4)')
         """
@@ -65,10 +68,14 @@ class Control:
     counts. Of several calls of one method the last one counts; peers to evict or to replace add up. A number that is
     not finite requests nothing: what was requested before stands, and the record shows it.
 
-    ``size`` and ``step`` are those of the moment in which the rule fired; ``requests`` is what was requested so far,
-    ``wanted`` the size among it, and ``passed_over`` says which call requested nothing. What a hook returns is not
-    looked at, and an error that it raises ends the job. A hook that fires in the last step is called as well: a
-    checkpoint and a value are what it can request there, for no step follows; the record shows what is passed over.
+    What a hook returns is not looked at, and an error that it raises ends the job. A hook that fires in the last step
+    is called as well: it can request a checkpoint and a value there, for no step follows; the record shows what is
+    passed over.
+
+    Attributes:
+        size: The number of peers when the rule fired.
+        step: The step in which it fired.
+        passed_over: The last call that requested nothing, in words.
 
     >>> def grow(control, noise):
     ...     if noise > 100 * control.size:
@@ -117,7 +124,11 @@ class Control:
     def set_global_batch_size(self, samples: float) -> None:
         """Asks for steps of ``samples`` samples over all peers: rounded, at least one per peer, an epoch at most.
 
-        A number that is not above 0 requests nothing. Raises `PolicyError` for what is no number.
+        Args:
+            samples: The number of samples; one that is not above 0 requests nothing.
+
+        Raises:
+            PolicyError: `samples` is no number.
         """
         number = self._number(samples, method="set_global_batch_size", of="samples, as in set_global_batch_size(256)")
         if number is not None and number <= 0:

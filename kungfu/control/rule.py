@@ -147,18 +147,14 @@ def rate_limited(rule: Rule) -> Rule:
 
 
 def _could_fire_before_its_barrier(rule: Rule) -> bool:
-    """True if the rule could fire again in the step between its post and the barrier: it would request the same twice.
-
-    A size waits in a step whose barrier may change the cluster.
-    """
+    """True if the rule could fire again in the step between its post and the barrier, and request the same twice; a
+    size waits in a step whose barrier may change the cluster."""
     return rule.mode == "acting" and period_of(rule.gate) < 2 and not isinstance(rule.action, Rescale)
 
 
 def verdict(rule: Rule, inputs: Mapping[str, float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs.
-
-    A candidate that has not requested anything yet (NaN) is in neither.
-    """
+    """The candidates that won and those that lost, by name, where a merged rule fired with these values of its inputs;
+    one that has not requested anything yet (NaN) is in neither."""
     requests = {name: inputs[name] for name in rule.candidates if not math.isnan(inputs[name])}
     won = tuple(name for name, request in requests.items() if request == inputs["target"])
     return won, tuple(name for name in requests if name not in won)
@@ -254,10 +250,12 @@ def _wanted_last(target: Signal, *, gate: Signal, asked: Signal) -> Signal:
 
 
 def batch_rule(samples: object, *, trigger: Trigger, name: str = "set_global_batch_size") -> Rule:
-    """The rule that requests steps of `samples` samples, rounded, at least one a peer; not for the number that is.
+    """The rule that requests steps of this many samples; it does not fire for the present number.
 
-    A number that is not above 0 requests nothing. Where an epoch has fewer samples, it requests all of them: a step
-    ends with its epoch.
+    Args:
+        samples: The number: rounded, at least one a peer, at most those of an epoch; below or at 0 it requests nothing.
+        trigger: When the rule may fire.
+        name: The rule's name in the record and the log.
     """
     wanted, most = as_signal(samples), Source("epoch_samples")
     target = maximum(where(most > 0, minimum(round(wanted), most), round(wanted)), Source("size"))
@@ -287,8 +285,11 @@ def mask_rule(mask: Signal, *, trigger: Trigger, kind: Literal["evict", "replace
     """The rule that lets the marked peers go: for good (never below the job's fewest), or when another takes over.
 
     It fires only where at least one peer is marked and not all are. Others may take over while the job grows, in the
-    same wave of joiners; an exchange that is under way has to end first. Where nobody came for the last one, it waits
+    same wave of joiners; an exchange that is under way has to end first. Where no peer came for the last one, it waits
     until something has changed.
+
+    Raises:
+        PolicyError: The mask is no vector of truth values with an entry for each peer.
     """
     if not isinstance(mask, Signal) or mask.type != SignalType("bool", VECTOR):
         raise PolicyError(

@@ -20,9 +20,13 @@ TriggerEvent = Literal["step", "rescale"]
 
 @dataclass(frozen=True, eq=False)
 class Trigger:
-    """When a rule may fire: in the steps of `gate` (a function of step and size), where `predicate` holds.
+    """The steps in which a rule may fire.
 
-    `pause` is the cooldown after it fired; the `event` of all triggers made here is a step.
+    Attributes:
+        gate: The steps in which it is looked at: a function of step and size.
+        predicate: The condition that must hold in them.
+        pause: The cooldown after it fired.
+        event: The event at which it is looked at: a step, or a barrier that changes the size.
     """
 
     gate: Signal
@@ -148,10 +152,15 @@ class Trigger:
         return rules.rescale_rule(peers, trigger=self, keep=keep, max_global_batch=max_global_batch)
 
     def set_global_batch_size(self, samples: Signal | float) -> Rule:
-        """Requests steps of `samples` samples over all peers (agreed; rounded; at least one per peer).
+        """Requests steps of `samples` samples over all peers.
 
-        NaN, and a number that is not above 0, request nothing. Fires for another number than the present one; where the
-        barrier may change the cluster, a step later. Cost: no message.
+        Fires for another number than the present one; where the barrier may change the cluster, a step later.
+
+        Args:
+            samples: Agreed; rounded; at least one per peer. NaN, and a number that is not above 0, request nothing.
+
+        Cost:
+            No message.
         """
         return rules.batch_rule(samples, trigger=self)
 
@@ -187,18 +196,22 @@ class Trigger:
         return rules.plain_rule(Checkpoint(), trigger=self, name="checkpoint")
 
     def evict(self, mask: Signal) -> Rule:
-        """Removes the peers for which `mask` (agreed, bool, one entry a peer) holds, and continues with the others.
-
-        Fires where somebody is marked and the job's fewest peers would remain. Peers on their way come nevertheless.
-        """
+        """Removes the peers for which `mask` (agreed, bool, one entry a peer) holds. Fires where a peer is marked and
+        the job's fewest peers would remain; peers on their way come nevertheless."""
         return rules.mask_rule(mask, trigger=self, kind="evict")
 
     def replace(self, mask: Signal) -> Rule:
-        """Replaces each peer for which `mask` (agreed, bool, one entry a peer) holds, when a new one is ready.
+        """Replaces each marked peer when a new one is ready.
 
-        Fires only while nobody is under exchange, and where somebody is marked but not everybody; it may fire while the
-        job grows: the same wave of joiners serves both. Where nobody came for the last exchange, for want of a free
-        slot say, it is not requested again before the view changes or a host with free slots comes.
+        Fires only while no peer is under exchange, and where at least one peer is marked and not all are; it may fire
+        while the job grows: the same wave of joiners serves both. Where no peer came for the last exchange, as for want
+        of a free slot, it is not requested again before the view changes or a host with free slots comes.
+
+        Args:
+            mask: Agreed, bool, one entry a peer.
+
+        Raises:
+            PolicyError: It is no such vector.
         """
         return rules.mask_rule(mask, trigger=self, kind="replace")
 
@@ -288,6 +301,9 @@ def always() -> Trigger:
 
 def every(steps: int) -> Trigger:
     """The trigger that is on in every n-th step: ``step % steps == 0``.
+
+    Raises:
+        PolicyError: `steps` is no whole number of at least 1.
 
     >>> every(50).gate.placement
     'agreed'

@@ -109,10 +109,8 @@ def prepare() -> None:
 
 
 def handle_of(variable: Any) -> Any:
-    """The handle of a variable, for an op of the library that reads or writes it.
-
-    The graph under construction records the variable: by default it records only reads, not handles.
-    """
+    """The handle of a variable, for an op of the library that reads or writes it; the graph under construction records
+    the variable, of which by default it records only reads."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()
@@ -190,10 +188,8 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def work_folder(lock: Path) -> Iterator[Path]:
-    """A folder to compile in, beside a lock that this process holds; it is removed afterwards.
-
-    The folder of a killed process is removed by the next one that compiles here.
-    """
+    """A folder to compile in, beside a lock that this process holds; it is removed afterwards, and that of a killed
+    process by the next one that compiles here."""
     for left in list(lock.parent.glob(f"*{_WORK}*")):
         name = left.name.partition(_WORK)[0]
         # Whoever held this lock before has ended.

@@ -14,10 +14,17 @@ def constant(value: bool | int | float) -> Signal:
 
 
 def cast(x: Signal | float, dtype: DType) -> Map:
-    """The same value as "bool", "int64" or "float32".
+    """The same value in another dtype.
 
     A number is true unless it is 0, and a truth value is 1 or 0. A float32 loses its fraction on the way to int64 and
-    is held within 2**53; what is not finite becomes 0. Raises `PolicyError` for another dtype.
+    is held within 2**53; what is not finite becomes 0.
+
+    Args:
+        x: A number or a truth value.
+        dtype: "bool", "int64" or "float32".
+
+    Raises:
+        PolicyError: There is no such dtype.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(cast(TrainingSignals().mean_loss, "int64").type)
@@ -74,7 +81,10 @@ def maximum(x: Signal | float, y: Signal | float) -> Map:
 
 
 def clip(x: Signal | float, low: Signal | float, high: Signal | float) -> Map:
-    """`x` held between `low` and `high`: ``min(max(x, low), high)``; NaN stays NaN.
+    """A number held between two bounds.
+
+    Returns:
+        ``min(max(x, low), high)``; NaN stays NaN.
 
     >>> from kungfu.signal import TrainingSignals
     >>> clip(TrainingSignals().size, 1, 8).type

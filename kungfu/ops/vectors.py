@@ -46,10 +46,8 @@ def count(x: Signal) -> Map:
 
 
 def argmin(x: Signal) -> Map:
-    """The place of the smallest entry of a vector, from 0, the first of equals: int64 scalar.
-
-    Of a gathered vector it is the rank of that peer. Entries that are NaN are passed over; if all are, it is 0.
-    """
+    """The place of the smallest entry of a vector, from 0, the first of equals, and of a gathered one the rank: int64.
+    Entries that are NaN are passed over; if all are, it is 0."""
     return operate("argmin", x)
 
 
@@ -61,7 +59,9 @@ def argmax(x: Signal) -> Map:
 def take(x: Signal, index: Signal | int) -> Map:
     """The entry of a vector at a place, which is also written ``x[index]``; a vector of places gives one of entries.
 
-    `index`: int64, from 0, and from the end where negative. Where there is no such place: NaN, 0 or False.
+    Args:
+        x: The vector.
+        index: int64, from 0, and from the end where negative. Where there is no such place: NaN, 0 or False.
 
     >>> from kungfu.ops import all_gather
     >>> from kungfu.signal import TrainingSignals
@@ -77,7 +77,10 @@ def scatter(x: Signal, index: Signal | int, value: Signal | float) -> Map:
 
 
 def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 0) -> Map:
-    """A vector with one entry per peer: `value` for the peer of rank `index`, `fill` for every other.
+    """A vector with one entry per peer.
+
+    Returns:
+        `value` for the peer of rank `index`, `fill` for every other.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(one_hot(TrainingSignals().size - 1, True, fill=False).type)
@@ -87,17 +90,16 @@ def one_hot(index: Signal | int, value: Signal | float, *, fill: bool | float = 
 
 
 def ranks() -> Map:
-    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed.
-
-    ``ranks() == kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`.
-    """
+    """The ranks of all peers, 0 to size - 1: int64 vector with one entry per peer, agreed. So ``ranks() ==
+    kf.ops.argmax(x)`` is true for the peer with the largest entry of `x`."""
     return operate("ranks", Source("size"))
 
 
 def places(x: Signal) -> Map:
-    """The place of each entry of a vector, from 0: int64 vector of its length.
+    """The place of each entry of a vector.
 
-    Of what ``.by_size(n)`` gives it is the cluster size of each entry.
+    Returns:
+        An int64 vector of its length, from 0; of what ``.by_size(n)`` gives it is the cluster size of each entry.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(places(TrainingSignals().mean_loss.by_size(4)).type)
@@ -129,7 +131,10 @@ def norm_squared(grads: Signal) -> Map:
 
 
 def dot(grads: Signal, others: Signal) -> Map:
-    """The scalar product of two nests of gradients: ``sum of g * h`` over every entry, float32 scalar.
+    """The scalar product of two nests of gradients.
+
+    Returns:
+        ``sum of g * h`` over every entry: float32 scalar.
 
     >>> from kungfu.signal import TrainingSignals
     >>> str(dot(TrainingSignals().grads, TrainingSignals().mean_grads))[:14]

@@ -99,18 +99,18 @@ def at_most(*policies: Policy) -> Policy:
 
 
 def at_least(*policies: Policy) -> Policy:
-    """For each setting for which several of these policies have rules, the largest number that any of them requests.
-
-    Everything else is as for `at_most`.
-    """
+    """For each setting for which several of these policies have rules, the largest number that any of them requests;
+    everything else is as for `at_most`."""
     return _combined("at_least", policies, choose=lambda one, other, now: maximum(_or(one, now), _or(other, now)))
 
 
 def first(*policies: Policy) -> Policy:
     """For each setting for which several of these policies have rules, the number of the first policy with a request.
 
-    An earlier policy has priority from its first request on, because requests stand. Everything else is as for
-    `at_most`.
+    An earlier policy has priority from its first request on, because requests stand.
+
+    Args:
+        policies: At least two policies, the first with the highest priority. Everything else is as for `at_most`.
     """
     return _combined("first", policies, choose=lambda one, other, now: _or(one, other))
 

@@ -16,7 +16,10 @@ def every_steps(every: int) -> Signal:
 
 
 def period_of(gate: Signal) -> int:
-    """The least number of steps between two steps of a gate, as far as its `every_steps` show.
+    """The period of a gate.
+
+    Returns:
+        The least number of steps between two of its steps, as far as its `every_steps` show.
 
     >>> period_of(every_steps(50)), period_of(every_steps(50) & (Source("size") > 2)), period_of(Source("size") > 2)
     (50, 50, 1)

@@ -176,9 +176,12 @@ class Constant(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
-    """A source of a step, by its name in `kungfu.signal.SOURCES`, or a source of the user's program, as `declared`.
+    """What a step or the user's program offers.
 
-    `owner` is the job whose policy took it.
+    Attributes:
+        source: Its name, for a source of a step that in `kungfu.signal.SOURCES`.
+        owner: The job whose policy uses it.
+        declared: The kind of a source of the user's program, as a policy declares it.
     """
 
     source: str
@@ -236,10 +239,8 @@ class Map(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Collective(Signal):
-    """A message that turns local into agreed: a sum, a mean, or a vector with one entry per peer.
-
-    A "carry" is a sum to which rank 0 adds 1 or 0 and nobody else anything: a truth value that is exact on every peer.
-    """
+    """A message that turns local into agreed: a sum, a mean, or a vector with one entry per peer; or a "carry", a sum
+    to which only rank 0 adds 1 or 0: a truth value that is exact on every peer."""
 
     reduction: Reduction
     operand: Signal

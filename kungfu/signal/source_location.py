@@ -21,10 +21,7 @@ _POLICIES = os.path.join(_PACKAGE, "policies") + os.sep  # prebuilt policies are
 
 
 def location_of_caller() -> str:
-    """``file:line`` of the innermost frame outside this package, or an empty string if there is none.
-
-    Within `attributed_to`, what that says.
-    """
+    """``file:line`` of the innermost frame outside this package, or within `attributed_to` its line; empty if none."""
     if (given := _GIVEN.get()) is not None:
         return given
     frame: FrameType | None = sys._getframe(1)
@@ -46,10 +43,8 @@ def attributed_to(origin: str) -> Iterator[None]:
 
 
 def location_in_traceback(traceback: TracebackType | None) -> str:
-    """``file:line`` of the innermost frame of the user's that an error went through; empty if there is none.
-
-    What a policy calls in Python's own library, or in another one, is not the place to mend, nor is a prebuilt policy.
-    """
+    """``file:line`` of the innermost frame of the user's that an error went through; empty if there is none. A library
+    that a policy calls, and a prebuilt policy, are not the place to mend."""
     found = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -92,10 +87,8 @@ def _is_librarys(code: CodeType) -> bool:
 
 
 def variable_at(origin: str) -> str:
-    """The variable that the user's statement at ``file:line`` assigns its value to; empty if it is none.
-
-    Empty too where the statement makes a rule, not a signal, and where the source cannot be read, as in a shell.
-    """
+    """The variable that the user's statement at ``file:line`` assigns its value to; empty if it is none, if it makes a
+    rule and no signal, or if the source cannot be read, as in a shell."""
     path, _, line = origin.rpartition(":")
     return _assignments("".join(linecache.getlines(path))).get(int(line), "") if path else ""
 

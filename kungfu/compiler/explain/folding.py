@@ -19,10 +19,7 @@ class Folding:
 
 
 def folding_of(plan: Plan) -> Folding:
-    """The nodes that are left out where each monitor is shown as one.
-
-    A node that the policy also uses by another way than through the monitor is shown.
-    """
+    """The nodes to leave out where each monitor is shown as one; not what the policy also uses by another way."""
     # Of each monitor, all that is below it.
     nodes = topological((*plan.nodes, *_roots(plan)))
     inside = {node: frozenset(topological(node.inputs)) for node in nodes if node.monitor}

@@ -40,7 +40,8 @@ class GraphNode:
 def graph_of(plan: Plan) -> tuple[GraphNode, ...]:
     """The graph of a plan: sources, monitors, named values and rules; arithmetic without a name is a part of its user.
 
-    Each node stands after its inputs.
+    Returns:
+        The nodes, each after its inputs.
 
     >>> from kungfu.compiler import compile_policies
     >>> from kungfu.policies import gns_batch

@@ -17,10 +17,8 @@ Labels = Mapping[Signal, str]
 
 
 def labels_of(plan: Plan) -> Labels:
-    """For each node its name, else the variable that the policy keeps it in, else a number.
-
-    Leaves, and what is a function of step and size alone, stand as themselves.
-    """
+    """For each node its name, else the variable that the policy keeps it in, else a number; leaves, and functions of
+    step and size alone, stand as themselves."""
     order = topological((*plan.nodes, *(root for rule in plan.on_rescale for root in rule.roots)))
     given = _names(plan, order)
     labels: dict[Signal, str] = {}

@@ -18,7 +18,10 @@ _NONE: Dimension = {"unknown": 0}
 
 
 def units_of(nodes: Iterable[Signal]) -> dict[Signal, str]:
-    """The unit of each of these nodes, given after their inputs; empty if it has none or none is known.
+    """The unit of each of these nodes, empty if it has none or none is known.
+
+    Args:
+        nodes: The nodes, each after its inputs.
 
     >>> from kungfu.signal import TrainingSignals, topological
     >>> training = TrainingSignals()

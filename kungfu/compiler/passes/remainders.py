@@ -36,9 +36,11 @@ class _Residues:
 
 @dataclass(frozen=True)
 class _Period:
-    """The dependence of a node on the source: periodic with a `length`, or else a polynomial of it.
+    """The dependence of a node on the source.
 
-    A polynomial does not repeat itself, but its remainders do; `length` is then the period of its coefficients.
+    Attributes:
+        length: The period of the node; of a polynomial of the source that of its coefficients.
+        repeats: True if the node is periodic; a polynomial is not, but its remainders are.
     """
 
     length: int

@@ -111,10 +111,8 @@ def _demand(order: tuple[Signal, ...], *, rules: Iterable[Rule], shown: Iterable
 
 
 def _is_cheap(node: Signal) -> bool:
-    """True if a value can be watched in every step without an additional message or pass over the gradients.
-
-    Where it cannot, a name does not make it more expensive: it is NaN off the steps in which a rule or a fold needs it.
-    """
+    """True if a value can be watched in every step without a message or a pass over the gradients; else it is NaN off
+    the steps in which a rule or a fold needs it, so that its name costs nothing."""
     order = topological((node,))
     # What a fold holds, and what travels on the gradients anyway, is known without further cost.
     known = frozenset(

@@ -51,10 +51,12 @@ def _rebuilt(node: Signal, *, shared: Mapping[Signal, Signal]) -> Signal:
 
 
 def _without_neutral(node: Signal) -> Signal:
-    """The operand that a map is equal to, for its constant changes nothing, as in ``True & x``, ``x - 0``, ``x * 1``.
+    """The operand that a map is equal to, for its constant changes nothing; a trigger without a condition leaves one.
 
-    A trigger without a condition leaves such a map behind. Others stay: ``x + 0.0`` makes 0.0 of -0.0, and ``x * 1.0``
-    a float of a whole number.
+    Returns:
+        `x` for ``x - 0``, ``x + -0.0``, ``x * 1`` and ``x / 1``, which keep NaN, infinities and -0.0 to the last bit;
+        for ``x // 1``, ``x + 0`` of whole numbers, and ``True & x``. Others stay: ``x + 0.0`` makes 0.0 of -0.0,
+        ``0 * x`` NaN of infinity, and ``x * 1.0`` a float of a whole number.
     """
     if not isinstance(node, Map):
         return node

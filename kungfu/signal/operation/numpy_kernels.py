@@ -103,11 +103,12 @@ def norm_squared(leaves: Sequence[Any]) -> np.float32:
 
 
 def sum_of_squares(leaf: Any) -> np.float64:
-    """The sum of the squares of a tensor's entries, each as a float32, in float64.
+    """The sum of the squares of a tensor's entries, each as a float32.
 
-    The additions have the order of ``native/all_reduce/sum_of_squares.h``, and so the sum has the same bits: blocks of
-    512 entries one after the other, with what is rounded off beside them, and in each block 16 lanes, which are added
-    in halves.
+    Returns:
+        A float64 of the same bits as in ``native/all_reduce/sum_of_squares.h``, whose order of additions it has: blocks
+        of 512 entries one after the other, with what is rounded off beside them, and in each block 16 lanes, which are
+        added in halves.
     """
     entries = np.asarray(leaf, np.float32).reshape(-1).astype(np.float64)
     blocks = np.zeros((-(-len(entries) // _SQUARES_BLOCK), _SQUARES_BLOCK // _LANES, _LANES))
