@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from kungfu.cli.broken_pipe import discard_output, open_closed_streams
 from kungfu.cli.run_folder import add_run_folder, newest_run
@@ -212,32 +212,16 @@ def _add_steering(parser: argparse.ArgumentParser, *, name: str) -> None:
 
 
 def _explain(given: argparse.Namespace) -> int:
-    return explain_command(given.specs, form=given.form, monitors=given.monitors)
-
-
-def explain_command(
-    specs: Sequence[str], *, form: Literal["text", "json"] = "text", monitors: Literal["folded", "open"] = "folded"
-) -> int:
-    """Prints the plan of policies: their nodes, when each is computed, what they share, what they cost.
-
-    TensorFlow is not imported.
-
-    Args:
-        specs: the policies of one job, as in ``kungfu.policies:gns_batch(max_peers=8)``.
-        form: text for people, JSON for programs.
-        monitors: whether the text folds each monitor into a line, or opens them.
-
-    Returns:
-        The exit code.
-
-    Raises:
-        PolicyError: where a policy does not resolve, or they do not compile together.
-    """
+    """Prints the plan of the policies of one job: their nodes, stages, shared parts and costs; without TensorFlow."""
     from kungfu.compiler import compile_policies, explain, explain_json
     from kungfu.policy_definition.policy_path import load_policy
 
-    plan = compile_policies([load_policy(one) for one in specs])
-    text = explain(plan, monitors=monitors) if form == "text" else json.dumps(explain_json(plan), indent=2) + "\n"
+    plan = compile_policies([load_policy(one) for one in given.specs])
+    text = (
+        json.dumps(explain_json(plan), indent=2) + "\n"
+        if given.form == "json"
+        else explain(plan, monitors=given.monitors)
+    )
     print(text, end="")
     return 0
 

@@ -17,7 +17,7 @@ LineKind = Literal["header", "step", "snapshot", "cut", "unknown"]
 LineFields = Mapping[str, Any]
 Texts = Mapping[str, str]
 
-# Of a finite number; nine digits tell any two float32 apart.
+# Of a finite number; nine digits distinguish any two float32.
 CONVERSIONS = {"float32": "%.9g", "int64": "%d"}
 
 _KINDS: Mapping[str, LineKind] = {"trace": "header", "step": "step", "after": "snapshot", "cut": "cut"}
@@ -41,19 +41,19 @@ def header_line(
     return header if phase == 1 else {**header, "phase": phase, "first_step": first}
 
 
-def step_format(place: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
+def step_format(position: Texts, *, local: Texts, agreed: Texts | None, fired: Texts) -> str:
     """The format of a step line, one peer's share of one step; ``%`` fills in the numbers.
 
     Each value is text: the entry of ``CONVERSIONS`` for its type, where a number is filled in later, or the result of
     ``json_literal``.
 
     Args:
-        place: Step, view and rank.
-        local: The peer's own sources, by name.
+        position: Step, view and rank.
+        local: The sources of this peer, by name.
         agreed: The agreed sources, by name; None on all ranks but 0, since one copy is enough.
         fired: The rules that fired, with the number that each requested; empty on all ranks but 0.
     """
-    parts = [_entries(place), f'"local":{{{_entries(local)}}}']
+    parts = [_entries(position), f'"local":{{{_entries(local)}}}']
     if agreed is not None:
         parts.append(f'"agreed":{{{_entries(agreed)}}}')
     if fired:
@@ -66,9 +66,9 @@ def json_literal(value: float | bool) -> str:
     return json.dumps(_written(value), allow_nan=False)
 
 
-def snapshot_line(place: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
-    """The line of a snapshot: the states of a peer's folds at ``place`` (after a step, view, rank, peer)."""
-    return {**place, "folds": {name: _written(value) for name, value in folds.items()}}
+def snapshot_line(position: Mapping[str, int], *, folds: LineFields) -> dict[str, Any]:
+    """The line of a snapshot: the states of a peer's folds at ``position`` (after a step, view, rank, peer)."""
+    return {**position, "folds": {name: _written(value) for name, value in folds.items()}}
 
 
 def line_kind(line: LineFields) -> LineKind:
@@ -96,7 +96,7 @@ def number_from_json(value: Any) -> Any:
 
 
 def _written(value: Any) -> Any:
-    """A value as JSON has it: floats with nine digits, which tell any two float32 apart, and NaN as null."""
+    """A value as JSON has it: floats with nine digits, which distinguish any two float32, and NaN as null."""
     if isinstance(value, list):
         return [_written(one) for one in value]
     if not isinstance(value, float):

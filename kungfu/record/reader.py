@@ -121,8 +121,8 @@ def read_plan(folder: Path) -> Plan | None:
     gathered = _Gathered()
     try:
         with (folder / "trace.jsonl").open(encoding="utf-8", errors="replace") as lines:
-            for place, text in enumerate(itertools.islice(lines, _HEADER_WITHIN_LINES), start=1):
-                _take(text, gathered, where=f"{folder}:{place}")
+            for number, text in enumerate(itertools.islice(lines, _HEADER_WITHIN_LINES), start=1):
+                _gather(text, gathered, where=f"{folder}:{number}")
                 if gathered.header is not None:
                     break
     except OSError:
@@ -134,9 +134,9 @@ def read_plan(folder: Path) -> Plan | None:
 def parse_trace(lines: Iterable[str], *, name: str = "trace.jsonl") -> Trace:
     """The trace that these lines are; see `read_trace`. ``name`` is what errors call it."""
     gathered = _Gathered()
-    for place, text in enumerate(lines, start=1):
+    for number, text in enumerate(lines, start=1):
         if text.strip():
-            _take(text, gathered, where=f"{name}:{place}")
+            _gather(text, gathered, where=f"{name}:{number}")
     _end_with_phase(gathered)
     steps = tuple(_whole_steps(gathered))
     if not steps:
@@ -162,7 +162,7 @@ def _because(remarks: list[str]) -> str:
     return f" ({remarks[0]})" if remarks else ""
 
 
-def _take(text: str, gathered: _Gathered, *, where: str) -> None:
+def _gather(text: str, gathered: _Gathered, *, where: str) -> None:
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):
@@ -201,11 +201,11 @@ def _whole_steps(gathered: _Gathered) -> Iterator[RecordedStep]:
     before: int | None = None
     lacking: list[tuple[int, str]] = []
     for step, view in latest.items():
-        # Nobody has told of some steps at all.
+        # No peer has reported some steps at all.
         if before is not None and step > before + 1:
             gathered.remarks.append(f"steps {before + 1} to {step - 1} are not in the record")
         before, shares = step, gathered.steps[step, view]
-        # Some ranks have told of this one, and others have not.
+        # Some ranks have reported this one, and others have not.
         if missing := _missing(shares):
             lacking.append((step, missing))
             continue
@@ -220,9 +220,9 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
     for missing, those in itertools.groupby(lacking, key=lambda one: one[1]):
         for first, last in rows_without_gap(step for step, _ in those):
             if first == last:
-                yield f"step {first} lacks {missing} tells of it; it was left out"
+                yield f"step {first} lacks the report of {missing}; it was left out"
             else:
-                yield f"steps {first} to {last} lack {missing} tells of them; they were left out"
+                yield f"steps {first} to {last} lack the report of {missing}; they were left out"
 
 
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
@@ -243,13 +243,13 @@ def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
 def _missing(shares: Mapping[int, LineFields]) -> str:
     agreed = shares[0].get("agreed") if 0 in shares else None
     if not isinstance(agreed, dict) or type(agreed.get("size")) is not int:
-        return "what rank 0"
+        return "rank 0"
     ranks = [str(rank) for rank in range(agreed["size"]) if rank not in shares]
-    return f"what rank {' and '.join(ranks)}" if ranks else ""
+    return f"rank {' and '.join(ranks)}" if ranks else ""
 
 
 def _whole_snapshots(gathered: _Gathered, steps: Iterable[RecordedStep]) -> Iterator[Snapshot]:
-    """The snapshots that all peers of their view have taken."""
+    """The snapshots that all peers of their view have written."""
     sizes = {one.view: one.size for one in steps}
     for (after, view), shares in sorted(gathered.snapshots.items()):
         if sorted(shares) == list(range(sizes.get(view, 0))):

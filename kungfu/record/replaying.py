@@ -149,16 +149,16 @@ def _beginning(
 ) -> tuple[tuple[RecordedStep, ...], Snapshot | None]:
     """The steps of the run's own plan, and the snapshot that they begin with: ``None`` at the run's first step."""
     best: tuple[tuple[RecordedStep, ...], Snapshot | None] | None = None
-    for place, step in enumerate(trace.steps):
+    for index, step in enumerate(trace.steps):
         found = snapshots.get((step.step - 1, step.view))
         # The run's first step needs no snapshot; any other start needs one right before it, the latest that is early
         # enough.
-        if place == 0 and step.step == 1:
+        if index == 0 and step.step == 1:
             best = trace.steps, found
         elif found is not None and (best is None or step.step <= max(start, 1)):
-            best = trace.steps[place:], found
+            best = trace.steps[index:], found
     if best is None or (start and best[0][0].step > start):
-        raise UsageError(f"no snapshot of the record lies before step {max(start, 1)}, so nobody knows its folds there")
+        raise UsageError(f"no snapshot of the record lies before step {max(start, 1)}: its folds there are not known")
     _from(trace, start)
     return best
 
@@ -180,7 +180,7 @@ def _is_lost(playing: _Playing, step: RecordedStep) -> bool:
     """True if the states of the folds before `step` are unknown, because earlier steps are missing in the record."""
     before = playing.previous
     snapshot = playing.against.get((step.step - 1, step.view))
-    # A gap: no peer lived to tell of the steps in it, or they could not be written.
+    # A gap: no peer lived to report the steps in it, or they could not be written.
     if before is not None and step.step > before.step + 1:
         playing.is_lost = True
     # A snapshot after a gap gives the states again.
@@ -208,7 +208,7 @@ def _survivors(playing: _Playing, before: RecordedStep, step: RecordedStep) -> l
     """The ranks of the old view that are in the new one, in its order; peers that stay come before those that join."""
     views = {one.view: one.peers for one in playing.against.values()}
     old, new = views.get(before.view), views.get(step.view)
-    # Without snapshots nobody knows which peers left: the last ones, as far as can be told.
+    # Without snapshots the peers that left are not known: the last ones are taken for them.
     if old is None or new is None:
         return list(range(min(before.size, step.size)))
     return [old.index(peer) for peer in new if peer in old]
@@ -227,8 +227,8 @@ def _restore(replaying: Replay, snapshot: Snapshot) -> None:
 
 def _held(snapshot: Snapshot, name: str) -> list[Any]:
     """A field of a fold's state on every peer: an agreed one is written down by rank 0 alone."""
-    leader = snapshot.folds[0].get(name, math.nan)
-    return [one.get(name, leader) for one in snapshot.folds]
+    agreed = snapshot.folds[0].get(name, math.nan)
+    return [one.get(name, agreed) for one in snapshot.folds]
 
 
 # ---- what it decided, and what the run did -------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A model of a job that was recorded: what it would have been like at other sizes, as far as its record can tell."""
+"""A model of a job that was recorded: what it would have been like at other sizes, as far as its record shows."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def model_of_job(job: RecordedJob, trace: Trace, plan: Plan) -> ClusterModel:
     """The model on which `plan` would have run this job.
 
     Raises:
-        UsageError: The job had one size only, so that nothing tells how fast it is at another one.
+        UsageError: The job had one size only, so that its speed at another one is not known.
     """
     if len(job.sizes) < 2:
         raise UsageError(_one_size(job))
@@ -202,11 +202,11 @@ def guesses_of(job: RecordedJob, trace: Trace, sizes: Iterable[int], batches: It
 
 def _one_size(job: RecordedJob) -> str:
     if not job.sizes:
-        return "no view of this record lasted for three steps, so how fast the job was cannot be told"
+        return "no view of this record lasted for three steps, so the speed of the job is not known"
     (only,) = job.sizes
     peers = f"{only} peers" if only > 1 else "1 peer"
     return (
-        f"this record has one size only, {peers}: nothing in it tells how fast the job is with another number of them"
+        f"this record has one size only, {peers}: nothing in it shows how fast the job is with another number of them"
     )
 
 
@@ -214,7 +214,7 @@ def _peers(sizes: Sequence[int]) -> str:
     return f"{', '.join(map(str, sizes))} peers were" if sizes != [1] else "1 peer was"
 
 
-# ---- what the steps tell ---------------------------------------------------------------------------------------------
+# ---- what the steps show ---------------------------------------------------------------------------------------------
 
 
 def _samples(step: RecordedStep) -> int:
@@ -226,7 +226,7 @@ def _samples(step: RecordedStep) -> int:
 
 
 def _timed(steps: Sequence[RecordedStep]) -> Iterator[tuple[RecordedStep, float, int]]:
-    """Each step whose whole time is known, with its seconds and samples: the next one of its view tells."""
+    """Each step whose whole time is known, with its seconds and samples: the next one of its view has its time."""
     for one, after in itertools.pairwise(steps):
         seconds = _finite(after.local[0].get("step_seconds"), 0.0)
         if after.view == one.view and after.step == one.step + 1 and seconds > 0:
@@ -260,7 +260,7 @@ def _rescaling(rescales: Sequence[RescaleEvent]) -> tuple[Rescaling, tuple[str, 
     if stop_s is None:
         guesses.append(f"no rescale is in the record: a guess that one stops the job for {_GUESSED_STOP_S:g} s")
     if joining_s is None:
-        guesses.append(f"nobody joined in the record: a guess that a joiner takes {_GUESSED_JOINING_S:g} s")
+        guesses.append(f"no peer joined in the record: a guess that a joiner takes {_GUESSED_JOINING_S:g} s")
     times = {"stop_s": _GUESSED_STOP_S if stop_s is None else stop_s, "joining_s": joining_s or _GUESSED_JOINING_S}
     return Rescaling(joining_steps=1, **times), tuple(guesses)
 

@@ -16,7 +16,7 @@ from kungfu.policy_definition import Policy
 from kungfu.record import Trace, parse_trace, read_trace, replay
 from kungfu.signal import SOURCES
 from kungfu.testing.cluster_model import ClusterModel
-from kungfu.testing.simulated_run import simulate, told
+from kungfu.testing.simulated_run import simulate, without_held
 
 ArrayStep = tuple[list[dict[str, Any]], dict[str, Any]]  # the local sources in rank order, and the agreed ones
 
@@ -51,7 +51,10 @@ def run_policy(
         return simulate(plan, trace).decisions
     if isinstance(trace, Mapping):
         return tuple(_given(plan, trace))
-    return tuple(_recorded(plan, trace))
+    if isinstance(trace, (str, Path)):
+        trace = read_trace(Path(trace))
+    recorded = trace if isinstance(trace, Trace) else parse_trace(trace)
+    return tuple(without_held(replay(plan, recorded, whose="another").decisions))
 
 
 def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
@@ -62,15 +65,7 @@ def _given(plan: Plan, arrays: Mapping[str, Any]) -> Iterator[FiredRule]:
             playing = Replay(plan, size=len(local))
         if playing.size != len(local):
             playing.rescale(len(local))
-        yield from told(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
-
-
-def _recorded(plan: Plan, source: Trace | str | Path | Sequence[str]) -> Iterator[FiredRule]:
-    if isinstance(source, (str, Path)):
-        trace = read_trace(Path(source))
-    else:
-        trace = source if isinstance(source, Trace) else parse_trace(source)
-    yield from told(replay(plan, trace, whose="another").decisions)
+        yield from without_held(fired_rules(plan, playing.step(local, agreed), step=agreed["step"]))
 
 
 # ---- sources as arrays, by step and by peer --------------------------------------------------------------------------
@@ -102,7 +97,7 @@ def _steps(arrays: Mapping[str, Any]) -> int:
 
 
 def _size(arrays: Mapping[str, Any], index: int, own: set[str]) -> int:
-    """The peers of a step: as told, else as many as the longest row has."""
+    """The peers of a step: as given, else as many as the longest row has."""
     if "size" in arrays:
         return int(arrays["size"][index])
     rows = [len(values[index]) for name, values in arrays.items() if name in own and _is_row(values[index])]

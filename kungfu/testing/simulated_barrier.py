@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kungfu.compiler import FiredRule, Plan
+from kungfu.compiler import FiredRule
 from kungfu.compiler.fired import fired_on_rescale
 from kungfu.compiler.replay import Replay
 from kungfu.control import Call
@@ -75,11 +75,6 @@ class SimulatedBarrier:
     ranks: dict[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
     brought: list[FiredRule] = field(default_factory=list)
 
-    @property
-    def plan(self) -> Plan:
-        """The rules of the job."""
-        return self.replay.plan
-
     def hold(self, fired: Sequence[FiredRule], *, fractions: Sequence[float] = ()) -> list[FiredRule]:
         """Holds the barrier after a step, if one was requested: carries out what was posted in the step before.
 
@@ -108,7 +103,7 @@ class SimulatedBarrier:
         """No barrier follows the last step: the hooks that fired in it are called."""
         for fired in self.posted:
             if isinstance(fired.action, Call):
-                self._take_up(fired, call_last_hook(fired, fired.action, size=self.job.size))
+                self._answered(fired, call_last_hook(fired, fired.action, size=self.job.size))
 
     def _decide(self, due: Sequence[FiredRule], offer: JoinerOffer | None, fractions: Sequence[float]) -> None:
         """The decision of a barrier is in force."""
@@ -125,9 +120,9 @@ class SimulatedBarrier:
         self._enter(view, decision)
 
     def _call(self, fired: FiredRule, action: Call) -> Sequence[HookRequest]:
-        return self._take_up(fired, call_hook(fired, action, size=self.job.size))
+        return self._answered(fired, call_hook(fired, action, size=self.job.size))
 
-    def _take_up(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
+    def _answered(self, fired: FiredRule, answer: HookAnswer) -> Sequence[HookRequest]:
         if not answer.requests and answer.ignored:
             self.unmet[fired.rule, fired.step] = answer.ignored
         return answer.requests
@@ -145,21 +140,21 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, job.start.epoch_samples, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose, from what the barrier knows."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
-        step, epoch_samples = job.step - 1, job.start.epoch_samples
+        step, epoch_samples = job.step - 1, job.model.start.epoch_samples
         sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
         sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target
-        self.brought = fired_on_rescale(self.plan, sources, step=step)
+        self.brought = fired_on_rescale(self.replay.plan, sources, step=step)
         return [asked_by(one) for one in self.brought]
 
     def _enter(self, before: View, decision: Decision) -> None:
-        """The decided terms are in force, and the new view if there is one; the agent hears what to prepare."""
+        """The decided terms are in force, and the new view if there is one; the agent prepares missing peers."""
         job, view, terms, offered = self.job, decision.view, decision.terms, self.joining
         changed = view.version != before.version
         job.terms = terms
@@ -169,15 +164,15 @@ class SimulatedBarrier:
             moved(job, view.version, view.ids)
             self.replay.rescale(view.size, stayed=stay)
         elif offered is not None and not offered.ready:
-            # The agent found a place for none of those who were asked for.
+            # The agent found a slot for none of the requested peers.
             self.unmet |= dict.fromkeys(offered.asked_by, NO_SLOT)
         if decision.prepare is not None or changed:
             count = terms.target_size - view.size + len(terms.leaving) if terms.target_size else 0
             self._prepare(count, tuple((one.by, one.step) for one in decision.requests))
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
-        """So many peers are on their way: those who are so already, and others that start where a host has a slot."""
-        job, rescaling, now, before = self.job, self.job.rescaling, self.job.clocks.total_s, self.joining
+        """Prepares this many peers: those already on their way, and others that start on hosts with a free slot."""
+        job, rescaling, now, before = self.job, self.job.model.rescaling, self.job.clocks.total_s, self.joining
         # Once some have joined, those who have not are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]
         job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))

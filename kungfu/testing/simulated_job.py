@@ -10,7 +10,7 @@ from typing import Any
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import spread
 from kungfu.runtime.settings import Limits
-from kungfu.testing.cluster_model import ClusterModel, Rescaling, SimulatedStep, Start
+from kungfu.testing.cluster_model import ClusterModel, SimulatedStep
 from kungfu.testing.peer_speeds import SpeedSampler
 from kungfu.testing.simulated_hosts import SimulatedHosts
 
@@ -78,16 +78,6 @@ class SimulatedJob:
         start, peers = model.start, list(range(model.start.size))
         terms = Terms(start.global_batch_size, start.global_batch_size / start.size)
         return cls(model, peers, terms, SimulatedHosts.filled(model.hosts, peers), SpeedSampler(model.speeds))
-
-    @property
-    def start(self) -> Start:
-        """The beginning of the job."""
-        return self.model.start
-
-    @property
-    def rescaling(self) -> Rescaling:
-        """The time that a change of the size takes."""
-        return self.model.rescaling
 
     @property
     def limits(self) -> Limits:

@@ -96,7 +96,7 @@ def simulate(plan: Plan, model: ClusterModel, *, seen: Callable[[SimulatedStep],
             seen(job.position)
         busy = busy_seconds(job)
         outcome = barrier.replay.step(local_sources(job, busy), agreed_sources(job))
-        decided = list(told(fired_rules(plan, outcome, step=step)))
+        decided = list(without_held(fired_rules(plan, outcome, step=step)))
         made += decided
         stepped(job, busy)
         acting = [one for one in decided if one.mode == "acting"]
@@ -123,6 +123,6 @@ def _as_carried_out(fired: FiredRule, barrier: SimulatedBarrier) -> FiredRule:
     return replace(fired, ranks=barrier.ranks.get(key, fired.ranks), unmet=barrier.unmet.get(key, ""))
 
 
-def told(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
+def without_held(fired: Iterable[FiredRule]) -> Iterator[FiredRule]:
     """All but those that the budget holds back: they are the shadow of a rule that would have fired without it."""
     return (one for one in fired if one.mode != "held")

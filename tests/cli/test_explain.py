@@ -9,22 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.main import explain_command
-from kungfu.errors import PolicyError
+from kungfu.cli.main import main
 
 SPEC = "kungfu.policies:gns_batch(max_peers=8)"
 
 
-def test_it_prints_the_plan_and_gives_success(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain_command([SPEC]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("rule gns_batch  [gns_batch.py:")
-    assert "0 extra messages per step" in printed
-
-
-def test_a_policy_that_does_not_resolve_is_an_error() -> None:
-    with pytest.raises(PolicyError, match=r"kungfu.policies has no 'gns'"):
-        explain_command(["kungfu.policies:gns"])
+@pytest.mark.parametrize(
+    ("specs", "why"),
+    [
+        (["kungfu.policies:gns"], "kungfu.policies has no 'gns'"),
+        ([SPEC, "kungfu.policies:schedule({100: 4})"], "'gns_batch', 'schedule' all rescale the cluster"),
+    ],
+)
+def test_policies_that_do_not_resolve_or_conflict_are_refused_like_at_attach(
+    specs: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *specs]) == 2
+    assert why in capsys.readouterr().err
 
 
 def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -35,19 +36,14 @@ def test_several_policies_are_explained_as_one_job(capsys: pytest.CaptureFixture
         "def watching(training):\n"
         "    return kf.control.every(7).call(print, kf.monitor.gradient_noise_scale(training))\n"
     )
-    assert explain_command([SPEC, f"{watching}:watching"], monitors="open") == 0
+    assert main(["explain", SPEC, f"{watching}:watching", "--monitors", "open"]) == 0
     printed = capsys.readouterr().out
     assert "\ngns_batch and watching share noise_scale, and " in printed
     assert printed.count("all_reduce sum(") == 3
 
 
-def test_policies_that_conflict_do_not_explain_but_fail_like_at_attach() -> None:
-    with pytest.raises(PolicyError, match="'gns_batch', 'schedule' all rescale the cluster"):
-        explain_command([SPEC, "kungfu.policies:schedule({100: 4})"])
-
-
 def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert explain_command([SPEC], form="json") == 0
+    assert main(["explain", SPEC, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["costs"] == {
         "messages_per_step": 0,
@@ -60,7 +56,7 @@ def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_it_needs_no_tensorflow() -> None:
-    program = f"import sys; from kungfu.cli.main import explain_command; explain_command([{SPEC!r}]); "
+    program = f"import sys; from kungfu.cli.main import main; main(['explain', {SPEC!r}]); "
     ended = subprocess.run(
         [sys.executable, "-c", program + "sys.exit('tensorflow' in sys.modules)"],
         capture_output=True,

@@ -90,11 +90,6 @@ def test_a_folder_without_a_record_is_one_message_and_code_2(
     assert "--logdir" in err
 
 
-def test_explain_prints_the_plan_of_a_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "kungfu.policies:gns_batch(max_peers=4)"]) == 0
-    assert "gns_batch" in capsys.readouterr().out
-
-
 def test_without_a_folder_it_is_the_newest_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,7 +56,7 @@ def run_faults(
                 resize(size)
             peers = hit_peers(fault.what, job, coming)
             pids = [one.pid for one in processes_of(fault.what, job, peers)]
-            assert None not in pids, f"the record does not tell of a process of {fault}"
+            assert None not in pids, f"the record does not name a process of {fault}"
             _perform(fault.what, [pid for pid in pids if pid is not None], freezer)
             doomed = doomed - {*peers} if _spares(fault) else doomed | {*peers}
             if isinstance(fault.what, SignalHosts):

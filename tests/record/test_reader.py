@@ -66,14 +66,14 @@ def test_a_step_that_a_peer_did_not_tell_of_is_left_out_with_a_remark() -> None:
     given = [one for one in lines() if not (one.get("step") == 9 and one["rank"] == 2)]
     trace = parse_trace(texts(given))
     assert 9 not in [one.step for one in trace.steps]
-    assert trace.remarks == ("step 9 lacks what rank 2 tells of it; it was left out",)
+    assert trace.remarks == ("step 9 lacks the report of rank 2; it was left out",)
 
 
 def test_steps_that_a_killed_rank_0_did_not_report_are_left_out_in_one_remark() -> None:
     given = [one for one in lines() if not (one.get("step") in (9, 10, 11) and one["rank"] == 0)]
     trace = parse_trace(texts(given))
     assert {9, 10, 11}.isdisjoint(one.step for one in trace.steps)
-    assert trace.remarks == ("steps 9 to 11 lack what rank 0 tells of them; they were left out",)
+    assert trace.remarks == ("steps 9 to 11 lack the report of rank 0; they were left out",)
     nobody = [one for one in given if one.get("step") not in (9, 10, 11)]
     assert parse_trace(texts(nobody)).remarks == ("steps 9 to 11 are not in the record",)
 
@@ -115,7 +115,7 @@ def test_a_folder_without_a_trace_is_refused_with_what_to_do(tmp_path: Path) -> 
 
 
 def test_a_trace_without_a_whole_step_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no step of it is whole.*\(step 1 lacks what rank 1 tells"):
+    with pytest.raises(UsageError, match=r"no step of it is whole.*\(step 1 lacks the report of rank 1"):
         parse_trace(texts([one for one in lines() if one.get("step") == 1 and one["rank"] == 0]))
 
 

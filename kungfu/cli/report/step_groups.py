@@ -30,8 +30,6 @@ Figures = Mapping[str, float]
 Series = NDArray[np.float64]
 
 _SAMPLE = 16
-# Numbers that are counted of each group.
-_COUNTED = 4
 
 
 class Spread(NamedTuple):
@@ -103,13 +101,13 @@ class _Figure:
 
     Attributes:
         rows: The values that stand for whole groups, as many for each; NaN if fewer are known.
-        counted: The counts of whole groups, one after the other.
+        counted: The counts of each whole group.
         folded: The values of the last group: at place n, each stands for 2 ** n steps.
         seen: The counts of the folded values.
     """
 
     rows: array[float]
-    counted: array[float]
+    counted: list[_Seen]
     folded: list[list[float]] = field(default_factory=list)
     seen: _Seen = _NOTHING
     turn: int = 0
@@ -134,7 +132,7 @@ class _Figure:
     def close(self, level: int, wide: int) -> None:
         """The last group is whole; `level` holds all of its values."""
         self.rows.extend(_padded(self.folded[level] if level < len(self.folded) else (), wide))
-        self.counted.extend(self.seen)
+        self.counted.append(self.seen)
         self.drop_last()
 
     def drop_last(self) -> None:
@@ -142,7 +140,7 @@ class _Figure:
 
     def drop_whole(self, wide: int) -> None:
         """The newest whole group counts no more."""
-        del self.rows[-wide:], self.counted[-_COUNTED:]
+        del self.rows[-wide:], self.counted[-1]
 
     def join(self, wide: int, *, halve: bool) -> None:
         """Makes one group of each two whole ones."""
@@ -150,18 +148,11 @@ class _Figure:
             pairs = (self.rows[at : at + 2 * wide] for at in range(0, len(self.rows), 2 * wide))
             kept = (_padded(self.halved(_known(pair)), wide) for pair in pairs)
             self.rows = array("d", chain.from_iterable(kept))
-        seen = [*self.all_seen()]
-        pairs_seen = map(_Seen.joined, seen[::2], seen[1::2])
-        self.counted = array("d", chain.from_iterable(pairs_seen))
-
-    def all_seen(self, since: int = 0) -> Iterator[_Seen]:
-        """The counts of each whole group, from a group on."""
-        for at in range(since * _COUNTED, len(self.counted), _COUNTED):
-            yield _Seen(*self.counted[at : at + _COUNTED])
+        self.counted = [*map(_Seen.joined, self.counted[::2], self.counted[1::2])]
 
     def whole(self, since: int, wide: int) -> Iterator[Spread]:
         """The figure within each whole group, from a group on."""
-        for group, seen in enumerate(self.all_seen(since), start=since):
+        for group, seen in enumerate(self.counted[since:], start=since):
             yield seen.spread(_median(_known(self.rows[group * wide : (group + 1) * wide])))
 
     def last(self, newest: Sequence[float]) -> Spread:
@@ -250,9 +241,9 @@ class StepGroups:
     def undefined(self, name: str) -> float:
         """The share of the steps since its first number in which a figure is no number."""
         figure = self._figures.get(name) or self._unknown()
-        last = _seen(self._newest_of(name))[1].joined(figure.seen)
-        missing = last.missing + sum(figure.counted[3::_COUNTED])
-        return missing / (missing + last.known + sum(figure.counted[2::_COUNTED])) if missing else 0.0
+        seen = [*figure.counted, figure.seen, _seen(self._newest_of(name))[1]]
+        missing = sum(one.missing for one in seen)
+        return missing / (missing + sum(one.known for one in seen)) if missing else 0.0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -280,7 +271,7 @@ class StepGroups:
 
     def _unknown(self) -> _Figure:
         whole = len(self._lasts)
-        return _Figure(array("d", [math.nan]) * (whole * self._wide), array("d", _NOTHING) * whole)
+        return _Figure(array("d", [math.nan]) * (whole * self._wide), [_NOTHING] * whole)
 
     # ---- the last group becomes whole --------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Carries one fault out: whether its moment has come, whom it hits, and what is done to their processes."""
+"""Carries one fault out: its moment, the peers that it hits, and the signals to their processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def has_come(when: When, job: Job, *, calm: bool, begun: int, before: Mapping[st
 
     Args:
         when: The moment.
-        job: The job as its record tells of it.
+        job: The job according to its record.
         calm: True if it has settled from the previous faults.
         begun: The steps of the record when the schedule began.
         before: The numbers of events by kind that the record had after the fault before.
@@ -51,7 +51,7 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
 
     Args:
         what: The fault.
-        job: The job as its record tells of it.
+        job: The job according to its record.
         coming: The joiners that were on their way when the moment came: one of them is hit even when it has joined.
 
     Raises:
@@ -63,13 +63,13 @@ def hit_peers(what: What, job: Job, coming: Sequence[int]) -> tuple[int, ...]:
         # A host that stood still for long was given up, and may be thawed.
         known = {*(job.hosts if what.verb == "thaw" else job.hosts_present)}
         if not known >= {*what.hosts}:
-            raise UsageError(f"there is nobody to {what}: the hosts {sorted(known)} are in")
+            raise UsageError(f"there is no host to {what}: the hosts {sorted(known)} are in")
         return tuple(peer for host in what.hosts for peer in job.peers_of(host))
     members = job.members
     missing = [rank for rank in what.ranks if rank >= len(members)]
     joiner = job.joiners[-1:] or tuple(peer for peer in coming if peer in members)[-1:]
     if missing or not (what.ranks or joiner):
-        raise UsageError(f"there is nobody to {what}; {job_state(job)}")
+        raise UsageError(f"there is no peer to {what}; {job_state(job)}")
     return tuple(members[rank] for rank in what.ranks) or joiner
 
 

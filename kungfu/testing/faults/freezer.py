@@ -52,15 +52,15 @@ class Freezer:
             guard.wait()
 
     def freeze(self, pid: int, *, for_s: float) -> bool:
-        """Stops a process for this many seconds; whether it was there."""
+        """Stops a process for this many seconds; returns False if there is none."""
         return self._order(pid, share=0.0, for_s=for_s)
 
     def slow(self, pid: int, *, share: float, for_s: float) -> bool:
-        """Lets a process run for a share of each tenth of a second, for this many seconds; whether it was there."""
+        """Lets a process run for a share of each tenth of a second, for this many seconds; False if there is none."""
         return self._order(pid, share=share, for_s=for_s)
 
     def thaw(self, pid: int) -> bool:
-        """Lets a process run; whether it was there."""
+        """Lets a process run; returns False if there is none."""
         return self._order(pid, share=1.0, for_s=0.0)
 
     def _order(self, pid: int, *, share: float, for_s: float) -> bool:
@@ -74,7 +74,7 @@ class Freezer:
             self._guard.stdin.write(f"{pid} {share} {for_s}\n")
             self._guard.stdin.flush()
             return self._guard.stdout.readline() == "done\n"
-        # Somebody has killed it.
+        # It was killed.
         except BrokenPipeError:
             return False
 
@@ -84,7 +84,7 @@ class Freezer:
 
 @dataclass
 class _Held:
-    """A process that is frozen or slowed until a time; ``started`` tells it from a later process of its id."""
+    """A process that is frozen or slowed until a time; ``started`` distinguishes it from a later process of its id."""
 
     pid: int
     started: str
@@ -117,7 +117,7 @@ def _signal(held: _Held, number: signal.Signals) -> None:
             os.kill(held.pid, number)
 
 
-def _take(words: str, held: dict[int, _Held]) -> str:
+def _carry_out(words: str, held: dict[int, _Held]) -> str:
     """Carries an order out; the answer to it."""
     number, share, seconds = words.split()
     pid, now = int(number), time.monotonic()
@@ -139,7 +139,7 @@ def _take(words: str, held: dict[int, _Held]) -> str:
 
 
 def _wake(held: dict[int, _Held]) -> None:
-    """Thaws whose time is over, and turns the slowed ones."""
+    """Thaws the processes whose time is over, and turns the slowed ones."""
     now = time.monotonic()
     for one in [*held.values()]:
         if now >= one.until:
@@ -149,7 +149,7 @@ def _wake(held: dict[int, _Held]) -> None:
 
 
 def _guard() -> None:
-    """Takes orders until the input closes, then thaws everything."""
+    """Carries out orders until the input closes, then thaws everything."""
     held: dict[int, _Held] = {}
     unread = b""
     try:
@@ -163,7 +163,7 @@ def _guard() -> None:
                     return
                 *orders, unread = (unread + chunk).split(b"\n")
                 for order in orders:
-                    os.write(1, _take(order.decode(), held).encode())
+                    os.write(1, _carry_out(order.decode(), held).encode())
             _wake(held)
     # The parent does not read any more.
     except BrokenPipeError:

@@ -1,8 +1,8 @@
 """Injects a schedule of faults into a job of a user's: what cannot or must not be done is left out, and said.
 
-It knows nothing of the job but what the record tells: sizes change by policies, peers may run on other machines, and
-the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`, which says what became
-of it.
+It knows only the record of the job: sizes change by policies, peers may run on other machines, and
+the job may end at any time. Nothing that goes wrong is an error; each fault has an `Injection`, with its
+outcome.
 """
 
 from __future__ import annotations
@@ -84,31 +84,6 @@ class Injection:
     why: str = ""
 
 
-class _Calm:
-    """True once the job has settled from the faults so far: no peer is held or doomed, and it has trained since.
-
-    Steps reach the record late: one that is told after a fault may have ended before it.
-    """
-
-    def __init__(self) -> None:
-        self._until: dict[int, float] = {}
-        self._over_at = 0.0
-
-    def hit(self, one: Injection, *, for_good: bool) -> None:
-        """A fault was carried out; ``for_good``: the peers do not come back by themselves."""
-        self._until.update(dict.fromkeys(one.peers, float("inf") if for_good else one.until))
-        self._over_at = max(self._over_at, one.until)
-
-    def is_hit(self, peer: int, now: float) -> bool:
-        """True if a peer is killed, frozen or slowed."""
-        return self._until.get(peer, 0.0) > now
-
-    def has_come(self, job: Job, now: float) -> bool:
-        """True if the job is complete, and has trained after the last fault was over."""
-        has_trained = job.stepped_at > self._over_at
-        return job.is_whole and has_trained and not any(self.is_hit(peer, now) for peer in job.members)
-
-
 def inject(
     faults: Sequence[Fault],
     watcher: JobWatcher,
@@ -148,9 +123,14 @@ def inject(
     injector.await_calm(until=last + limits.within_s)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Injector:
-    """The parts that an injection works with; see `inject`."""
+    """The parts that an injection works with, see `inject`, and the faults so far.
+
+    Attributes:
+        hit_until: The time until which each peer is frozen or slowed; infinity for one that does not come back.
+        over_at: The time at which the last fault is over.
+    """
 
     watcher: JobWatcher
     job: InjectedJob
@@ -158,10 +138,22 @@ class _Injector:
     freezer: Freezer
     clock: Callable[[], float]
     pause: Callable[[float], None]
-    calm: _Calm = field(default_factory=_Calm)
+    hit_until: dict[int, float] = field(default_factory=dict)
+    over_at: float = 0.0
+
+    def _is_hit(self, peer: int, now: float) -> bool:
+        return self.hit_until.get(peer, 0.0) > now
+
+    def _is_calm(self, job: Job, now: float) -> bool:
+        """True if the job is whole, no member is held or doomed, and it has trained after the last fault was over.
+
+        Steps reach the record late: one that is recorded after a fault may have ended before it.
+        """
+        is_hit = any(self._is_hit(peer, now) for peer in job.members)
+        return job.is_whole and job.stepped_at > self.over_at and not is_hit
 
     def await_moment(self, when: When, *, begun: int, since: float) -> tuple[str, tuple[int, ...]]:
-        """Waits for the moment of a fault: why it does not come, or else who was on the way when it came.
+        """Waits for the moment of a fault: why it does not come, or else the joiners that were on their way then.
 
         Args:
             when: The moment.
@@ -172,7 +164,7 @@ class _Injector:
         before, patient_until = self.watcher.look().tally.counts, self.clock() + limits.patience_s
         while True:
             job, now = self.watcher.look(), self.clock()
-            is_calm = self.calm.has_come(job, now)
+            is_calm = self._is_calm(job, now)
             if has_come(when, job, calm=is_calm, begun=begun, before=before):
                 break
             if self.job.is_over():
@@ -190,13 +182,13 @@ class _Injector:
 
     def await_calm(self, *, until: float) -> None:
         """Waits until the job has settled, has ended, or the time is over."""
-        while not (self.calm.has_come(self.watcher.look(), self.clock()) or self.job.is_over()):
+        while not (self._is_calm(self.watcher.look(), self.clock()) or self.job.is_over()):
             if self.clock() > until:
                 return
             self.pause(_LOOK_S)
 
     def carry_out(self, fault: Fault, *, number: int, coming: tuple[int, ...]) -> Injection:
-        """Carries a fault out, unless something speaks against it, which its ``why`` says."""
+        """Carries a fault out, unless an obstacle is in the way, which its ``why`` names."""
         what, job, now, longest_s = fault.what, self.watcher.look(), self.clock(), self.limits.within_s
         request = ""
         try:
@@ -212,12 +204,14 @@ class _Injector:
         except (KungfuError, PermissionError) as error:
             return Injection(fault, None, job.steps, why=str(error))
         done = Injection(fault, now, job.steps, peers, now + seconds_held(what, longest_s=longest_s), request)
-        self.calm.hit(done, for_good=_is_for_good(what))
+        is_for_good = isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice")
+        self.hit_until.update(dict.fromkeys(peers, float("inf") if is_for_good else done.until))
+        self.over_at = max(self.over_at, done.until)
         return done
 
     def _obstacle(self, what: What, job: Job, peers: Collection[int], *, now: float) -> str:
         """Why a fault is not carried out: what it hits is elsewhere or gone, or the job would end."""
-        living = [peer for peer in job.members if not self.calm.is_hit(peer, now)]
+        living = [peer for peer in job.members if not self._is_hit(peer, now)]
         ends = "" if self.limits.may_end_job else why_it_would_end(what, job, peers, living=living)
         return why_elsewhere(what, job, peers, self.limits.local_hosts) or ends or why_gone(what, job, peers)
 
@@ -246,7 +240,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
 
     Args:
         what: The fault.
-        job: The job as its record tells of it.
+        job: The job according to its record.
         peers: The peers that it hits.
         living: The members that no fault before holds or has killed.
 
@@ -259,7 +253,7 @@ def why_it_would_end(what: What, job: Job, peers: Collection[int], *, living: Co
         case SignalHosts(verb="kill") if _is_quorum({*peers}, job.members):
             return "most of the peers run there (or half of them, with rank 0), and the others have no quorum without"
         case SignalPeers(verb="kill", ranks=ranks) if ranks and {*living} <= {*peers}:
-            return "nobody else holds the state of the job, which ends with it"
+            return "no other peer holds the state of the job, which ends with it"
     return ""
 
 
@@ -277,8 +271,3 @@ def seconds_held(what: What, *, longest_s: float) -> float:
         case SignalPeers(verb="freeze", for_s=lasting) | SignalHosts(verb="freeze", for_s=lasting):
             return longest_s if lasting is None else lasting
     return 0.0
-
-
-def _is_for_good(what: What) -> bool:
-    """True if the peers that are hit do not come back."""
-    return isinstance(what, SignalPeers | SignalHosts) and what.verb in ("kill", "notice")

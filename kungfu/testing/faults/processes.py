@@ -11,7 +11,7 @@ import psutil
 from kungfu.event_log.job import Job
 from kungfu.runtime.hosts import addresses_of, local_addresses
 
-# A process is told of when it has begun. One that began later than this after it has its id by chance.
+# A start is recorded when the process has begun. One that began later than this after it has its id by chance.
 _CLOCK_S = 2.0
 
 
@@ -23,7 +23,7 @@ def why_out_of_reach(pid: int | None, *, started_at: float | None) -> str:
         started_at: When its start was recorded, seconds since 1970; ``None`` if that is not known.
     """
     if pid is None:
-        return "the record does not tell of its process"
+        return "the record does not name its process"
     try:
         process = psutil.Process(pid)
         began, owner, status = process.create_time(), process.uids().real, process.status()
@@ -49,9 +49,7 @@ def local_hosts(job: Job) -> frozenset[int]:
     """The hosts of a job that are this machine: the only one, or those whose names resolve to it."""
     own = local_addresses()
     names = {host: one.name for host, one in job.hosts.items() if one.name}
-    here = {host for host, name in names.items() if any(_is_here(one, own) for one in addresses_of(name))}
+    here = {
+        host for host, name in names.items() if any(one in own or one.startswith("127.") for one in addresses_of(name))
+    }
     return frozenset(here if names else {0})
-
-
-def _is_here(address: str, own: frozenset[str]) -> bool:
-    return address in own or address.startswith("127.")

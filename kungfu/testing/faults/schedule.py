@@ -52,7 +52,7 @@ _FORMS = (
 class When:
     """The moment of a fault.
 
-    ``step`` and ``barrier``: once the record tells of this many (``number``), counted from the beginning of the
+    ``step`` and ``barrier``: once the record has this many (``number``), counted from the beginning of the
     schedule where it is ``relative``, and once the job has settled where it must be ``calm``. ``next``: at the next
     event of the kind ``event`` in the record, counted from the fault before. ``settled``: every process is in the view,
     it has the size that the job is to have, and has done a step. ``now``: at once. ``after_s`` seconds later.

@@ -74,7 +74,7 @@ def test_a_dry_run_tells_whom_each_fault_would_hit_and_what_cannot_be_done(
     obstacles = [one["obstacle"] for one in found]
     assert found[0]["hits"].startswith("peer 0, process ")
     assert obstacles[0] == obstacles[4] == obstacles[7] == ""
-    assert "nobody else holds the state" in obstacles[1]
+    assert "no other peer holds the state" in obstacles[1]
     assert obstacles[2] == "the job takes 1 to 4 peers"
     assert obstacles[3].startswith("the job never has more than 4 peers")
     assert found[4]["remark"].startswith("thawed after 2.0 s")

@@ -145,5 +145,5 @@ def test_what_was_lost_beside_the_faults_is_a_problem(
 
 
 def test_a_fault_that_was_not_carried_out_has_not_held() -> None:
-    found = report(injected("now kill rank 5", None, why="there is nobody to kill rank 5"), [], every(2.5, 20))
-    assert found.problems == ("now kill rank 5: not carried out: there is nobody to kill rank 5",)
+    found = report(injected("now kill rank 5", None, why="there is no peer to kill rank 5"), [], every(2.5, 20))
+    assert found.problems == ("now kill rank 5: not carried out: there is no peer to kill rank 5",)

@@ -121,7 +121,7 @@ def test_the_last_peer_that_holds_the_state_is_spared_unless_it_is_wanted(tmp_pa
         assert children[0].wait() == -signal.SIGKILL
         assert children[1].poll() is None
         assert [bool(why) for why in reasons(done)] == [False, True, True]
-        assert "nobody else holds the state" in done[2].why
+        assert "no other peer holds the state" in done[2].why
         written.write({"event": "lost", "peer": 0}, *view(1, version=2))
         (last,) = written.inject("now kill rank 0", InjectionLimits(100.0, 1000.0, may_end_job=True))
         assert (last.why, children[1].wait()) == ("", -signal.SIGKILL)
@@ -190,9 +190,9 @@ def test_a_process_id_that_was_given_again_is_not_signalled(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "why"), [
         ("at step 20 kill rank 0", "waited 1000 s for at step 20"),
-        ("now kill rank 5", "there is nobody to kill rank 5"),
-        ("now kill joiner", "there is nobody to kill joiner"),
-        ("now kill host 7", "there is nobody to kill host 7"),
+        ("now kill rank 5", "there is no peer to kill rank 5"),
+        ("now kill joiner", "there is no peer to kill joiner"),
+        ("now kill host 7", "there is no host to kill host 7"),
         ("now resize 9", "the job refuses it: 9 peers"),
     ],
 )  # fmt: skip
