@@ -1,4 +1,4 @@
-"""Output that nobody reads: a broken pipe, as in ``| head``, or a stream that was closed before the start (``>&-``)."""
+"""Output without a reader: a broken pipe, as in ``| head``, or a stream that was closed before the start (``>&-``)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ def discard_output(stream: object) -> None:
 
 
 def open_closed_streams() -> list[str]:
-    """Connects the standard streams that this process was started without to /dev/null; returns their names.
-
-    Python has none for them, and the next file that is opened would get the descriptor, and what others print there.
-    """
+    """Connects the standard streams that this process was started without to /dev/null; returns their names."""
+    # Python has none for them, and the next file that is opened would get the descriptor, and the output of others.
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
         descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest that is free

@@ -54,8 +54,9 @@ def why_command(folder: Path, *, form: Form = "narrative") -> int:
 def span_trees(events: Sequence[LoggedEvent]) -> Iterator[Tree]:
     """A tree for each view of a run: its peers, the slowest first, and what took each of them how long.
 
-    >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
-    ['view 2, after step 9']
+    Examples:
+        >>> [tree.label for tree in span_trees([SpanEvent(what="rescale", peer=1, view=2, step=9, s=0.05)])]
+        ['view 2, after step 9']
     """
     spans = [event for event in events if isinstance(event, SpanEvent)]
     for view in dict.fromkeys(span.view for span in spans):

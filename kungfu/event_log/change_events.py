@@ -204,19 +204,20 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
     def details(self) -> tuple[str, ...]:
         """The lost peers, the steps that are redone, and the time that it took.
 
-        >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
-        >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
-        >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, noticed_by="",
-        ...                        state_of=0, redone=0, target=3, global_batch_size=12, **took)
-        >>> event.headline()
-        'step 47: training continues with 2 peers of 3; the batch stays at 12 samples'
-        >>> print(*event.details(), sep=chr(10))
-        lost: peer 1 (killed by SIGKILL)
-        nothing that was done is lost: the state is that of peer 0
-        training stood still for 5.2 s, from step to step, less a step
-        noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
-        the first step after it took 30 ms; one of those before, 30 ms
-        1 replacement is on its way
+        Examples:
+            >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
+            >>> took = {"stop_s": 5.183, "noticed_s": 5.0, "regrouped_s": 0.183, "step_s": 0.03, "parts": parts}
+            >>> event = RecoveredEvent(step=47, before=3, after=2, view=2, lost={"1": "killed by SIGKILL"}, redone=0,
+            ...                        noticed_by="", state_of=0, target=3, global_batch_size=12, **took)
+            >>> event.headline()
+            'step 47: training continues with 2 peers of 3; the batch stays at 12 samples'
+            >>> print(*event.details(), sep=chr(10))
+            lost: peer 1 (killed by SIGKILL)
+            nothing that was done is lost: the state is that of peer 0
+            training stood still for 5.2 s, from step to step, less a step
+            noticed 5.0 s after the last step, then regrouped in 183 ms (attach 10 ms, regroup 170 ms)
+            the first step after it took 30 ms; one of those before, 30 ms
+            1 replacement is on its way
         """
         lost, coming = ", ".join(f"peer {peer} ({how})" for peer, how in sorted(self.lost.items())), self._coming()
         noticed, regrouped = duration(self.noticed_s), duration(self.regrouped_s)
@@ -273,8 +274,9 @@ def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
 
     A record of a later version may name parts that are not known here: a stop's parts must add up to it.
 
-    >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
-    ['beside', 'stopped', 'after', 'stopped']
+    Examples:
+        >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
+        ['beside', 'stopped', 'after', 'stopped']
     """
     return "beside" if part in _BESIDE else "after" if part == _AFTER else "stopped"
 
@@ -321,9 +323,16 @@ class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
 
 
 class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint of ``size_bytes`` is in ``path``, or could not be written there: then ``error`` says why.
+    """A checkpoint was written, or could not be.
 
-    Training stood still for ``stop_s``, the writing took ``seconds``.
+    Attributes:
+        step: The steps done before it.
+        rule: The rule or the request that asked for it.
+        path: Its folder.
+        size_bytes: Its size.
+        error: Why it could not be written; empty if it was.
+        seconds: The time that the writing took.
+        stop_s: Seconds for which training stood still.
     """
 
     topic: ClassVar[Topic] = "checkpoint"

@@ -20,9 +20,10 @@ _ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a 
 def event_to_line(event: LoggedEvent) -> str:
     """The line of an event, without its end; numbers that are not finite stand by name.
 
-    >>> from kungfu.event_log.events import NotFiniteEvent
-    >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
-    '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
+    Examples:
+        >>> from kungfu.event_log.events import NotFiniteEvent
+        >>> event_to_line(NotFiniteEvent(time=1.5, what="loss", step=41, value=float("nan")))
+        '{"event": "not finite", "time": 1.5, "what": "loss", "step": 41, "value": "NaN"}'
     """
     return json.dumps(event_to_json(event), allow_nan=False)
 

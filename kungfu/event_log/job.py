@@ -1,4 +1,4 @@
-"""The state of a job as its record tells it: `Job`, and the one place where an event or a step changes it.
+"""The state of a job according to its record: `Job`, and the one place where an event or a step changes it.
 
 Screens, reports, exporters, tests and the agents' answers render a `Job`; none of them folds events by itself.
 """
@@ -33,7 +33,7 @@ class JobHost(Struct, frozen=True):
     Attributes:
         name: Its name.
         pid: The process id of its kungfu-run.
-        started_at: When the record told of that, in seconds since 1970; None if not known.
+        started_at: When the record said so, in seconds since 1970; None if not known.
         is_present: False once the host has left or is lost.
     """
 
@@ -234,7 +234,7 @@ class Job(Struct, frozen=True):
         return tuple(host for host, one in self.hosts.items() if one.is_present)
 
     def peer(self, id: int) -> JobPeer:
-        """A peer, of which nothing is known where the record has not told of it."""
+        """A peer, of which nothing is known if the record has not named it."""
         return self.peers.get(id) or JobPeer(id)
 
     def peers_of(self, host: int) -> tuple[int, ...]:
@@ -242,10 +242,8 @@ class Job(Struct, frozen=True):
         return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
 
     def is_settled(self, size: int) -> bool:
-        """True if the view has `size` peers, all of them living, none is on its way, and the view has done a step.
-
-        A joiner holds all of the state only from its first step on.
-        """
+        """True if the view has `size` peers, all of them living, none is on its way, and the view has done a step."""
+        # A joiner holds all of the state only from its first step on.
         begun = self.view_steps.get(self.view.version) if self.view else None
         has_trained = begun is not None and self.steps > begun
         return len(self.members) == self.size == size and not self.joiners and has_trained
@@ -355,7 +353,7 @@ class Job(Struct, frozen=True):
 
     def after_step(self, figures: Mapping[str, Any]) -> Job:
         """The job once a step was measured; `figures` is its line of ``metrics.jsonl``."""
-        told = figures.get("straggler_fractions")
+        fractions = figures.get("straggler_fractions")
         # The last line of a view has no speeds: those before it stay known. Of another size they are others.
         speeds = self.speeds if figures.get("size") == self.newest.get("size") else {}
         numbers = {name: number for name, value in figures.items() if (number := as_float(value)) is not None}
@@ -365,7 +363,7 @@ class Job(Struct, frozen=True):
             known={**self.known, **numbers},
             steps=max(self.steps, as_whole(figures.get("step")) or 0),
             progress=self.progress.after_step(figures),
-            speeds=(_speeds(told) if isinstance(told, Mapping) else {}) or speeds,
+            speeds=(_speeds(fractions) if isinstance(fractions, Mapping) else {}) or speeds,
         )
 
     def _in_trouble(self, event: events.LoggedEvent) -> Job:
@@ -437,7 +435,7 @@ class Job(Struct, frozen=True):
             change=event,
             awaited=0,
             rescales=(*job.rescales, event)[-_MOST_KEPT:],
-            # What rules on a rescale set is told before it.
+            # The settings of rules on a rescale are recorded before it.
             base=(event.base_global_batch_size, event.base_size) if event.base_size else None,
         )
 
@@ -460,10 +458,10 @@ class Job(Struct, frozen=True):
         return replace(self, decisions=decisions)
 
 
-def fold(told: Iterable[events.LoggedEvent]) -> Job:
-    """The job after the events `told`."""
+def fold(recorded: Iterable[events.LoggedEvent]) -> Job:
+    """The job after the events of a record."""
     job = Job()
-    for event in told:
+    for event in recorded:
         job = job.after(event)
     return job
 
@@ -475,9 +473,9 @@ def _outside(peer: JobPeer, view: events.ViewEvent) -> JobPeer:
     return replace(peer, rank=None)
 
 
-def _speeds(told: Mapping[Any, Any]) -> dict[int, float]:
+def _speeds(fractions: Mapping[Any, Any]) -> dict[int, float]:
     known = {
-        int(peer): as_float(speed) for peer, speed in told.items() if str(peer).isdecimal() and len(str(peer)) < 10
+        int(peer): as_float(speed) for peer, speed in fractions.items() if str(peer).isdecimal() and len(str(peer)) < 10
     }
     return {peer: speed for peer, speed in known.items() if speed is not None and math.isfinite(speed)}
 

@@ -117,7 +117,7 @@ class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed")
     signal: str
 
     def one_line(self) -> str:
-        return f"{self.named} was told that it will be taken away ({self.signal}): its peers leave at the next barrier"
+        return f"{self.named} got a notice ({self.signal}): its peers leave at the next barrier"
 
 
 class HostLeftEvent(HostEvent, frozen=True, kw_only=True, tag="host left"):

@@ -29,8 +29,9 @@ def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
 def as_float(value: Any) -> float | None:
     """A number as it was before it was written, NaN and infinities among them; ``None`` for anything else.
 
-    >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
-    (nan, -inf, 3.0, None, None, None)
+    Examples:
+        >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
+        (nan, -inf, 3.0, None, None, None)
     """
     # Nearly always, in records of millions of steps.
     if type(value) is float:
@@ -48,8 +49,9 @@ def as_float(value: Any) -> float | None:
 def as_whole(value: object) -> int | None:
     """A whole number; ``None`` for anything else, a truth value too.
 
-    >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")
-    (3, None, None, None)
+    Examples:
+        >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")
+        (3, None, None, None)
     """
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -57,8 +59,9 @@ def as_whole(value: object) -> int | None:
 def step_seconds(figures: Mapping[str, Any]) -> float | None:
     """The seconds that a step took, from its line of ``metrics.jsonl``; ``None`` if it was not timed.
 
-    >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
-    (0.5, None)
+    Examples:
+        >>> step_seconds({"batch": 64, "samples_per_s": 128.0}), step_seconds({"batch": 64, "samples_per_s": None})
+        (0.5, None)
     """
     samples, speed = as_float(figures.get("batch")), as_float(figures.get("samples_per_s"))
     return samples / speed if samples is not None and speed is not None and 0 < speed < math.inf else None

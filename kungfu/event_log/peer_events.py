@@ -58,10 +58,10 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
-    """A peer was told by its platform that it will be taken away."""
+    """A peer was notified by its platform that it will be taken away."""
 
     def one_line(self) -> str:
-        return f"{self.named} was told that it will be taken away: it leaves at the next barrier"
+        return f"{self.named} got a notice: it leaves at the next barrier"
 
 
 class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
@@ -84,9 +84,14 @@ class PeerEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="peer ended"):
 
 
 class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended"):
-    """A peer's program ends, or has left its training loop, while ``others`` peers train.
+    """A peer's program ends, or has left its training loop, while others train.
 
-    ``how`` is "loop", "exit" or the kind of its exception.
+    Attributes:
+        rank: Its rank; None outside the view.
+        step: The steps that it has done.
+        others: The number of peers that train.
+        how: "loop", "exit" or the kind of its exception.
+        error: The exception; empty if there is none.
     """
 
     topic: ClassVar[Topic] = "trouble"
@@ -97,7 +102,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The loss that follows tells more of an error, and so does the end of the job."""
+        """The end of a program in one line; the loss or the end of the job that follows says more of an error."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
@@ -170,8 +175,9 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
     def one_line(self) -> str:
         """The view in one line.
 
-        >>> ViewEvent(version=2, peers=(0, 1, 2)).one_line()
-        'view 2: 3 peers train'
+        Examples:
+            >>> ViewEvent(version=2, peers=(0, 1, 2)).one_line()
+            'view 2: 3 peers train'
         """
         train = "trains" if len(self.peers) == 1 else "train"
         return f"view {figure(self.version)}: {counted(len(self.peers), 'peer')} {train}"
@@ -185,7 +191,7 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
 
 class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
-    """The program trains again: its peers begin phase ``phase`` with view ``view``. Phase 1 is not told."""
+    """The program trains again: its peers begin phase ``phase`` with view ``view``. Phase 1 has no event."""
 
     phase: int
     view: int
@@ -198,10 +204,7 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` of data that it has no use for, to come to where the others are.
-
-    They trained meanwhile: it does so before it is ready.
-    """
+    """A joiner has read ``batches`` of data up to the position of the others, which trained meanwhile."""
 
     batches: int
     seconds: float
@@ -213,10 +216,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` that others had trained on, to its place in a partition that it took over.
-
-    The others waited for it meanwhile.
-    """
+    """A peer has read ``samples`` up to its offset in a partition that it took over; the others waited meanwhile."""
 
     samples: int
     seconds: float
@@ -237,10 +237,16 @@ class Percentiles(Struct, frozen=True, omit_defaults=True):
 
 
 class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
-    """A peer's training is over; ``leaving``: by a decision, and the others continue.
+    """A peer's training is over.
 
-    ``steps`` are those of the job, ``traces`` counts how often its step was compiled. ``phase`` is that which is over,
-    of a program that may train again; 0 if it cannot.
+    Attributes:
+        leaving: True if a decision ended it, and the others continue.
+        phase: The phase that is over, of a program that may train again; 0 if it cannot.
+        steps: The steps of the job.
+        traces: The number of times that its step was compiled.
+        step_s: The percentiles of its steps.
+        barrier_s: The percentiles of its barriers.
+        stop_s: The percentiles of the times for which it stood still.
     """
 
     leaving: bool
@@ -257,7 +263,7 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
         return f"{self.named} {'has left the job' if self.leaving else through} after {counted(self.steps, 'step')}"
 
     def headline(self) -> str:
-        # The end of a peer that reached the end of training is told in the conclusion.
+        # The conclusion counts the peers that reached the end of training.
         return self.one_line() if self.leaving else ""
 
 
@@ -303,9 +309,14 @@ class RoundedVariable(Struct, frozen=True):
 
 
 class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
-    """So many variables differed by rounding on these ranks, and have rank 0's values now.
+    """Variables differed by rounding between peers, and have rank 0's values now.
 
-    ``again``: each of the ``widest`` was told before.
+    Attributes:
+        ranks: The ranks that differed.
+        variables: The number of variables.
+        widest: Those that differed most.
+        view: The version of the view; None if none begins.
+        again: True if each of the widest was reported before.
     """
 
     ranks: tuple[int, ...]
@@ -315,7 +326,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
     again: bool = False
 
     def one_line(self) -> str:
-        # The same variables differed before: that was told.
+        # The same variables differed before, which was reported.
         if self.again:
             return ""
         widest = ", ".join(

@@ -78,15 +78,15 @@ class Pace:
 
 @dataclass(frozen=True)
 class ProgressSoFar:
-    """The progress of a job as the newest line tells it, and the pace of the lines before.
+    """The progress of a job according to the newest line, and the pace of the lines before.
 
     Attributes:
-        told: The progress by the newest line.
+        reported: The progress by the newest line.
         pace: The pace of the lines so far.
         is_over: True if training has ended, so that nothing is left of it; lines of its last steps may come later.
     """
 
-    told: TrainingProgress = TrainingProgress()
+    reported: TrainingProgress = TrainingProgress()
     pace: Pace = Pace()
     is_over: bool = False
 
@@ -97,11 +97,11 @@ class ProgressSoFar:
         if not isinstance(given, Mapping):
             return ProgressSoFar(is_over=self.is_over)
         names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")
-        told = TrainingProgress(**{name: as_whole(given.get(name)) for name in names})
+        reported = TrainingProgress(**{name: as_whole(given.get(name)) for name in names})
         now, size, pace = as_float(fields.get("time")), as_whole(fields.get("size")), self.pace
-        if now is not None and size is not None and told.samples is not None:
-            pace = pace.after(now, told.samples, size=size)
-        return ProgressSoFar(told, pace, self.is_over)
+        if now is not None and size is not None and reported.samples is not None:
+            pace = pace.after(now, reported.samples, size=size)
+        return ProgressSoFar(reported, pace, self.is_over)
 
     def begun_again(self) -> ProgressSoFar:
         """The progress once another fit begins; the time between the two was no training."""
@@ -114,8 +114,8 @@ class ProgressSoFar:
     @property
     def progress(self) -> TrainingProgress:
         """With the time left."""
-        left = self.told.samples_left
+        left = self.reported.samples_left
         # It has ended before its last epoch: what was planned will not come. Else it has come to all of that.
         if self.is_over and left != 0:
-            return TrainingProgress(samples=self.told.samples)
-        return self.told if not left else replace(self.told, seconds_left=self.pace.seconds_for(left))
+            return TrainingProgress(samples=self.reported.samples)
+        return self.reported if not left else replace(self.reported, seconds_left=self.pace.seconds_for(left))

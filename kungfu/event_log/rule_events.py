@@ -92,8 +92,9 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def one_line(self) -> str:
         """The decision in one line.
 
-        >>> DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done="").one_line()
-        'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
+        Examples:
+            >>> DecisionEvent(step=50, rule="grow", saw={"noise_scale": 50.7}, size=2, asked=3, done="").one_line()
+            'step 50: grow wants 3 peers instead of 2 (noise scale 50.7)'
         """
         return super().one_line() + (f"; {self.done}" if self.done else "")
 
@@ -117,8 +118,9 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def requested(self) -> str:
         """The request beside the present size.
 
-        >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
-        '3 peers instead of 2'
+        Examples:
+            >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
+            '3 peers instead of 2'
         """
         # Replacements leave the size as it is: the peers are what matters.
         if self.when == "replaced":
@@ -131,11 +133,12 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
     def contest(self) -> list[str]:
         """The requests of a merged rule's policies, and whose target was taken; empty for a rule that was not merged.
 
-        >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
-        >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
-        ...                          won=("schedule",), lost=("grow",))
-        >>> decision.contest()
-        ['grow wanted 4, schedule wanted 3: schedule won']
+        Examples:
+            >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
+            >>> decision = DecisionEvent(step=50, rule="at_most(grow, schedule)", saw=saw, size=2, asked=3, done="",
+            ...                          won=("schedule",), lost=("grow",))
+            >>> decision.contest()
+            ['grow wanted 4, schedule wanted 3: schedule won']
         """
         names = [name for name in self.saw if name in (*self.won, *self.lost)]
         # A rule of one policy has no candidates.
@@ -156,10 +159,13 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
-    """Nothing came of what a rule requested, since ``by`` came before it, or after it in the step ``later``.
+    """The request of a rule had no effect. Other fields as in a decision.
 
-    ``what`` is a setting that it requested, in words; empty for a size (``asked``) and for ``peers``. Other fields as
-    in a decision.
+    Attributes:
+        asked: The size that it requested.
+        by: The rule or the request that came before it, or after it.
+        what: The setting that it requested, in words; empty for a size and for peers.
+        later: The step in which ``by`` came after it; None if it came before.
     """
 
     topic: ClassVar[Topic] = "superseded"
@@ -175,8 +181,9 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     def headline(self) -> str:
         """The request that came to nothing, and what came before it.
 
-        >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
-        'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
+        Examples:
+            >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
+            'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
         """
         # The rule has asked anew, in place of what it had asked for: its later decision says it all.
         if self.by == self.rule and self.later is not None:
@@ -192,17 +199,21 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     def outcome(self) -> tuple[str, str]:
         """The state of the request, and why nothing came of it.
 
-        >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
-        ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
+        Examples:
+            >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
+            ('superseded', 'nothing came of it, since stop_on_nan came after it, at step 57')
         """
         when = "before it" if self.later is None else f"after it, at step {figure(self.later)}"
         return "superseded", f"nothing came of it, since {self.by} came {when}"
 
 
 class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
-    """A hook was called, and requested a size or ``None``; ``ignored`` says why that is passed over, where it is.
+    """A hook was called.
 
-    ``also`` is what else it requested, as it wrote it.
+    Attributes:
+        asked: The size that it requested; None for none.
+        ignored: Why its request is passed over; empty if it is not.
+        also: Its other requests, as it wrote them.
     """
 
     topic: ClassVar[Topic] = "call"
@@ -256,7 +267,7 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
 
 
 class SettingRun(Struct, frozen=True):
-    """A setting that one rule changed this many times, twice or more, with nothing else told in between."""
+    """A setting that one rule changed this many times, twice or more, with no other event in between."""
 
     first: SetEvent
     last: SetEvent
@@ -270,10 +281,11 @@ class SettingRun(Struct, frozen=True):
     def one_line(self) -> str:
         """The settings in one line.
 
-        >>> from msgspec.structs import replace
-        >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
-        >>> SettingRun(first, replace(first, step=19, to=0.0525), 10).one_line()
-        'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
+        Examples:
+            >>> from msgspec.structs import replace
+            >>> first = SetEvent(step=10, rule="decay", saw={}, what="learning rate", to=0.125, over=0.0, unit="steps")
+            >>> SettingRun(first, replace(first, step=19, to=0.0525), 10).one_line()
+            'steps 10 to 19: decay sets the learning rate 10 times, from 0.125 to 0.0525'
         """
         first, last = self.first, self.last
         steps = f"steps {figure(first.step)} to {figure(last.step)}"
@@ -309,9 +321,13 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """A budget of the job or of its policy holds back what a rule requested; ``action`` is the class of its action.
+    """A budget of the job or of its policy holds back the request of a rule.
 
-    ``budget`` is what is used up, in words: "8 replacements in 800 steps"; empty in older records.
+    Attributes:
+        action: The class of its action.
+        asked: The number that it requested.
+        ranks: The ranks that it named.
+        budget: The budget that is used up, in words: "8 replacements in 800 steps"; empty in older records.
     """
 
     topic: ClassVar[Topic] = "held back"
@@ -323,10 +339,11 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
     def headline(self) -> str:
         """The request of a rule when the job's budget, or its policy's, was used up.
 
-        >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
-        ...                  budget="8 replacements in 800 steps")
-        >>> held.headline()
-        'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
+        Examples:
+            >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),
+            ...                  budget="8 replacements in 800 steps")
+            >>> held.headline()
+            'step 50: stragglers asks for the replacement of rank 1, 3; held: 8 replacements in 800 steps are used up'
         """
         rule, are = self.rule.removeprefix("held(").removesuffix(")"), "is" if self.budget.startswith("1 ") else "are"
         used_up = f"held: {self.budget} {are} used up"

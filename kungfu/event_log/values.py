@@ -13,8 +13,9 @@ UNKNOWN = "-"
 def finite_number(value: object) -> float | None:
     """A finite number, or ``None`` for anything else.
 
-    >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
-    (3.0, None, None, None)
+    Examples:
+        >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
+        (3.0, None, None, None)
     """
     # Nearly always, in records of millions of steps.
     if type(value) is float:
@@ -26,8 +27,9 @@ def finite_number(value: object) -> float | None:
 def number_or_nan(value: object) -> float | None:
     """A finite number, NaN for one that is none, an infinity too, and ``None`` for anything else.
 
-    >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
-    (3.0, nan, None)
+    Examples:
+        >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
+        (3.0, nan, None)
     """
     number = as_float(value)
     return number if number is None or math.isfinite(number) else math.nan
@@ -36,8 +38,9 @@ def number_or_nan(value: object) -> float | None:
 def undefined_words(share: float) -> str:
     """The words for a figure that is no number in a share of its steps; none for less than one in a hundred.
 
-    >>> undefined_words(0.4812), undefined_words(0.001)
-    ('no number in 48 % of the steps', '')
+    Examples:
+        >>> undefined_words(0.4812), undefined_words(0.001)
+        ('no number in 48 % of the steps', '')
     """
     return f"no number in {100 * share:.0f} % of the steps" if share >= 0.01 else ""
 
@@ -51,10 +54,11 @@ def not_finite(value: object) -> str:
 def figure(value: object) -> str:
     """A number with three or four digits that matter; whole numbers whole.
 
-    >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
-    ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
-    >>> figure("NaN"), figure(float("-inf"))
-    ('NaN', '-Infinity')
+    Examples:
+        >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
+        ('50.7', '12,345', '16', '0.0123', '-', '1,234,568')
+        >>> figure("NaN"), figure(float("-inf"))
+        ('NaN', '-Infinity')
     """
     given = finite_number(value)
     if given is None:
@@ -69,8 +73,9 @@ def figure(value: object) -> str:
 def duration(value: object) -> str:
     """Seconds in the unit that a person would use.
 
-    >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
-    ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
+    Examples:
+        >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
+        ('35 ms', '0.57 ms', '4.6 s', '1 min 15 s', '1 h 6 min', '-')
     """
     seconds = finite_number(value)
     if seconds is None:
@@ -87,8 +92,9 @@ def duration(value: object) -> str:
 def rough_duration(seconds: float) -> str:
     """Seconds as an estimate: in the digits that one may believe.
 
-    >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
-    ['1 s', '40 s', '90 s', '12 min', '2 h 15 min', '28 h', '12 days']
+    Examples:
+        >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
+        ['1 s', '40 s', '90 s', '12 min', '2 h 15 min', '28 h', '12 days']
     """
     if seconds < 90:
         return f"{max(1, round(seconds))} s" if seconds < 10 else f"{5 * round(seconds / 5)} s"
@@ -105,8 +111,9 @@ def rough_duration(seconds: float) -> str:
 def counted(value: object, noun: str) -> str:
     """A number of things.
 
-    >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
-    ('1 peer', '3 peers', '- peers')
+    Examples:
+        >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
+        ('1 peer', '3 peers', '- peers')
     """
     return f"{figure(value)} {noun}" + ("" if finite_number(value) == 1 else "s")
 
@@ -120,8 +127,9 @@ def sizes_passed(sizes: Sequence[int]) -> str:
 def label(name: str) -> str:
     """A field's name as words.
 
-    >>> label("local_batch_size")
-    'local batch size'
+    Examples:
+        >>> label("local_batch_size")
+        'local batch size'
     """
     return name.replace("_", " ")
 
@@ -129,8 +137,9 @@ def label(name: str) -> str:
 def peers_named(peers: Sequence[object]) -> str:
     """Ids of peers.
 
-    >>> peers_named([2]), peers_named([2, 3]), peers_named([])
-    ('peer 2', 'peers 2 and 3', 'nobody')
+    Examples:
+        >>> peers_named([2]), peers_named([2, 3]), peers_named([])
+        ('peer 2', 'peers 2 and 3', 'nobody')
     """
     names = [figure(peer) for peer in peers]
     if not names:

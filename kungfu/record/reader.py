@@ -96,9 +96,10 @@ class _Gathered:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The trace of the run in `folder` (or the file itself); takes about five times the file's size of memory.
+    """The trace of the run in `folder` (or the file itself); needs about five times the file's size of memory.
 
-    Raises ``UsageError`` if there is none, or no whole step in it.
+    Raises:
+        UsageError: There is none, or no whole step in it.
     """
     path = folder if folder.suffix == ".jsonl" else folder / "trace.jsonl"
     try:
@@ -116,7 +117,10 @@ def read_trace(folder: Path) -> Trace:
 def read_plan(folder: Path) -> Plan | None:
     """The plan of the run in `folder`, also of one that runs; ``None`` if no trace holds it.
 
-    Only the beginning of the trace is read. Raises ``UsageError`` for a trace of another schema.
+    Only the beginning of the trace is read.
+
+    Raises:
+        UsageError: The trace has another schema.
     """
     gathered = _Gathered()
     try:
@@ -228,8 +232,9 @@ def _left_out(lacking: Iterable[tuple[int, str]]) -> Iterator[str]:
 def rows_without_gap(steps: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last of each row of steps that follow each other.
 
-    >>> rows_without_gap([3, 4, 5, 9])
-    [(3, 5), (9, 9)]
+    Examples:
+        >>> rows_without_gap([3, 4, 5, 9])
+        [(3, 5), (9, 9)]
     """
     rows: list[tuple[int, int]] = []
     for step in steps:

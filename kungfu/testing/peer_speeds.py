@@ -103,8 +103,11 @@ class PeerSpeeds:
 class SpeedSampler:
     """The draws of each peer, one per step: by which factor its step takes longer.
 
-    They come from NumPy's legacy generator, the stream of which is the same in every version. Each peer has a generator
-    of its own, so that a decision that changes who is in the job does not change what the others draw.
+    They come from NumPy's legacy generator, the stream of which is the same in every version.
+
+    Attributes:
+        speeds: The jitter and the seed.
+        streams: A generator for each peer, so that changes of the membership do not change the draws of the others.
     """
 
     speeds: PeerSpeeds

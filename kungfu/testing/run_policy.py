@@ -41,10 +41,11 @@ def run_policy(
     before the barrier; there `FiredRule.unmet` says where nothing came of one. Raises `PolicyError` as `attach` does,
     `UsageError` for a source that is missing.
 
-    >>> from kungfu.policies import schedule
-    >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
-    >>> [(one.step, one.value, one.inputs["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
-    [(5, 4.0, 2), (12, 1.0, 4)]
+    Examples:
+        >>> from kungfu.policies import schedule
+        >>> model = ClusterModel(throughput_by_size={1: 100, 4: 300}, steps=20)
+        >>> [(one.step, one.value, one.inputs["size"]) for one in run_policy(schedule({5: 4, 12: 1}), model)]
+        [(5, 4.0, 2), (12, 1.0, 4)]
     """
     plan = compile_policies([policy] if isinstance(policy, Policy) else policy, budget=budget)
     if isinstance(trace, ClusterModel):

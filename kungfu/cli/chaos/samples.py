@@ -159,15 +159,13 @@ def check_epochs(rows: Iterable[Mapping[str, Any]], *, since: int) -> SampleChec
 
 
 def _whole_epochs(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, int]]:
-    """The number, the last step and the samples of each epoch of which no step is missing, in their order.
-
-    The first and the last one of a fit may have begun before the record, and continue after it, or end early.
-    """
+    """The number, the last step and the samples of each epoch of which no step is missing, in their order."""
     epochs = []
     numbered = itertools.groupby(rows_in_order(rows), key=lambda one: int(finite_number(one[1].get("epoch")) or 0))
     for number, those in numbered:
         known = [(int(step), int(finite_number(row.get("batch")) or 0)) for step, row in those]
         epochs.append((number, known[0][0], known[-1][0], len(known), sum(batch for _, batch in known)))
+    # The first and the last one of a fit may have begun before the record, and continue after it, or end early.
     for before, (number, first, last, count, samples), after in zip(epochs, epochs[1:], epochs[2:], strict=False):
         is_bordered = before[2] == first - 1 and after[1] == last + 1 and before[0] < number < after[0]
         if is_bordered and count == last - first + 1:

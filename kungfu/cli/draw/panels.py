@@ -194,10 +194,7 @@ def smoothed(values: Series, group: Series) -> Series:
 
 
 def _typical(values: Series, *, among: int) -> Series:
-    """The median of the known values of the `among` points around each: single ones that are odd leave no trace.
-
-    Near an end it is that of fewer, as many on one side as on the other, so that a line rises and falls to its ends.
-    """
+    """The median of the known values of the `among` points around each: single ones that are odd leave no trace."""
     count, reach = len(values), among // 2
     typical = np.empty(count)
     padded = np.pad(values, reach, constant_values=math.nan)
@@ -205,6 +202,7 @@ def _typical(values: Series, *, among: int) -> Series:
     for begin in range(0, count, _WINDOWS_AT_ONCE):
         windows = sliding_window_view(padded[begin : begin + _WINDOWS_AT_ONCE + among - 1], among)
         typical[begin : begin + len(windows)] = _medians(windows)
+    # Near an end it is that of fewer, as many on one side as on the other, so that a line rises and falls to its ends.
     for at in {*range(min(reach, count)), *range(max(0, count - reach), count)}:
         near = max(_LEAST_AROUND, min(reach, at, count - 1 - at))
         typical[at] = _medians(values[None, max(0, at - near) : at + near + 1])[0]

@@ -32,7 +32,7 @@ from kungfu.testing.recorded_model import throughput_between, usual_times
 
 # The first steps of a size are slower: caches are cold, and those who left may still hold processors.
 _WARM_UP_STEPS = 3
-_STEPS_OF_A_SIZE = 20_000
+_STEPS_OF_A_SIZE = 20_000  # which are enough: a job of a week has tens of millions
 # Where the text of a plan's lines begins, and the narrowest terminal that they are made to fit.
 _COLUMN, _NARROWEST = 12, 40
 
@@ -135,10 +135,7 @@ def read_measured(folder: Path) -> MeasuredRun:
 
 
 def _spans_by_size(events: Iterable[LoggedEvent], newest: float) -> list[tuple[float, float]]:
-    """The spans of steps, first to last, with the newest ones of each size: they show its speed.
-
-    A job of a week has tens of millions of steps, of which this many thousand of each size are enough.
-    """
+    """The spans of steps, first to last, with the newest ones of each size: they show its speed."""
     changes = sorted(of_topics(events, "rescale", "recovery"), key=lambda one: one.step)
     sizes = [changes[0].before if changes else 0, *(one.after for one in changes)]
     ends = [*(float(one.step) for one in changes), newest]

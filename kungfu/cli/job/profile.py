@@ -24,9 +24,14 @@ from kungfu.runtime.job_api.status import RequestProgress
 
 @dataclass(frozen=True)
 class Measure:
-    """The measurement at one size; ``efficiency`` is 1 at the size with the most samples per second and peer.
+    """The measurement at one size.
 
-    ``batch`` is the mean of the samples of a step, of all peers together.
+    Attributes:
+        size: Peers.
+        samples_per_s: Their samples per second.
+        efficiency: 1 at the size with the most samples per second and peer.
+        steps: The measured steps.
+        batch: The mean samples of a step, of all peers together.
     """
 
     size: int

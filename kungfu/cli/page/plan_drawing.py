@@ -16,7 +16,10 @@ def draw_plan(plan: Plan) -> dict[str, Any]:
     """The plan as an object: nodes with column and row, edges as pairs of indices, and the text of ``kungfu explain``.
 
     A node stands in the column after the last of its inputs, rules in the last one. Rows are ordered so that few edges
-    cross: each node goes to the mean row of its neighbours, in some sweeps forth and back (Sugiyama et al., 1981).
+    cross: each node goes to the mean row of its neighbours, in some sweeps forth and back.
+
+    Reference:
+        Sugiyama et al., 1981.
     """
     nodes = graph_of(plan)
     columns = _columns(nodes)

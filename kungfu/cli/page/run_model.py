@@ -103,15 +103,12 @@ class RunModel:
 
 
 def as_text(value: Any) -> str:
-    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word.
-
-    Of a very long text, which would push all others off the page, the beginning is kept; the record has all of it.
-    """
+    """JSON in ASCII: halves of characters, which a record may hold, are escaped, and NaN is a word."""
     return json.dumps(_shortened(as_json(value)), separators=(",", ":"), allow_nan=False)
 
 
 def _shortened(value: Any) -> Any:
-    """A value without very long texts; the plan is of the job's own program, and stays whole."""
+    """A value without very long texts, which would push all others off the page; the plan of the job stays whole."""
     if isinstance(value, str) and len(value) > _LONGEST_TEXT:
         return f"{value[:_LONGEST_TEXT]}… ({len(value):,} characters)"
     if isinstance(value, dict):

@@ -129,8 +129,9 @@ class PageServer:
 def url_of(address: ListenAddress, port: int) -> str:
     """The URL of a page that listens at an address; for an address that stands for all, with the name of its machine.
 
-    >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
-    ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
+    Examples:
+        >>> url_of(ListenAddress("127.0.0.1", 0), 8080), url_of(ListenAddress("::1", 0), 8080)
+        ('http://127.0.0.1:8080/', 'http://[::1]:8080/')
     """
     is_for_all = address.host in ("0.0.0.0", "::")
     return f"http://{ListenAddress(socket.gethostname() if is_for_all else address.host, port)}/"

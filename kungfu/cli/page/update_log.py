@@ -73,11 +73,9 @@ class UpdateLog:
         return int(number) if known and int(number) <= self._newest else None
 
     def missed(self, since: int | None) -> Backlog | None:
-        """The updates after ``since``; ``None`` if there are none. A browser without any update gets the whole state.
-
-        Before the first update nothing was read of the record, and there is nothing to show.
-        """
+        """The updates after ``since``, for a browser without any the whole state; ``None`` if there are none."""
         with self._lock:
+            # Before the first update nothing was read of the record, and there is nothing to show.
             if not self._newest or since == self._newest:
                 return None
             behind = self._newest - since if since is not None else len(self._updates) + 1

@@ -79,9 +79,10 @@ def replayed_in_words(decision: FiredRule) -> str:
 def action_of(action: Action) -> str:
     """The name under which a policy requests an action.
 
-    >>> from kungfu.control import Stop
-    >>> action_of(Stop())
-    'stop'
+    Examples:
+        >>> from kungfu.control import Stop
+        >>> action_of(Stop())
+        'stop'
     """
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", type(action).__name__).lower()
 

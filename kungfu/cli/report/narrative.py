@@ -113,10 +113,8 @@ def _not_a_number(job: Job) -> list[str]:
 
 
 def _lasting_s(job: Job, now: float | None) -> float | None:
-    """Seconds from the first view to the end of training; without one to `now`, or to what was written last.
-
-    What follows the end of training is the rest of the user's program.
-    """
+    """Seconds from the first view to the end of training; without one to `now`, or to the newest event."""
+    # After the end of training the rest of the user's program runs.
     finished_at = max((one.time for one in job.finished if one.time is not None), default=None)
     last = finished_at or now or job.last_at
     return None if job.trained_at is None or last is None else max(0.0, last - job.trained_at)
@@ -147,10 +145,7 @@ def _pace(name: str, took: Percentiles) -> str:
 
 
 def changes(job: Job) -> str:
-    """The changes of the membership by what made them, as in "1 rescale and 2 recoveries".
-
-    A rescale that only brought peers in place of lost ones is part of their recovery.
-    """
+    """The changes of the membership by cause, as in "1 rescale and 2 recoveries", of which replacements are part."""
     counts = job.tally.counts
     recoveries, rescales = counts.get("recovered", 0), counts.get("rescale", 0) - job.tally.replacements
     after = f" and {recoveries} recover{'y' if recoveries == 1 else 'ies'}" if recoveries else ""

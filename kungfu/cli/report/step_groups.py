@@ -344,10 +344,11 @@ class WholeBatches:
 
     A batch below that of the step before it in the epoch counts from the second step on that has one.
 
-    >>> batches = WholeBatches()
-    >>> rows = [{"epoch": epoch, "batch": batch} for epoch, batch in [(0, 8), (0, 5), (1, 8), (1, 4), (1, 4), (2, 3)]]
-    >>> [batches.batch(row) for row in rows]
-    [8.0, None, 8.0, None, 4.0, 3.0]
+    Examples:
+        >>> batches = WholeBatches()
+        >>> rows = (0, 8), (0, 5), (1, 8), (1, 4), (1, 4), (2, 3)
+        >>> [batches.batch({"epoch": epoch, "batch": batch}) for epoch, batch in rows]
+        [8.0, None, 8.0, None, 4.0, 3.0]
     """
 
     def __init__(self) -> None:

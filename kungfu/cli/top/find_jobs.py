@@ -48,10 +48,11 @@ def find_jobs(folders: Sequence[Path] = (), processes: Iterable[psutil.Process] 
 def is_kungfu_run(words: Sequence[str]) -> bool:
     """True if a command line is that of kungfu-run.
 
-    >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
-    True
-    >>> is_kungfu_run(["python", "-m", "kungfu.cli.run", "-np", "2"]), is_kungfu_run(["less", "kungfu-run"])
-    (True, False)
+    Examples:
+        >>> is_kungfu_run(["/usr/bin/python", "/venv/bin/kungfu-run", "-np", "2", "python", "train.py"])
+        True
+        >>> is_kungfu_run(["python", "-m", "kungfu.cli.run", "-np", "2"]), is_kungfu_run(["less", "kungfu-run"])
+        (True, False)
     """
     # The interpreter may have options of its own before the module.
     if "-m" in words[:4] and "kungfu.cli.run" in words[:5]:

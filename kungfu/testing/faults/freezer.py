@@ -24,10 +24,7 @@ _ENDS_WITHIN_S = 5.0
 
 
 class Freezer:
-    """Freezes processes of this user, and thaws them all when the block ends.
-
-    The process beside this one is started with the first order.
-    """
+    """Freezes processes of this user, by a process that the first order starts, and thaws all when the block ends."""
 
     def __init__(self) -> None:
         self._guard: subprocess.Popen[str] | None = None

@@ -145,10 +145,8 @@ class _Injector:
         return self.hit_until.get(peer, 0.0) > now
 
     def _is_calm(self, job: Job, now: float) -> bool:
-        """True if the job is whole, no member is held or doomed, and it has trained after the last fault was over.
-
-        Steps reach the record late: one that is recorded after a fault may have ended before it.
-        """
+        """True if the job is whole, no member is held or doomed, and it has trained after the last fault was over."""
+        # Steps reach the record late: one that is recorded after a fault may have ended before it.
         is_hit = any(self._is_hit(peer, now) for peer in job.members)
         return job.is_whole and job.stepped_at > self.over_at and not is_hit
 

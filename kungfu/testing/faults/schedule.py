@@ -52,10 +52,13 @@ _FORMS = (
 class When:
     """The moment of a fault.
 
-    ``step`` and ``barrier``: once the record has this many (``number``), counted from the beginning of the
-    schedule where it is ``relative``, and once the job has settled where it must be ``calm``. ``next``: at the next
-    event of the kind ``event`` in the record, counted from the fault before. ``settled``: every process is in the view,
-    it has the size that the job is to have, and has done a step. ``now``: at once. ``after_s`` seconds later.
+    Attributes:
+        moment: ``settled``: every process is in the view, which has the target size and has done a step.
+        number: For ``step`` and ``barrier``: once the record has this many.
+        event: For ``next``: the kind of the event in the record, the first one after the fault before.
+        after_s: Seconds after that moment.
+        relative: True if the number counts from the beginning of the schedule.
+        calm: True if the job must have settled as well.
     """
 
     moment: Moment
@@ -81,10 +84,7 @@ class When:
 
 @dataclass(frozen=True)
 class SignalPeers:
-    """A signal to the members with these ``ranks``, at once; to the newest joiner without any.
-
-    Frozen peers are thawed after ``for_s`` seconds, if that is given.
-    """
+    """A signal to the members with these ``ranks``, or the newest joiner; frozen ones are thawed after ``for_s`` s."""
 
     verb: Verb
     ranks: tuple[int, ...] = ()
@@ -109,10 +109,7 @@ class SlowPeers:
 
 @dataclass(frozen=True)
 class SignalHosts:
-    """A signal to kungfu-run on these ``hosts``, at once; they are counted in the order of the job's list.
-
-    Frozen ones are thawed after ``for_s`` seconds, if that is given.
-    """
+    """A signal to kungfu-run on ``hosts``, in the order of the job's list; frozen ones are thawed after ``for_s`` s."""
 
     verb: Verb
     hosts: tuple[int, ...]
@@ -147,8 +144,9 @@ def parse(text: str) -> tuple[Fault, ...]:
 
     Raises ``UsageError`` with the words that are no fault.
 
-    >>> [str(fault) for fault in parse("at step 40 kill rank 1; once settled after 0.5 s resize 2")]
-    ['at step 40 kill rank 1', 'once settled after 0.5 s resize 2']
+    Examples:
+        >>> [str(fault) for fault in parse("at step 40 kill rank 1; once settled after 0.5 s resize 2")]
+        ['at step 40 kill rank 1', 'once settled after 0.5 s resize 2']
     """
     lines = (line.partition("#")[0] for line in text.splitlines())
     written = (" ".join(words.split()) for line in lines for words in line.split(";"))
