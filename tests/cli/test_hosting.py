@@ -108,8 +108,8 @@ def test_shared_memory_is_refused_between_machines_and_allowed_on_loopback() -> 
     hosts = ("-H", "192.0.2.1:2,192.0.2.2:2", "--self", "192.0.2.2")
     with pytest.raises(UsageError, match="between hosts give --attachment horovod"):
         read(*hosts, environment=environment)
-    assert read(*hosts, attachment="horovod", environment=environment).place == 1
-    assert read(*HERE, attachment="local", environment=environment).place == 1
+    assert read(*hosts, attachment="horovod", environment=environment).index == 1
+    assert read(*HERE, attachment="local", environment=environment).index == 1
 
 
 def test_a_loopback_address_among_machines_is_refused_since_nobody_could_reach_it() -> None:

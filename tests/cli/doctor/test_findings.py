@@ -23,14 +23,14 @@ LIBRARIES = dict.fromkeys(("tensorflow", "keras", "numpy", "grpcio", "protobuf")
 NO_HOROVOD = {"error": "UsageError: the attachment 'horovod' cannot be loaded (No module named 'horovod')"}
 
 
-TAKEN = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">=5.29,<8")}
+SUPPORTED = {"tensorflow": SpecifierSet(">=2.18,<2.22"), "protobuf": SpecifierSet(">=5.29,<8")}
 
 
 def software(
     probe: Probe, *, attachment: str = "local", libraries: dict[str, str] = LIBRARIES,
-    taken: dict[str, SpecifierSet] | None = None, devices: Sequence[str] = (),
+    supported: dict[str, SpecifierSet] | None = None, devices: Sequence[str] = (),
 ) -> dict[str, Finding]:  # fmt: skip
-    given = {"attachment": attachment, "libraries": libraries, "taken": taken or {}, "devices": devices}
+    given = {"attachment": attachment, "libraries": libraries, "supported": supported or {}, "devices": devices}
     found = check_software(probe, **given)  # type: ignore[arg-type]
     return {one.check: one for one in found}
 
@@ -96,12 +96,12 @@ def test_a_library_that_is_missing_is_named() -> None:
 @pytest.mark.parametrize("version", ["2.18.0", "2.21.1", "2.20.0rc1", "2.19.0.dev20250101"])
 def test_libraries_within_the_versions_that_are_taken_are_fine(version: str) -> None:
     libraries = {**LIBRARIES, "tensorflow": version, "protobuf": "6.31.1"}
-    assert software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"].severity == "fine"
+    assert software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"].severity == "fine"
 
 
 def test_a_library_that_is_older_than_is_taken_is_a_problem() -> None:
     libraries = {**LIBRARIES, "tensorflow": "2.17.1", "protobuf": "8.0"}
-    found = software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"]
+    found = software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"]
     assert found.severity == "problem"
     assert "tensorflow 2.17.1" in found.found
     assert found.found.endswith("; kungfu supports: tensorflow <2.22,>=2.18, protobuf <8,>=5.29")
@@ -110,7 +110,7 @@ def test_a_library_that_is_older_than_is_taken_is_a_problem() -> None:
 
 def test_a_library_that_is_newer_than_was_tried_is_a_remark() -> None:
     libraries = {**LIBRARIES, "tensorflow": "2.22.0", "protobuf": "7.36.2"}
-    found = software(Probe(WELL), libraries=libraries, supported=TAKEN)["libraries"]
+    found = software(Probe(WELL), libraries=libraries, supported=SUPPORTED)["libraries"]
     assert (found.severity, found.advice) == ("remark", "pip install 'tensorflow<2.22,>=2.18'")
 
 
