@@ -126,7 +126,7 @@ def test_a_curve_that_falls_is_not_carried_on_below_what_was_seen() -> None:
 def test_without_events_a_rescale_is_a_guess_and_said_to_be_one() -> None:
     trace, _ = recorded_run(GROWN, truth())
     job = measure_job(trace)
-    assert [one.split(":")[0] for one in job.guesses] == ["no rescale is in the record", "nobody joined in the record"]
+    assert [one.split(":")[0] for one in job.guesses] == ["no rescale is in the record", "no peer joined in the record"]
 
 
 def test_pauses_that_are_not_the_policys_are_told_apart() -> None:
@@ -143,7 +143,7 @@ def test_pauses_that_are_not_the_policys_are_told_apart() -> None:
 def test_one_size_tells_nothing_of_others() -> None:
     alone = plan_of(schedule({1: 2}))
     trace, events = recorded_run(alone, truth())
-    with pytest.raises(UsageError, match="this record has one size only, 2 peers: nothing in it tells how fast"):
+    with pytest.raises(UsageError, match="this record has one size only, 2 peers: nothing in it shows how fast"):
         model_of_job(measure_job(trace, events), trace, alone)
 
 
