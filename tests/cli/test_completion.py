@@ -42,19 +42,25 @@ def completed(line: str, *, folder: Path) -> set[str]:
     return set(ran.stdout.split("\n")) - {""}
 
 
+# The words that every shell offers for the last word of a line.
+OFFERED: dict[str, set[str]] = {
+    "kungfu resi": {"resize"},
+    "kungfu sc": {"scale-in", "scale-out"},
+    "kungfu chaos --sch": {"--schedule"},
+    "kungfu resize 3 --keep ": {"global_batch_size", "local_batch_size"},
+    "kungfu completion ": set(SHELLS),
+    "kungfu-run --attachment ": {"local", "horovod"},
+    "kungfu-run -np 2 --max 4 --inel": {"--inelastic"},
+    "kungfu-run -np 2 --page --inel": {"--inelastic"},
+    "kungfu-run --page 8080 --inel": {"--inelastic"},
+}
+
+
 @pytest.mark.parametrize(
     ("line", "offered"), [
-        ("kungfu resi", {"resize"}),
-        ("kungfu sc", {"scale-in", "scale-out"}),
-        ("kungfu chaos --sch", {"--schedule"}),
-        ("kungfu resize 3 --keep ", {"global_batch_size", "local_batch_size"}),
-        ("kungfu completion ", set(SHELLS)),
+        *OFFERED.items(),
         ("kungfu plan ", {"simulate", "tuning"}),
         ("kungfu plan simulate trace.csv --policy eas", {"easy"}),
-        ("kungfu-run --attachment ", {"local", "horovod"}),
-        ("kungfu-run -np 2 --max 4 --inel", {"--inelastic"}),
-        ("kungfu-run -np 2 --page --inel", {"--inelastic"}),
-        ("kungfu-run --page 8080 --inel", {"--inelastic"}),
         ("kungfu-run --page python train.py --max", set()),
         ("kungfu-run -np 2 pyth train.py --max", set()),
     ],
@@ -166,20 +172,12 @@ def test_zsh_and_fish_complete_commands_options_choices_and_folders_of_runs(tmp_
     both = {"20261123-0500", "20261124-0600"}
     in_runs = {f"runs/{name}" for name in both}
     expected: dict[str, set[str]] = {
-        "kungfu resi": {"resize"},
-        "kungfu sc": {"scale-in", "scale-out"},
+        **OFFERED,
         "kungfu why --sp": {"--spans"},
-        "kungfu chaos --sch": {"--schedule"},
-        "kungfu resize 3 --keep ": {"global_batch_size", "local_batch_size"},
         "kungfu resize 3 --keep=lo": {"--keep=local_batch_size"},
         "kungfu resize ": set(),  # a number
-        "kungfu completion ": set(SHELLS),
-        "kungfu-run --attachment ": {"local", "horovod"},
-        "kungfu-run -np 2 --max 4 --inel": {"--inelastic"},
         "kungfu-run --peers=2 --max=4 --inel": {"--inelastic"},
         "kungfu-run -H a:2,b:4 --inel": {"--inelastic"},
-        "kungfu-run -np 2 --page --inel": {"--inelastic"},
-        "kungfu-run --page 8080 --inel": {"--inelastic"},
         "kungfu-run -np 2 python train.py --max": set(),
         "kungfu plan sim": {"simulate"},
         "kungfu plan tuning --dead": {"--deadline"},

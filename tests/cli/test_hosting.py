@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import pytest
 
 from kungfu.cli.hosting import SECRET_KEY, Hosting, add_arguments, read_hosting
-from kungfu.cli.run import main
 from kungfu.errors import UsageError
 from kungfu.runtime.hosts import Host
 
@@ -124,29 +122,3 @@ def test_a_loopback_address_among_machines_is_refused_since_nobody_could_reach_i
 def test_an_option_about_hosts_without_hosts_is_a_mistake(words: tuple[str, str]) -> None:
     with pytest.raises(UsageError, match=f"{words[0]} {words[1]}: .* give --hosts"):
         read(*words)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("-H", "127.0.0.1:1,127.0.0.2:1"), "--self HOST"),
-        (("-H", "127.0.0.1"), "is no HOST:SLOTS"),
-        (("-H", "127.0.0.1:2", "--port", "0"), "port 0"),
-        (("-H", "127.0.0.1:1"), "has room for 1 peers"),
-        (HERE, "several hosts need a secret"),
-    ],
-)
-def test_kungfu_run_refuses_hosts_that_cannot_work_before_it_starts_anything(
-    words: tuple[str, ...],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(SECRET_KEY, raising=False)
-    assert main(["-np", "2", *words, sys.executable, "-c", "pass"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("kungfu-run: ")
-    assert said in err
-    assert not list(tmp_path.iterdir())

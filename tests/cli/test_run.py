@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.cli.hosting import Hosting
+from kungfu.cli.hosting import SECRET_KEY, Hosting
 from kungfu.cli.run import _new_folder, _raise_descriptor_limit, _settings, main, make_parser
 from kungfu.runtime.checkpoints import CheckpointFolder
 from kungfu.runtime.hosts import Host
@@ -144,20 +144,11 @@ def test_a_folder_of_checkpoints_that_another_job_has_is_refused_by_its_name(
         (("-np", "1", "--keep", "0"), ("--keep 0", "from 1 to 1000")),
         (("-np", "1", "--report-every", "0"), ("--report-every 0", "from 0.05 to 3600")),
         (("-np", "1", "--compare-every", "0"), ("--compare-every 0", "from 1 to 1000000 steps")),
-    ],
-    ids=[
-        "no-peers",
-        "more-than-max",
-        "no-file",
-        "no-policy",
-        "no-argument",
-        "two-targets",
-        "no-deadline",
-        "no-heartbeat",
-        "no-checkpoint",
-        "keep-none",
-        "report-never",
-        "compare-never",
+        (("-np", "2", "-H", "127.0.0.1:1,127.0.0.2:1"), ("--self HOST",)),
+        (("-np", "2", "-H", "127.0.0.1"), ("is no HOST:SLOTS",)),
+        (("-np", "2", "-H", "127.0.0.1:2", "--port", "0"), ("port 0",)),
+        (("-np", "2", "-H", "127.0.0.1:1"), ("has room for 1 peers",)),
+        (("-np", "2", "-H", "127.0.0.1:2,127.0.0.2:2", "--self", "127.0.0.2"), ("several hosts need a secret",)),
     ],
 )
 def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(
@@ -168,6 +159,7 @@ def test_a_command_line_that_cannot_work_is_refused_before_anything_starts(
     words: tuple[str, ...],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(SECRET_KEY, raising=False)
     (tmp_path / "train.py").touch()
     assert main(["--logdir", "log", *options, sys.executable, "train.py"]) == 2
     told = capsys.readouterr().err

@@ -93,9 +93,3 @@ def test_lines_that_tell_no_progress_leave_none(given: object) -> None:
     so_far = after({"time": 1.0, "step": 1, "size": 2, "progress": given})
     assert so_far.progress == TrainingProgress()
     assert after({"step": 1}).progress == TrainingProgress()
-
-
-def test_at_the_end_there_is_no_time_left() -> None:
-    rows = [row(step, left=1000) for step in range(1, 11)]
-    assert after(*rows).progress.samples_left == 0
-    assert after(*rows).progress.seconds_left is None

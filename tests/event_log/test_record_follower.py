@@ -31,19 +31,6 @@ def test_only_what_is_new_is_given_and_a_half_written_line_waits_for_its_end(tmp
     assert follower.damaged == 0
 
 
-def test_a_long_record_comes_in_parts_and_all_of_it(tmp_path: Path) -> None:
-    written(tmp_path, GROWN, metrics=[measured(step) for step in range(1, 20_001)])
-    follower, steps, events = RecordFollower(tmp_path), list[int](), list[object]()
-    for _ in range(100):
-        new = follower.read()
-        steps += [row["step"] for row in new.rows]
-        events += new.events
-        if not follower.has_more:
-            break
-    assert steps == list(range(1, 20_001))
-    assert tuple(events) == GROWN
-
-
 def test_damaged_lines_are_counted_and_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
     written(tmp_path, GROWN[:1], metrics=[measured(1)])
     for name in ("events", "metrics"):
@@ -103,14 +90,6 @@ def test_a_host_that_is_gone_takes_its_peers_along(tmp_path: Path) -> None:
     write(tmp_path, {"event": "host lost", "host": 1, "why": "silent"})
     sight = watch.look()
     assert (sight.hosts_present, sight.members, sight.joiners) == ((0,), (0,), ())
-
-
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
-    watch, path = JobWatcher(tmp_path), tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 4}\n{"ste')
-    assert watch.look().steps == 4
-    path.write_text('{"step": 4}\n{"step": 5}\n')
-    assert watch.look().steps == 5
 
 
 def test_of_the_steps_of_a_long_record_the_newest_are_read_and_all_that_come(tmp_path: Path) -> None:

@@ -42,15 +42,7 @@ def recorded(plan: Plan, *, steps: int = 18, views: Views = GROWN, every: int = 
             for rule, fires, target in zip(plan.rules, outcome.fired, outcome.targets, strict=True)
             if fires
         }
-        for rank, own in enumerate(local):
-            place = {"step": step, "view": version, "rank": rank}
-            line = step_format(
-                exact(place),
-                local=exact(own),
-                agreed=None if rank else exact(agreed),
-                fired={} if rank else exact(fired),
-            )
-            lines.append(json.loads(line % ()))
+        lines += step_lines(step, version, local, agreed, fired)
         if step % every == 0:
             lines += snapshots(replay, peers, after=step, view=version)
     return lines
@@ -90,9 +82,18 @@ def offered(rng: np.random.Generator, *, step: int, size: int) -> tuple[list[dic
     return local, agreed
 
 
-def exact(fields: Mapping[str, Any]) -> dict[str, str]:
-    """What a line holds of them."""
-    return {name: json_literal(value) for name, value in fields.items()}
+def step_lines(
+    step: int, view: int, local: Sequence[Mapping[str, Any]], agreed: Mapping[str, Any], fired: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """The lines of a step, one for each rank."""
+    lines = []
+    for rank, own in enumerate(local):
+        position = {"step": step, "view": view, "rank": rank}
+        parts = [{name: json_literal(one) for name, one in fields.items() if fields is position or name not in position}
+                 for fields in (position, own, agreed, fired)]  # fmt: skip
+        line = step_format(parts[0], local=parts[1], agreed=None if rank else parts[2], fired={} if rank else parts[3])
+        lines.append(json.loads(line % ()))
+    return lines
 
 
 def snapshots(replay: Replay, peers: Sequence[int], *, after: int, view: int) -> list[dict[str, Any]]:

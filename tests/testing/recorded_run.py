@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from kungfu.compiler import Plan, fired_rules
@@ -11,11 +9,12 @@ from kungfu.compiler.replay import Replay
 from kungfu.compiler.serialize import plan_to_json
 from kungfu.event_log.events import LoggedEvent
 from kungfu.record import RecordedStep, Trace
-from kungfu.record.lines import header_line, json_literal, step_format
+from kungfu.record.lines import header_line
 from kungfu.testing import ClusterModel
 from kungfu.testing.simulated_barrier import SimulatedBarrier
 from kungfu.testing.simulated_job import SimulatedJob, agreed_sources, busy_seconds, local_sources, stepped
 from tests.event_log.made import made
+from tests.record.recorded import step_lines
 
 
 def recorded_run(plan: Plan, model: ClusterModel) -> tuple[Trace, list[LoggedEvent]]:
@@ -51,16 +50,5 @@ def lines_of(trace: Trace) -> list[dict[str, Any]]:
     assert trace.plan is not None
     lines = [header_line(plan_to_json(trace.plan), policies=(), every=100)]
     for one in trace.steps:
-        for rank, own in enumerate(one.local):
-            place = {"step": one.step, "view": one.view, "rank": rank}
-            agreed = _exact({name: value for name, value in one.agreed.items() if name not in place})
-            form = step_format(
-                _exact(place), local=_exact({name: value for name, value in own.items() if name != "rank"}),
-                agreed=None if rank else agreed, fired={} if rank else _exact(one.fired),
-            )  # fmt: skip
-            lines.append(json.loads(form % ()))
+        lines += step_lines(one.step, one.view, one.local, one.agreed, one.fired)
     return lines
-
-
-def _exact(fields: Mapping[str, Any]) -> dict[str, str]:
-    return {name: json_literal(value) for name, value in fields.items()}

@@ -63,22 +63,6 @@ def test_with_jitter_each_peer_has_its_own_time_and_the_step_that_of_the_slowest
     np.testing.assert_allclose(steps, busy.max(axis=1)[:-1], rtol=1e-6)
 
 
-def test_jitter_of_a_single_peer_is_its_step_s() -> None:
-    model = ClusterModel({1: 100}, 50, Start(size=1, max_size=1), speeds=PeerSpeeds(jitter=0.2))
-    run = run_on_model(schedule({1: 1}), model)
-    assert run.seconds == pytest.approx(50 * 0.64, rel=0.1)
-    assert run.seconds != 50 * 0.64
-    assert run.peer_seconds == run.seconds
-
-
-def test_a_seed_gives_the_same_run_again_and_another_one_another() -> None:
-    def seconds(seed: int) -> float:
-        model = ClusterModel(LINEAR, 60, Start(size=4), speeds=PeerSpeeds(jitter=0.1, seed=seed))
-        return run_on_model(schedule({20: 6, 40: 2}), model).seconds
-
-    assert seconds(1) == seconds(1) != seconds(2)
-
-
 # ---- slow peers ------------------------------------------------------------------------------------------------------
 
 

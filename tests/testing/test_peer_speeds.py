@@ -47,10 +47,6 @@ def test_the_draws_of_a_seed_are_these_for_good() -> None:
 DRAWN = [0.8454732400628148, 1.0540845924507067, 1.1528611027900157]
 
 
-def test_without_jitter_every_step_takes_its_mean() -> None:
-    assert drawn(PeerSpeeds(), 3, 4) == [1.0] * 4
-
-
 @pytest.mark.parametrize(
     ("slow", "expected"),
     [

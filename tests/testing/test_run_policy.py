@@ -135,24 +135,6 @@ def test_what_a_record_does_not_hold_is_named() -> None:
 SMALL = ClusterModel({1: 100, 4: 400}, steps=40, start=Start(size=2, max_size=4))
 
 
-def test_what_was_decided_is_what_the_policy_sees_next() -> None:
-    grown = Policy("grown", lambda t: control.always().rescale(t.size + 1))
-    decisions = run_policy(grown, SMALL)
-    # A post rides on the next step, and a joiner is prepared for two more; the limit of the job ends it.
-    assert [(one.step, one.inputs["size"], one.value) for one in decisions] == [(1, 2, 3), (5, 3, 4)]
-
-
-def test_shrinking_takes_a_step_and_growing_as_long_as_joining_takes() -> None:
-    slow = ClusterModel({1: 100}, steps=40, rescaling=Rescaling(joining_steps=6))
-    flapping = Policy("flapping", lambda t: control.always().rescale(kf.ops.where(t.size == 2, 3, 2)))
-    assert [one.step for one in run_policy(flapping, slow)][:4] == [1, 9, 11, 19]
-
-
-def test_a_budget_holds_on_a_model() -> None:
-    flapping = Policy("flapping", lambda t: control.always().rescale(kf.ops.where(t.size == 2, 3, 2)))
-    assert len(run_policy(flapping, SMALL, budget=Budget(2, 1000))) == 2
-
-
 def test_throughput_is_that_of_the_model() -> None:
     def watching(training: Any) -> Any:
         return control.every(10).checkpoint(), control.every(10).call(ignore, monitor.throughput(training, decay=1.0))
@@ -167,19 +149,6 @@ def test_throughput_is_that_of_the_model() -> None:
 
 def ignore(control: Any, *values: float) -> None:
     """A hook that does nothing."""
-
-
-def test_a_slow_peer_slows_all() -> None:
-    def seconds(training: Any) -> Any:
-        mean = ops.all_reduce(training.step_seconds, "mean").named("mean_seconds")
-        return control.every(5).call(ignore, mean)
-
-    made = Policy("seconds", seconds)
-    full, half = (
-        run_policy(made, ClusterModel({1: 100}, steps=5, speed_by_peer=speeds))[0].inputs["mean_seconds"]
-        for speeds in ({}, {1: 0.5})
-    )
-    np.testing.assert_allclose([full, half], [0.64, 1.28], rtol=1e-6)
 
 
 def test_a_hook_is_called_and_what_it_asks_for_is_done() -> None:
@@ -243,11 +212,6 @@ def test_a_shadow_decides_and_changes_nothing() -> None:
 def test_a_table_of_throughput_is_a_line_between_its_entries() -> None:
     model = ClusterModel({2: 100, 4: 300}, steps=1)
     assert [model.throughput(size) for size in (1, 2, 3, 4, 9)] == [100, 100, 200, 300, 300]
-
-
-def test_a_policy_that_is_wrong_is_refused_before_the_first_step() -> None:
-    with pytest.raises(PolicyError, match="all rescale the cluster"):
-        run_policy([schedule({1: 2}), schedule({2: 3})], SMALL)
 
 
 # ---- several rules in one step ---------------------------------------------------------------------------------------

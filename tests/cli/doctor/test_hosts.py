@@ -77,11 +77,6 @@ def test_other_versions_are_told_of_both(name: str, severity: str) -> None:
     assert (found.severity, found.found) == (severity, f"{name} 9.9 (here {HERE[name]})")
 
 
-def test_a_library_that_is_missing_there_is_told() -> None:
-    there = {name: one for name, one in HERE.items() if name != "numpy"}
-    assert findings(HostAnswer(HostFacts(there)))["versions"].found == "numpy missing (here 1.26)"
-
-
 def test_a_host_that_is_reached_and_reaches_nobody_is_a_problem() -> None:
     assert findings(HostAnswer(HostFacts(HERE), has_asked=False))["reach"].severity == "problem"
 

@@ -153,9 +153,7 @@ def test_the_status_says_for_whom_the_job_waits(tmp_path: Path, capsys: pytest.C
 
 def test_the_status_is_told_in_words_and_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serve_job(tmp_path) as place:
-        place.put(
-            NewRecords(rows=({"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0},))
-        )
+        place.put(NewRecords(rows=(ROW,)))
         assert main(["resize", "3", str(tmp_path), "--no-wait", "--id", "r"]) == 0
         assert main(["status", str(tmp_path)]) == 0
         out = capsys.readouterr().out
@@ -203,16 +201,6 @@ def test_without_a_job_every_command_is_one_message_and_code_2(
     assert capsys.readouterr().err.startswith("kungfu stop: no job was found in runs/")
     assert main(["resize", "2", "nowhere"]) == 2
     assert capsys.readouterr().err.startswith("kungfu resize: nowhere: there is no such folder")
-
-
-def test_the_newest_job_in_runs_is_taken_where_none_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    with serve_job(tmp_path / "runs" / "one"):
-        assert main(["status"]) == 0
-    assert "job job in runs/one" in capsys.readouterr().out
 
 
 def test_a_profile_is_printed_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

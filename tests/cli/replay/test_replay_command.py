@@ -119,14 +119,3 @@ def test_a_run_that_was_started_with_a_policy_is_replayed_with_it(tmp_path: Path
     spec = "kungfu.policies:gns_batch(max_peers=8, every=4, decay=0.5)"
     written(tmp_path, [{**recorded(PLAN)[0], "plan": None, "policies": [spec]}, *recorded(PLAN)[1:]])
     assert "the replay decides as the run did" in said(tmp_path)
-
-
-def test_a_policy_that_needs_what_was_not_recorded_is_one_message_and_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = recorded(PLAN)
-    for one in lines:
-        one.get("local", {}).pop("norm_squared(grads)", None)
-    written(tmp_path, lines)
-    assert main(["replay", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith("kungfu replay: the policy needs norm_squared(grads), which this run")

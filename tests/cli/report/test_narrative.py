@@ -47,11 +47,6 @@ def test_a_combined_rule_says_which_policy_won_and_lists_no_wish_twice() -> None
     )
 
 
-def test_a_leaver_is_told_once() -> None:
-    assert told(GROWN).count("peer 2 has left the job after 301 steps") == 1
-    assert "peer 2 ended" not in told(GROWN)
-
-
 def test_the_end_sums_up_the_rescales_and_for_how_long_training_stood_still() -> None:
     end = narrative(GROWN)[-1]
     assert end.headline == "in all 20.0 s of training"
