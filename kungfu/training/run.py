@@ -93,9 +93,9 @@ class Standing:
     """The place of this peer in its job; the barrier and the recovery write it.
 
     Args:
-        rank: In its view; ``None`` once a decision let it go.
+        rank: In its view; ``None`` once a decision has removed it.
         size: The peers of the view.
-        source: The rank from whose state all in this view have gone on.
+        source: The rank from whose state all in this view have continued.
         terms: In force.
         is_in_job: True once it has entered a view: then a step may carry a request.
         stage: Between two steps; see `LossReport`.
@@ -186,7 +186,7 @@ class Run:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank in its view; ``None`` once a decision let it go."""
+        """This peer's rank in its view; ``None`` once a decision has removed it."""
         return self.standing.rank
 
     @property

@@ -65,7 +65,7 @@ def begin_peer(
 
 @pytest.mark.slow
 def test_peers_that_write_one_file_at_once_leave_it_whole_at_all_times(connection, monkeypatch):
-    connection._is_open = True  # in a fit all write, in a callback say
+    connection.is_in_phase = True  # in a fit all write, in a callback say
     models = [filled(float(number)) for number in range(3)]
     models[0].save_weights("best.weights.h5")
     done: list[int] = []

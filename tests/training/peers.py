@@ -68,3 +68,14 @@ def averaging_of(
 
 def ignore(control: Any, *values: float) -> None:
     """A hook that does nothing."""
+
+
+def total_of(attachment: LocalAttachment) -> Callable[..., list[Any]]:
+    """The sums of tensors over the peers, multiplied by ``scale``, as values are exchanged between two steps."""
+    order = tf.Variable(0, dtype=tf.int64)
+
+    def total(tensors: Sequence[Any], *, scale: float = 1.0) -> list[Any]:
+        prescale, last = tf.constant(scale, tf.float64), tf.zeros([0])
+        return attachment.all_reduce([*tensors, last], prescale=prescale, order=order, tag="registered")[:-1]
+
+    return total

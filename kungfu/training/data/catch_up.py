@@ -6,7 +6,7 @@ what is left becomes less with each round. Where it is not, a short rest is read
 the deadline of a step; a long one would keep all of them waiting, and the peer gives up.
 
 *A peer that takes over a partition* is in a view, and its share of the next step begins in the middle of that
-partition. All peers compute who takes over what, so they know beforehand that somebody may have to read for long. They
+partition. All peers compute who takes over what, so they know beforehand that a peer may have to read for long. They
 wait before that step, and report to each other twice a second whether they still read, until no peer does. As each
 message arrives in time, no deadline takes a reader for lost; one that is killed, or whose process stands still, is
 noticed as in a step. Before all other steps there is no such exchange.
@@ -18,7 +18,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -45,19 +44,6 @@ _REMARK_AFTER_S = 2.0
 _WORTH_AN_EVENT_S = 1.0
 
 
-@dataclass(frozen=True)
-class ReadAhead:
-    """The batches that a peer has read before it joined.
-
-    Args:
-        batches: The number of batches without use, because the others have trained on them.
-        seconds: The seconds that this took.
-    """
-
-    batches: int
-    seconds: float
-
-
 def catch_up(
     stream: Stream,
     newest: Callable[[], Position | None],
@@ -65,18 +51,19 @@ def catch_up(
     meanwhile: Callable[[], None],
     allowed_s: float,
     clock: Callable[[], float] = time.monotonic,
-) -> ReadAhead | None:
+) -> tuple[int, float] | None:
     """Reads on to where training is.
 
     Args:
         stream: Data that have to be read from their start.
-        newest: Gives the position of those who train, ``None`` if no peer does.
+        newest: Gives the position of the peers that train, ``None`` if none does.
         meanwhile: Called after each batch.
         allowed_s: A rest that takes longer than this would keep the others waiting for too long.
         clock: Seconds that never go back.
 
     Returns:
-        What was read in vain; ``None`` if it is not worth a word.
+        The batches that were read without use, since the others have trained on them, and the seconds that this took;
+        ``None`` if they are too few to report.
 
     Raises:
         UsageError: This peer reads no faster than the others train, and is too far behind them.
@@ -101,13 +88,13 @@ def catch_up(
         before_s = took_s
     if batches < _WORTH_A_REMARK:
         return None
-    found = ReadAhead(batches, clock() - began)
+    took_s = clock() - began
     print(
-        f"kungfu: this peer read {batches} batches of {stream.what} in {found.seconds:.1f} s to come to where training "
+        f"kungfu: this peer read {batches} batches of {stream.what} in {took_s:.1f} s to come to where training "
         "is, as every peer that joins has to; the others trained meanwhile",
         file=sys.stderr,
     )
-    return found
+    return batches, took_s
 
 
 def await_readers(
@@ -130,7 +117,7 @@ def await_readers(
         OpError: A peer was lost meanwhile.
 
     Cost:
-        A message of 8 bytes, and one more for each half second that somebody reads.
+        A message of 8 bytes, and one more for each half second that a peer reads.
     """
     began, took_s, has_remarked, readers = clock(), math.nan, False, 1
     while readers:
@@ -188,7 +175,7 @@ class DataCursor:
 
         found = catch_up(self._stream, newest, meanwhile=others.report_reading, allowed_s=others.allowed_s)
         if found is not None:
-            others.record(found.batches, found.seconds)
+            others.record(*found)
 
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]

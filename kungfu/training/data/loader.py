@@ -137,6 +137,6 @@ def _step_slice(plan: BatchPlan, here: StepPosition, *, most_peers: int) -> Step
 
 def _next(plan: BatchPlan, here: StepPosition, step_slice: StepSlice, last: MicroBatch | None) -> MicroBatch:
     """The next micro-batch of the slice; the first one where the slice is new, or was cut again."""
-    # The same place in the same view: the share goes on where the last call of the step left it.
+    # The same place in the same view: the share continues after the last call of the step.
     same = last is not None and last.step_slice == step_slice
     return plan.micro_batch(step_slice, micro=here.micro if same else 0)

@@ -63,7 +63,7 @@ class Assignment:
         return cls(Position(epoch, 0), tuple(members), (None,) * len(members))
 
     def among(self, members: Sequence[int]) -> Assignment:
-        """The same in another view: what those had that are gone is returned, and those that are new hold nothing."""
+        """The same in another view: the parts of peers that left are returned, and new peers hold nothing."""
         if tuple(members) == self.members:
             return self
         had = dict(zip(self.members, self.held, strict=True))

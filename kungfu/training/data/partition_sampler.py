@@ -127,7 +127,7 @@ class PartitionSampler:
         raise InternalError(f"a batch at {step_slice.position} was cut, and the peers are at {self._base.position}")
 
     def _from_variable(self, step_slice: StepSlice) -> Assignment:
-        """The assignment where the slice begins: the one that was kept, or the one after the step it was kept for."""
+        """The assignment at the start of the slice: the kept one, or the one after the step for which it was kept."""
         row = np.zeros(6, np.int64) if self._variable is None else self._variable.numpy()
         # Nothing was kept yet: this is where the data begin.
         base, batch = (Assignment.from_row(row[1:]), int(row[0])) if row[4] else (self._base, 0)

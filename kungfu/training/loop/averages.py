@@ -1,4 +1,4 @@
-"""The averages and sums of a step, and the numbers that a program gives the policies of its run."""
+"""The averages and sums of a step."""
 
 from __future__ import annotations
 
@@ -7,27 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.signal.source_location import location_of_caller
-from kungfu.training.graph.average import (
-    SummedTotals,
-    average,
-    average_before_last,
-    average_to_conclude,
-)
+from kungfu.training.graph.average import SummedTotals, average, average_before_last, average_to_conclude
 from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.program_variables import publish
 from kungfu.training.graph.totals import add_up
 from kungfu.training.run import Run
-
-
-def publish_in_step(run: Run, name: str, value: Any) -> None:
-    """Graph: see ``Training.publish``."""
-    publish(run.graph_state.metrics.published, run.trace, name, value)
-
-
-def feed(run: Run, name: str, value: Any) -> None:
-    """Host: see ``Training.feed``."""
-    run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
 
 
 def average_in_step(run: Run, gradients: Any, last: Callable[[Averaging], Any], *, optimizer: Any = None) -> Any:

@@ -206,7 +206,7 @@ def average_statistics(run: Run) -> None:
 
     Cost:
         A pass over their memory and a message of 64 bytes for each. Those that are the same on all are not sent:
-        tables that nobody updates are among them, and may be large.
+        tables that no step updates are among them, and may be large.
     """
     classes = run.state.classes
     if run.size == 1:
@@ -230,7 +230,7 @@ def enter(run: Run, result: BarrierResult, terms: Terms) -> None:
     standing, variables = run.standing, run.graph_state.view
     standing.rank, standing.size, standing.source = rank, view.size, next(iter(result.sources), 0)
     variables.assign(version=view.version, size=view.size, rank=-1 if rank is None else rank)
-    # The last step was done by other peers: its time tells nothing of this view.
+    # The last step was done by other peers: its time says nothing of this view.
     write_variable(run.graph_state.times.step_seconds, math.nan)
     _put_in_force(run, terms)
     run.timer.entered()
@@ -396,7 +396,8 @@ def _continued(first: Terms, before: Terms | None, *, target: int) -> Terms:
     """
     if before is None:
         return replace(first, target_size=target)
-    lasting = replace(before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer)
-    lasting = replace(lasting, ramp=first.ramp, stopped=False, target_size=target, leaving=())
-    lasting = replace(lasting, policy_share=0.0, base_batch=0, base_size=0)
-    return replace(lasting, refused_size=0, replacement_refused=False)
+    return replace(
+        before, global_batch_size=first.global_batch_size, batch_per_peer=first.batch_per_peer, ramp=first.ramp,
+        stopped=False, target_size=target, leaving=(), policy_share=0.0, base_batch=0, base_size=0, refused_size=0,
+        replacement_refused=False,
+    )  # fmt: skip

@@ -110,7 +110,7 @@ def forget_message_time(run: Run) -> None:
 
 def peer_group(run: Run, *, tag: str = BETWEEN_STEPS) -> PeerGroup:
     """The peers of the view, of which this one is one; ``tag`` names their messages."""
-    assert run.rank is not None, "this peer was let go"
+    assert run.rank is not None, "a decision has removed this peer"
     return PeerGroup(run.rank, run.size, partial(total, run, tag=tag), run.standing.source)
 
 
@@ -132,7 +132,7 @@ def _pending_sync(result: BarrierResult, *, step: int, founds: bool) -> PendingS
         joined = None if founds else Rescaled("joined", 0, after.view.size, result.rank, step)
         return PendingSync(sources[0], True, None if after.view.begins else sources, joined)
     # The membership changed around this peer. After a loss it takes the shared values too: it may have done a step more
-    # than the peer whose state all go on from.
+    # than the peer from whose state all continue.
     sizes = before.view.size, after.view.size
     change = change_of(*sizes, recovered=recovery is not None)
     return PendingSync(sources[0], recovery is not None, sources, Rescaled(change, *sizes, result.rank, step))

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+
+import tensorflow as tf
 
 from kungfu import native
 from kungfu.errors import UsageError
@@ -35,7 +38,6 @@ from kungfu.runtime.api import (
     read_settings,
 )
 from kungfu.training.state.snapshot import phase_file
-from kungfu.training.telemetry.profiler_trace import write_profiler_trace
 
 _LOOK_EVERY_S = 1.0
 
@@ -55,6 +57,7 @@ class JobConnection:
         run: The name of the job; once this peer has passed through a phase, of the job that did it.
         passes: True if this peer took no part in the last phase that is over, because it was over before.
         runs: The number of runs that have begun.
+        is_in_phase: True if a phase has begun on this peer and is not over.
     """
 
     def __init__(self, settings: Settings | None) -> None:
@@ -70,7 +73,7 @@ class JobConnection:
         self.steps: Callable[[], int] = lambda: 0
         self.trained = 0
         self.run, self.passes = settings.job if settings else "", False
-        self.runs, self._is_open = 0, False
+        self.runs, self.is_in_phase = 0, False
 
     @cached_property
     def attachment(self) -> Attachment:
@@ -141,14 +144,9 @@ class JobConnection:
         return replace(given, resume=given.resume if is_resumed else "", founders=founders, job=self.settings.job)
 
     @property
-    def is_in_phase(self) -> bool:
-        """True if a phase has begun on this peer and is not over."""
-        return self._is_open
-
-    @property
     def phases_done(self) -> int:
         """The phases that are over on this peer."""
-        return self.phase - self._is_open
+        return self.phase - self.is_in_phase
 
     def begin_phase(self) -> bytes | None:
         """The program comes to its next training.
@@ -161,12 +159,12 @@ class JobConnection:
                 "model.fit() was called under kungfu-run in a program that has called kf.attach(): a peer that joins "
                 "would not know which of the two the others are in; train with one of them"
             )
-        if self._is_open:
+        if self.is_in_phase:
             raise UsageError(
                 "model.fit() was called under kungfu-run after one that an error has ended on this peer, and the "
                 "program went on: the other peers may be in it still; let the error end the program"
             )
-        self.several = self._is_open = True
+        self.several = self.is_in_phase = True
         self.phase += 1
         return self.phase_result()
 
@@ -182,13 +180,13 @@ class JobConnection:
 
     def _kept(self, number: int, content: bytes) -> bytes:
         """Others may ask this peer, and its checkpoints hold it too."""
-        self._is_open = False
+        self.is_in_phase = False
         self.membership.past_phases.keep(number, lambda: content)
         return content
 
     def end_phase(self, content: Callable[[], bytes], *, terms: Terms, trained: int) -> None:
         """The phase is over on this peer; ``content`` packs what it came to."""
-        self._is_open = self.passes = False
+        self.is_in_phase = self.passes = False
         self.membership.past_phases.keep(self.phase, content)
         self.terms, self.trained = terms, trained
 
@@ -238,3 +236,29 @@ def watch_late_peers(
         thread.join()
 
     return stop
+
+
+def write_profiler_trace(seconds: float, folder: str) -> str:
+    """Traces this process by TensorFlow's profiler, for TensorBoard; called beside the thread that trains.
+
+    Args:
+        seconds: The length of the profile.
+        folder: The folder to write to; it is made if it is missing.
+
+    Returns:
+        The error; empty if the trace is written.
+
+    Cost:
+        None but while it traces: then some microseconds for each op of a step; the files are written afterwards.
+    """
+    options = tf.profiler.experimental.ProfilerOptions(host_tracer_level=2, python_tracer_level=0)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        tf.profiler.experimental.start(folder, options=options)
+        time.sleep(seconds)
+        tf.profiler.experimental.stop()
+    # The program traces itself at the moment, by a callback say; or the folder cannot be written.
+    except (tf.errors.OpError, OSError) as error:
+        return str(error)
+    # The profiler says nothing where it cannot write.
+    return "" if any(Path(folder).rglob("*.xplane.pb")) else f"nothing was written in {folder}"

@@ -42,7 +42,7 @@ class LoopMetrics:
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """They go along with training."""
+        """The sums of the metrics, which are state of the job."""
         return self._job.totals
 
     @property

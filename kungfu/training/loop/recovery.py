@@ -13,7 +13,7 @@ From each of them `recover` leads on, or raises:
 - It finds out what the error is. The attachment knows from its own notes whether a message failed, why, and over which
   ranks; nothing is read out of a text. An error that is no loss of peers is the program's, and is raised.
 - It leaves the attachment, so that peers that still wait in the message see this one go, and notice the loss too.
-- It reports the loss to the job and waits for the view of those who live, with the state of a peer that is furthest on:
+- It reports the loss to the job and waits for the view of the survivors, with the state of a peer that is furthest on:
   `kungfu.runtime.peer.membership`. Where too few live, that raises, and the program ends.
 - It enters that view, and leaves the graph as the next step needs it.
 
@@ -56,8 +56,7 @@ def lasting_failure(run: Run) -> PeerFailure | None:
 def advance_stage(run: Run) -> None:
     """Notes that an exchange between two steps begins, or has come to its end, on this peer.
 
-    The program may have done other things before it on each peer; and this peer is further on than one on which the
-    exchange has not ended.
+    What the program did before it may differ by peer; and a peer on which it has ended is further on.
     """
     run.standing.stage += 1
 
@@ -84,7 +83,7 @@ def recover(run: Run, error: BaseException, *, where: str = "") -> None:
         KungfuError: Too few peers live.
 
     Cost:
-        A report to the agent, new connections between those who live, and the state of the peer that is furthest
+        A report to the agent, new connections between the survivors, and the state of the peer that is furthest
         on where this one has another: see ``benchmarks.failure``.
     """
     failure = _meaning(run, error, where)
@@ -129,7 +128,7 @@ def _meaning(run: Run, error: BaseException, where: str) -> BaseException:
 
 
 def _regroup(run: Run, failure: KungfuError) -> None:
-    """Reports the loss, and enters the view of those who live."""
+    """Reports the loss, and enters the view of the survivors."""
     run.timer.lost()
     started, done = time.monotonic(), run.steps()
     loss = NoticedLoss(failure, done, run.terms, run.standing.stage, _digest(run))

@@ -269,7 +269,7 @@ class StepCalls:
         if self._compiled is None:  # no step was ever called: this peer is in no view
             between_steps()
             return
-        # Peers may be lost over the last barrier too: those who live hold another one.
+        # Peers may be lost over the last barrier too: the survivors hold another one.
         while not run.left:
             between_steps()  # another peer may have been lost before it came to the last barrier
             try:

@@ -13,14 +13,16 @@ import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.runtime.api import CheckpointFolder
+from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import SummedTotals, average
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
+from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
-from kungfu.training.loop.averages import average_in_step, feed, publish_in_step
+from kungfu.training.loop.averages import average_in_step
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
@@ -49,7 +51,7 @@ class Training:
 
     @property
     def rank(self) -> int | None:
-        """This peer's rank in the view, 0..size-1; ``None`` once a decision let it go."""
+        """This peer's rank in the view, 0..size-1; ``None`` once a decision has removed it."""
         return self._run.rank
 
     @property
@@ -206,7 +208,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish_in_step(self._run, name, value)
+        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
@@ -238,7 +240,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        feed(self._run, name, value)
+        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
@@ -466,7 +468,7 @@ class Training:
             barrier.stop(self._run, f"training.stop: {reason}" if reason else "training.stop")
 
     def resume(self, path: str | os.PathLike[str]) -> Path | None:
-        """Goes on from the newest checkpoint in a folder, or from the one that ``path`` is; anew where there is none.
+        """Continues from the newest checkpoint in a folder, or from ``path`` itself; from the start if there is none.
 
         Call it before the first step, after every ``register``, and after ``batches`` where that walks
         ``kf.data.partitions``, of which the state of each file goes along. The number of peers may be another than it

@@ -151,13 +151,13 @@ class EventLogWriter:
         # This change comes in the first step after another one, which is written now: its coordinator may leave.
         if after.view.version != before.view.version:
             self.ended()
-        # Perhaps some of those who were awaited did not come; the coordinator that heard of it may leave now.
+        # Perhaps some joiners did not come; the coordinator that knows of it may leave now.
         self._unmet(result)
         self._leading = result.rank == 0
         # The view stays.
         if after.view.version == before.view.version:
             return
-        # Another view: the requests that were under way have led to it, but for those whose joiners come later.
+        # Another view: the requests that were under way have led to it, except those whose joiners come later.
         ended = self._under_way
         if after.terms.target_size:
             ended = tuple(one for one in self._under_way if _is_carried_out(one, after.view.size)) or ended
@@ -195,10 +195,10 @@ class EventLogWriter:
         registered_before: int | None = None,
         stop: Callable[[], Downtime],
     ) -> None:
-        """Peers were lost, and those who live have gone on.
+        """Peers were lost, and the survivors have continued.
 
         Args:
-            result: The view of those who live, and whom they lost.
+            result: The view of the survivors, and the peers that they lost.
             step: The steps done in the state that they continue from.
             redone: The steps of this peer that are undone by that.
             registered_before: See `RecoveredEvent`.
@@ -361,12 +361,12 @@ def _rules_of(requests: Sequence[Asked]) -> str:
 
 
 def _size(request: Asked) -> int:
-    """The size that a request requests; 0 for one that requests a setting."""
+    """The requested size; 0 for a request of a setting."""
     return request.what.size if isinstance(request.what, Resize | Leave) else 0
 
 
 def _setting(request: Asked) -> str:
-    """The setting that a request requests, in words; empty for a size and for peers."""
+    """The requested setting, in words; empty for a size and for peers."""
     match request.what:
         case SetBatch(samples):
             return f"a global batch size of {samples:g}"

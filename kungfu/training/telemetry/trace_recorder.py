@@ -60,7 +60,7 @@ class TraceRecorder:
             return
         if first and rank == 0:  # who joins comes after the others
             self._record("trace", partial(_header, self._program.plan, self._policies, self._phase, after))
-        self._snapshot({"after": after, "view": version, "rank": rank, "peer": self._peer})
+        self._snapshot(after, rank)
 
     def stepped(self, packed: Sequence[float]) -> None:
         """A step is done; ``packed`` is what its record holds."""
@@ -73,12 +73,13 @@ class TraceRecorder:
     def step_ended(self, *, after: int) -> None:
         """A step is over, in the same view: time for a snapshot, perhaps."""
         if after % SNAPSHOT_EVERY == 0 and self._rank is not None:
-            self._snapshot({"after": after, "view": self._view, "rank": self._rank, "peer": self._peer})
+            self._snapshot(after, self._rank)
 
-    def _snapshot(self, place: Mapping[str, int]) -> None:
-        recorded = [one for one in self._program.variables if place["rank"] == 0 or one.placement == "local"]
+    def _snapshot(self, after: int, rank: int) -> None:
+        here = {"after": after, "view": self._view, "rank": rank, "peer": self._peer}
+        recorded = [one for one in self._program.variables if rank == 0 or one.placement == "local"]
         held = {one.name: one.variable.numpy() for one in recorded}
-        self._record("trace", partial(_snapshot, place, held))
+        self._record("trace", partial(_snapshot, here, held))
 
 
 def _header(plan: Plan, policies: Sequence[str], phase: int, after: int) -> dict[str, Any]:
@@ -89,8 +90,8 @@ def _header(plan: Plan, policies: Sequence[str], phase: int, after: int) -> dict
     return header_line(content, policies=policies, every=SNAPSHOT_EVERY, phase=phase, first=after + 1)
 
 
-def _snapshot(place: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, Any]:
-    return snapshot_line(place, folds={name: value.tolist() for name, value in held.items()})
+def _snapshot(here: Mapping[str, int], held: Mapping[str, Any]) -> dict[str, Any]:
+    return snapshot_line(here, folds={name: value.tolist() for name, value in held.items()})
 
 
 class _Form(NamedTuple):
