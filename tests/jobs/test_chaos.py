@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.convex_runs import on_one_host, training
-from tests.jobs.harness import ONE_THREAD_EACH, ROOT, Job, awaited, lines_of, started
+from tests.jobs.harness import ONE_THREAD_EACH, ROOT, Job, awaited, lines_of
 from tests.soak import SOAK
 
 COMMAND = [sys.executable, "-m", "kungfu.cli.main", "chaos"]
@@ -150,15 +150,4 @@ def test_the_agent_of_the_own_host_is_killed_and_another_one_is_watched(tmp_path
     assert found.faults[0]["peers"] == [0], "the one that its host had started"
     assert "a checkpoint of" in found.faults[1]["result"]
     assert any("leads the job now" in line for line in found.report["events"])
-    assert found.report["samples"]["problems"] == []
-
-
-@SOAK
-def test_a_job_of_keras_fit_goes_on_after_the_loss_of_its_leader(tmp_path: Path) -> None:
-    words = ["--results", tmp_path / "results", "--record", tmp_path / "log" / "events.jsonl", "--epochs", 300]
-    with started(tmp_path, "-np", 2, program="keras_fit.py", arguments=words) as job:
-        job.steps(5)
-        found = chaos(job.folder, *by_hand("now kill coordinator"))
-        assert job.end().code == 0
-    assert found.code == 0, found.report
     assert found.report["samples"]["problems"] == []

@@ -140,18 +140,6 @@ def test_rank_0_is_killed_in_its_callbacks_and_those_of_the_next_one_count(tmp_p
 
 
 @SOAK
-def test_rank_0_is_killed_over_the_end_of_an_epoch_in_which_a_peer_has_just_joined(tmp_path):
-    ended, found = fitted(
-        tmp_path, "-np", 2, "--min", 1, "--max", 3, schedule={"0": 2, "10": 3}, wait={"15": "offered"}, epochs=EPOCHS,
-        die_in_callback=0,
-    )  # fmt: skip
-    assert ended.sizes[:3] == [2, 3, 2]
-    for peer in (1, 2):
-        assert_as_plain(found[peer])
-    assert_told_once(found[1])
-
-
-@SOAK
 @pytest.mark.parametrize("seed", range(6))
 def test_a_fit_whose_peers_are_killed_at_any_moment_ends_like_plain_keras(tmp_path, seed):
     """Peers are killed at any moment until one is left, which comes to the same as plain Keras."""

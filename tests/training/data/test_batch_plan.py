@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kungfu.errors import UsageError
 from kungfu.runtime.core.sample_slices import Position, Stamp, advanced
 from kungfu.training.data.batch_plan import BatchPlan, MicroBatch, make_batch_plan
 from kungfu.training.data.sampler import StepSlice
@@ -141,12 +140,3 @@ def test_an_error_of_loading_names_its_samples() -> None:
     indices = plan.indices(micro_batch)
     assert f"5 samples with indices between {min(indices)} and {max(indices)}" in note
     assert "at sample 10 of epoch 0" in note
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [({"max_local_batch_size": 0}, "max_local_batch_size=0"), ({"remainder": "cut"}, "one of keep, drop")],
-)
-def test_what_does_not_fit_is_refused(given: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        plan_of(10, **given)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.training.linear import linear_model, linear_run, points
+from tests.training.linear import linear_run, points
 
 
 def walked(run, data, **given):
@@ -24,20 +23,6 @@ def walked(run, data, **given):
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ((points(4), points(5)), r"lengths \[4, 5\]"),
-        ((), "0 arrays"),
-        (np.float32(1), "was given 1 single value and no array"),
-        (np.zeros((0, 2)), "0 samples"),
-    ],
-)
-def test_data_that_does_not_fit_is_refused(data, message):
-    with pytest.raises(UsageError, match=message):
-        linear_run().training.batches(data, batch_size=1, epochs=1, seed=0)
-
-
-@pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
@@ -45,6 +30,8 @@ def test_data_that_does_not_fit_is_refused(data, message):
         ({"batch_size": 9}, "only 8 samples"),
         ({"epochs": -1}, "epochs=-1"),
         ({"seed": -1}, "seed=-1"),
+        ({"max_local_batch_size": 0}, "max_local_batch_size=0"),
+        ({"remainder": "cut"}, "one of keep, drop"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(given, message):
@@ -65,35 +52,6 @@ def test_a_batch_that_is_not_given_to_the_step_is_refused():
     next(loop)
     with pytest.raises(UsageError, match="was not given to the function"):
         next(loop)
-
-
-def test_the_position_advances_by_the_samples_of_a_step():
-    run = linear_run()
-    positions = []
-    for x in run.training.batches(points(5), batch_size=2, epochs=2, seed=0):
-        if run.step(x) is not kf.Training.SKIPPED:
-            position = run.training._run.graph_state.progress.position()
-            positions.append((position.epoch, position.offset))
-    assert positions == [(0, 2), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0)]
-
-
-def test_every_sample_is_counted_exactly_once_an_epoch_inside_the_step():
-    model, optimizer = linear_model(), keras.optimizers.SGD(0.1)
-    training = kf.attach(model, optimizer)
-    seen = tf.Variable(tf.zeros([11], tf.int64))
-
-    @training.step
-    def step(x, index):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        seen.scatter_add(tf.IndexedSlices(tf.ones_like(index), index))
-
-    for x, index in training.batches((points(11), np.arange(11)), batch_size=4, epochs=3, seed=0):
-        step(x, index)
-    assert seen.numpy().tolist() == [3] * 11
-    assert training.traces() == 1
 
 
 def test_a_batch_that_was_mapped_on_the_way_is_known_by_its_turn():
@@ -169,14 +127,3 @@ def test_records_are_loaded_in_a_thread_that_ends_with_the_loop():
     assert sorted(one for batch in trained for one in batch) == sorted([*range(9)] * 2)
     assert names == {"kungfu-loader"}
     assert "kungfu-loader" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_a_dataset_that_a_function_makes_of_indices_is_trained_on():
-    data = points(9)
-
-    def make(indices):
-        return tf.data.Dataset.from_tensor_slices(indices).map(lambda index: tf.gather(data, index))
-
-    run = linear_run()
-    trained = walked(run, make, samples=9, batch_size=4, epochs=1, seed=1)
-    assert trained == walked(linear_run(), data, batch_size=4, epochs=1, seed=1)

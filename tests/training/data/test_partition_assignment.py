@@ -72,27 +72,6 @@ def test_a_peer_that_reads_to_its_place_is_given_that_part_again_after_a_loss() 
     assert left.returned == (Part(0, 4, 10), Part(1, 4, 10)), "in the order in which they were returned"
 
 
-def test_a_step_that_begins_within_another_peers_partition_is_known_before() -> None:
-    """It is known before a step that a peer continues in the middle of another one's partition."""
-    partitions = Partitions.shuffled([10, 10, 4], None)
-
-    def begins_within(before: Assignment, batch: int) -> tuple[bool, Assignment]:
-        of_members, after = partitions.step(before, batch)
-        return partitions.begins_within(before, of_members), after
-
-    found, after = begins_within(Assignment.at_start(0, [7, 8]), 8)
-    assert not found
-    found, kept = begins_within(after, 8)
-    assert not found, "each goes on with its own"
-    found, _ = begins_within(kept, 8)
-    assert found, "after the last one, a peer takes half of what another one has"
-    found, taken_over = begins_within(after.among([7]), 4)
-    assert not found, "it has rows of its own still"
-    found, taken_over = begins_within(taken_over, 4)
-    assert found, "it takes over what the one that is gone had left"
-    assert not begins_within(taken_over, 4)[0], "and goes on there"
-
-
 def test_when_nothing_is_left_to_hand_out_the_longest_rest_is_shared() -> None:
     partitions = Partitions.shuffled([3, 9], None)
     of_members, after = partitions.step(Assignment.at_start(0, [0, 1]), 8)

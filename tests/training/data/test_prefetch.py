@@ -72,17 +72,6 @@ def test_a_guess_that_is_wrong_is_thrown_away_and_so_is_what_hung_on_it() -> Non
     assert [key for key in loading.begun if key >= 50][:2] == [50, 51]
 
 
-def test_what_is_behind_the_last_one_is_not_loaded() -> None:
-    loading = Loading()
-    prefetch = ahead(loading, end=2)
-    prefetch.get(0)
-    prefetch.run_ahead(0)
-    prefetch.get(1)
-    prefetch.run_ahead(1)
-    prefetch.close()
-    assert loading.begun == [0, 1]
-
-
 def test_an_error_of_loading_reaches_who_asks_for_that_batch_only() -> None:
     prefetch = ahead(Loading(failing=frozenset({1})))
     prefetch.get(0)

@@ -132,6 +132,8 @@ UNSUITABLE: dict[str, tuple[Any, str]] = {
     "sparse tensor": (tf.sparse.from_dense(ROWS), "make it dense with tf.sparse.to_dense"),
     "set": ({1, 2, 3}, "was given set, which can be walked and has no items by number"),
     "text": ("data/train.csv", "was given the text 'data/train.csv': it reads no files"),
+    "no arrays": ((), "0 arrays"),
+    "one value": (np.float32(1), "was given 1 single value and no array"),
     "many arrays": ([np.zeros(n) for n in range(1, 60)], r"59 arrays of lengths \[1, 2, 3, 4, 5, \.\.\.\]"),
 }
 

@@ -64,13 +64,6 @@ def test_each_epoch_is_a_reading_of_its_own_and_a_joiner_begins_as_many():
     assert (joiner.readings, joiner.batches) == (4, 3 + 2), "the beginning of those before, and no more of them"
 
 
-def test_one_reading_goes_on_over_the_epochs():
-    one = stream(Read(*[4] * 10), samples=12, is_endless=True)
-    assert taken(one, 10, 4) == [10, 11, 12, 13]
-    one.reach(Position(2, 0))
-    assert taken(one, 24, 3) == [24, 25, 26]
-
-
 def test_only_what_may_be_asked_for_again_is_kept():
     one = stream(Read(*[4] * 1000), samples=4000)
     one.reach(Position(0, 3996))

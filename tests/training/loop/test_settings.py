@@ -33,6 +33,17 @@ def run_with(rule: Any, **given: Any) -> Any:
     return linear_run(policies=[given.pop("around", lambda one: one)(made)], membership=membership, **given), events
 
 
+def of_kind(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The events of a kind."""
+    return [event for event in events if event.get("event") == kind]
+
+
+def batches_of(run: Any, *, samples: int, batch_size: int, epochs: int) -> list[int]:
+    """The sizes of the batches that were trained on."""
+    batches = run.training.batches(points(samples), batch_size=batch_size, epochs=epochs, seed=0)
+    return [len(x) for x in batches if run.step(x) is not run.training.SKIPPED]
+
+
 def rates(run: Any, *, steps: int) -> list[float]:
     """The learning rate of every step, as the update saw it: the gradient of the linear model is [1, 1]."""
     found = []
@@ -45,20 +56,16 @@ def rates(run: Any, *, steps: int) -> list[float]:
 
 def test_a_global_batch_size_that_a_rule_sets_is_what_the_next_steps_take():
     run, events = run_with(lambda training: control.every(3).set_global_batch_size(7))
-    taken = [
-        len(run.step(x) is not None and x) for x in run.training.batches(points(40), batch_size=4, epochs=1, seed=0)
-    ]
+    taken = batches_of(run, samples=40, batch_size=4, epochs=1)
     assert taken == [4] * 4 + [7, 7, 7, 3]
-    assert [event["to"] for event in events if event.get("event") == "set"] == [7.0]
+    assert [event["to"] for event in of_kind(events, "set")] == [7.0]
 
 
 def test_a_batch_is_never_set_beyond_the_samples_of_an_epoch_and_asked_for_once():
     run, events = run_with(lambda training: control.every(1).after(1).set_global_batch_size(1000))
-    taken = [
-        len(x) for x in run.training.batches(points(10), batch_size=2, epochs=2, seed=0) if run.step(x) is not None
-    ]
+    taken = batches_of(run, samples=10, batch_size=2, epochs=2)
     assert taken == [2, 2, 2, 4, 10]
-    assert [event["to"] for event in events if event.get("event") == "set"] == [10.0]
+    assert [event["to"] for event in of_kind(events, "set")] == [10.0]
 
 
 def test_a_learning_rate_moves_on_a_line_and_ends_where_the_ramp_ends():
@@ -91,16 +98,14 @@ def test_a_rule_that_stops_ends_the_loop_in_good_order():
     steps = [run.step(x) for x in run.training.batches(points(40), batch_size=4, epochs=9, seed=0)]
     assert len(steps) == 4
     assert run.training.stopped
-    assert [event["what"] for event in events if event.get("event") == "set"] == ["stop"]
+    assert [event["what"] for event in of_kind(events, "set")] == ["stop"]
 
 
 def test_a_policy_in_the_shadow_is_told_of_and_not_acted_on():
     run, events = run_with(lambda training: control.every(2).set_global_batch_size(8), around=shadow)
-    taken = [
-        len(x) for x in run.training.batches(points(24), batch_size=4, epochs=1, seed=0) if run.step(x) is not None
-    ]
+    taken = batches_of(run, samples=24, batch_size=4, epochs=1)
     assert taken == [4] * 6
-    told = [(event["step"], event["asked"]) for event in events if event.get("event") == "shadow"]
+    told = [(event["step"], event["asked"]) for event in of_kind(events, "shadow")]
     assert told == [(2, 8.0)]
 
 
@@ -122,7 +127,7 @@ def test_a_checkpoint_that_a_rule_asks_for_is_told_when_it_is_written(tmp_path, 
     for _ in range(4):
         run.step(points(2))
     run.training.finish()
-    told = [event for event in events if event.get("event") == "checkpoint"]
+    told = of_kind(events, "checkpoint")
     assert [event["step"] for event in told] == [3, 4]
     for event in told:
         path = Path(event["path"])
@@ -151,8 +156,8 @@ def test_a_hook_of_the_last_step_is_called_and_may_set_a_value(tmp_path, monkeyp
     run.training.finish()
     assert seen == [2, 4], "that of the last step was called once, at the end"
     assert held == {"best": 4}
-    assert [event["step"] for event in events if event.get("event") == "checkpoint"] == [3, 4]
-    told = [event for event in events if event.get("event") == "called"]
+    assert [event["step"] for event in of_kind(events, "checkpoint")] == [3, 4]
+    told = of_kind(events, "called")
     values = ["set_value('best', 2)", "set_value('best', 4)"]
     assert [event["also"] for event in told] == [
         ("set_global_batch_size(8)", values[0], "checkpoint()"),
@@ -206,7 +211,7 @@ def test_a_hook_and_the_record_are_told_whole_numbers_with_all_their_digits():
     (_, (samples, loss, done)) = told
     assert (samples, done) == (FAR + 2, FAR + 2)
     assert [type(one) for one in (samples, loss, done)] == [int, float, int]
-    called = [event for event in events if event.get("event") == "called"][-1]
+    called = of_kind(events, "called")[-1]
     assert called["saw"]["samples_done"] == called["saw"]["done"] == FAR + 2
     metrics = [event for event in events if event["stream"] == "metrics"]
     assert [one["done"] for one in metrics] == [0, FAR, FAR + 2, FAR + 4]
@@ -219,5 +224,5 @@ def test_a_hook_that_asks_for_no_number_is_told_of_and_ends_nothing():
     run, events = run_with(lambda training: control.every(2).call(hook))
     for _ in range(4):
         run.step(points(2))
-    told = [(event["asked"], event["ignored"]) for event in events if event.get("event") == "called"]
+    told = [(event["asked"], event["ignored"]) for event in of_kind(events, "called")]
     assert told == [(None, "rescale(nan) asks for nothing")]

@@ -159,19 +159,6 @@ def test_an_average_too_few_or_too_many_is_refused(declared, calls):
         step(points(2))
 
 
-def test_two_averages_in_an_undeclared_step_are_refused_with_the_way_out():
-    """Two averages in a step that says nothing of them are refused with the way out."""
-    model, training = attached()
-
-    @training.step
-    def step(x):
-        for _ in range(2):
-            training.average(gradients_of(model, x)[0], loss=0.0)
-
-    with pytest.raises(UsageError, match=r"2 times; it must do so exactly once.*@training\.step\(averages=\.\.\.\)"):
-        step(points(2))
-
-
 @pytest.mark.parametrize("averages", [1, 2])
 def test_an_average_under_a_condition_is_refused(averages):
     model, training = attached()

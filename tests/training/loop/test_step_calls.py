@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from kungfu import control, ops
 from kungfu.policies import stop_on_nan
-from kungfu.policy_definition import Policy
 from kungfu.runtime.api import BarrierResult, Limits, StandaloneMembership, Terms
 from kungfu.runtime.core.barrier import Decision, decide
 from kungfu.runtime.core.next_membership import BarrierInput
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize
 from kungfu.training.loop import barrier
 from tests.training.linear import Run, linear_run, points
-
-
-@dataclass
-class Neighbours:
-    """What a policy sees of the joiners on this peer's host, step by step."""
-
-    seen: list[float] = field(default_factory=list)
-
-    def watching(self) -> Policy:
-        def look(control: Any, joiners: float) -> None:
-            self.seen.append(joiners)
-
-        return Policy("watching", lambda t: control.always().call(look, ops.all_gather(t.host_joiners)[0]))
 
 
 class OnAHost(StandaloneMembership):
@@ -42,9 +27,9 @@ class OnAHost(StandaloneMembership):
         return self.joiners
 
 
-def run_on_a_host(watch: Neighbours) -> tuple[Run, OnAHost]:
+def run_on_a_host() -> tuple[Run, OnAHost]:
     membership = OnAHost()
-    return linear_run(policies=[watch.watching()], membership=membership), membership
+    return linear_run(membership=membership), membership
 
 
 def in_graph(run: Run) -> int:
@@ -57,23 +42,15 @@ def under_way(run: Run, target: int) -> None:
     standing.terms = replace(standing.terms, target_size=target)
 
 
-def test_alone_there_are_no_joiners() -> None:
-    watch = Neighbours()
-    run = linear_run(policies=[watch.watching()])
-    for _ in range(3):
-        run.step(points(2))
-    assert set(watch.seen) == {0.0}
-
-
 def test_a_step_knows_of_the_joiners_that_were_there_when_it_was_called() -> None:
-    run, membership = run_on_a_host(Neighbours())
+    run, membership = run_on_a_host()
     for membership.joiners in (0, 2, 2, 0):
         run.step(points(2))
         assert in_graph(run) == membership.joiners
 
 
 def test_where_nobody_knows_of_joiners_there_is_one_while_a_change_is_under_way() -> None:
-    run, membership = run_on_a_host(Neighbours())
+    run, membership = run_on_a_host()
     membership.joiners = None
     for target, told in ((0, 0), (3, 1), (3, 1), (0, 0)):
         under_way(run, target)
@@ -137,7 +114,7 @@ def test_a_request_of_a_broken_barrier_hears_of_a_newer_one_from_outside(
 
 def test_in_a_loop_in_the_graph_a_change_under_way_counts_as_a_joiner() -> None:
     """A loop in the graph does steps unseen, so a change under way counts as a joiner."""
-    run, membership = run_on_a_host(Neighbours())
+    run, membership = run_on_a_host()
     run.step(points(2))
 
     @tf.function

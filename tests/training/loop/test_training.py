@@ -37,7 +37,8 @@ def test_a_step_must_average_exactly_once(times):
         for _ in range(times):
             training.average([tf.constant(1.0)], loss=0.0)
 
-    with pytest.raises(UsageError, match=rf"average\(\) {times} times"):
+    told = rf"average\(\) {times} times; it must do so exactly once.*@training\.step\(averages=\.\.\.\)"
+    with pytest.raises(UsageError, match=told):
         step(points(2))
 
 
@@ -118,18 +119,6 @@ def test_a_second_step_function_is_refused():
     run = stepping()
     with pytest.raises(UsageError, match="one step"):
         run.training.step(lambda x: None)
-
-
-def test_an_error_of_the_program_inside_the_step_stays_what_it_is():
-    _, training = attached()
-
-    @training.step
-    def step(x):
-        tf.debugging.assert_less(x, 1.0, message="too large")
-        training.average([tf.constant(1.0)], loss=0.0)
-
-    with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
-        step(points(4))
 
 
 def test_a_step_after_the_end_is_refused():

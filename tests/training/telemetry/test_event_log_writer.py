@@ -33,6 +33,8 @@ TWO = Decision(View(1, PEERS[:2]), Terms(global_batch_size=64, batch_per_peer=32
 FOUR = Decision(View(2, PEERS), Terms(global_batch_size=128, batch_per_peer=32.0))
 GROW = Asked(Resize(4, "local_batch_size"), "gns_batch", 50, inputs={"noise_scale": 130.0})
 FIGURES = {"step": 61, "loss": 0.5}
+PREPARING = replace(TWO, terms=replace(TWO.terms, target_size=4))
+BOTH = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
 
 
 def result(before, after, *requests, peer=0, **more):
@@ -56,6 +58,13 @@ def events(recorded):
     return [to_builtins(event) for stream, event in recorded if stream == "events"]
 
 
+def growing():
+    """The writer of a coordinator whose last barrier has decided to grow from two peers to four, and its records."""
+    made, recorded, _ = event_log()
+    made.passed(result(TWO, PREPARING, GROW), step=51, stop_s=0.1)
+    return made, recorded
+
+
 def grown():
     """The barrier at which two prepared peers come in."""
     offer = JoinerOffer(PEERS[2:], parts={"spawn": 2.0, "ready": 1.0})
@@ -75,9 +84,7 @@ def test_the_coordinator_tells_which_rules_may_decide_and_a_joiner_does_not():
 
 
 def test_a_decision_is_told_with_what_it_saw_and_what_was_done():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    _, recorded = growing()
     (event,) = events(recorded)
     assert event == {
         "event": "decision",
@@ -141,11 +148,10 @@ def test_peers_that_did_not_come_are_told_with_the_reason():
 def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
     for ready in (0, 1):
         told, recorded, _ = event_log()
-        both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-        told.passed(result(TWO, both, GROW, SLOW), step=51, stop_s=0.1)
+        told.passed(result(TWO, BOTH, GROW, SLOW), step=51, stop_s=0.1)
         after = replace(TWO, view=View(1 + ready, PEERS[: 2 + ready]), terms=replace(TWO.terms, refused_size=4))
         offer = JoinerOffer(PEERS[2 : 2 + ready], missing=(5, 6), reason="no host has a free slot")
-        told.passed(result(both, after, offer=offer), step=60, stop_s=0.1)
+        told.passed(result(BOTH, after, offer=offer), step=60, stop_s=0.1)
         told.passed(result(after, after), step=70, stop_s=0.1)
         (event,) = [one for one in events(recorded) if one["event"] == "refused"]
         assert (event["rule"], event["asked"], event["size"]) == ("gns_batch and slow", 4, 2 + ready)
@@ -154,8 +160,7 @@ def test_a_peer_for_whom_nobody_came_is_told_by_name_also_where_others_came():
 
 def test_an_older_offer_with_missing_peers_is_no_refusal_while_others_are_awaited():
     told, recorded, _ = event_log()
-    growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(growing, growing, SLOW, offer=JoinerOffer(missing=(5, 6))), step=60, stop_s=0.1)
+    told.passed(result(PREPARING, PREPARING, SLOW, offer=JoinerOffer(missing=(5, 6))), step=60, stop_s=0.1)
     assert [one["event"] for one in events(recorded)] == ["decision"]
 
 
@@ -252,8 +257,7 @@ SLOW = Asked(Leave((1,), "replaced", 2, "local_batch_size"), "slow", 50, inputs=
 def test_each_rule_of_a_request_is_reported_with_its_outcome():
     """Each rule of a request is reported with what was made of it, and the change names all."""
     told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(result(TWO, preparing, GROW, SLOW), step=51, stop_s=0.1)
+    told.passed(result(TWO, BOTH, GROW, SLOW), step=51, stop_s=0.1)
     found = [(event["rule"], event["saw"], event["done"]) for event in events(recorded)]
     assert found == [
         ("gns_batch", {"noise_scale": 130.0}, "2 more are being prepared while training continues"),
@@ -305,35 +309,29 @@ def test_what_was_superseded_is_told_by_rank_0():
 
 
 def test_what_was_under_way_is_told_when_something_else_takes_its_place():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told, recorded = growing()
     newer = Asked(Resize(1, "local_batch_size"), "kungfu resize 1", 55)
     one = replace(TWO, view=View(2, PEERS[:1]))
-    told.passed(result(preparing, one, newer), step=55, stop_s=0.1)
+    told.passed(result(PREPARING, one, newer), step=55, stop_s=0.1)
     first, second, third = events(recorded)
     assert (first["event"], third["event"], third["rule"]) == ("decision", "decision", "kungfu resize 1")
     assert (second["event"], second["rule"], second["by"]) == ("superseded", "gns_batch", "kungfu resize 1")
 
 
 def test_the_end_of_training_takes_the_place_of_a_growth():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told, recorded = growing()
     told.set([Asked(StopTraining(), "stop_on_nan", 57)])
-    told.passed(result(preparing, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
+    told.passed(result(PREPARING, replace(TWO, terms=replace(TWO.terms, stopped=True))), step=58, stop_s=0.1)
     decision, ends, over = events(recorded)
     assert (decision["event"], ends["event"], over["event"]) == ("decision", "set", "superseded")
     assert (over["rule"], over["step"], over["by"], over["later"]) == ("gns_batch", 50, "stop_on_nan", 58)
 
 
 def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told, recorded = growing()
     evict = Asked(Leave((1,), "now", 1, "local_batch_size"), "evict", 54)
     one = replace(TWO, view=View(2, PEERS[:1]), terms=replace(TWO.terms, target_size=3))
-    told.passed(result(preparing, one, evict), step=55, stop_s=0.1)
+    told.passed(result(PREPARING, one, evict), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(3, (PEERS[0], *PEERS[2:])))
     told.passed(result(one, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
@@ -343,11 +341,9 @@ def test_peers_that_leave_while_the_job_grows_leave_the_growth_its_decision():
 
 
 def test_a_growth_keeps_its_decision_through_a_loss():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
+    told, recorded = growing()
     alone = Decision(View(4, PEERS[:1]), replace(TWO.terms, target_size=4))
-    lost = result(preparing, alone, recovery=LossRecovery({1: "killed"}, "died", 0))
+    lost = result(PREPARING, alone, recovery=LossRecovery({1: "killed"}, "died", 0))
     told.recovered(lost, step=55, redone=0, stop=stops(0.5))
     told.stepped(FIGURES.copy)
     four = Decision(View(5, (PEERS[0], *PEERS[2:], Peer(4, "host:4"))), FOUR.terms)
@@ -359,10 +355,8 @@ def test_a_growth_keeps_its_decision_through_a_loss():
 
 
 def test_a_growth_whose_joiners_were_lost_too_is_over_and_told():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
-    told.recovered(result(preparing, TWO, recovery=LossRecovery({}, "died", 0)), step=55, redone=0, stop=stops())
+    told, recorded = growing()
+    told.recovered(result(PREPARING, TWO, recovery=LossRecovery({}, "died", 0)), step=55, redone=0, stop=stops())
     over = events(recorded)[-1]
     assert (over["event"], over["rule"], over["by"], over["later"]) == (
         "superseded",
@@ -373,22 +367,17 @@ def test_a_growth_whose_joiners_were_lost_too_is_over_and_told():
 
 
 def test_what_goes_on_is_not_told_as_superseded():
-    told, recorded, _ = event_log()
-    preparing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, preparing, GROW), step=51, stop_s=0.1)
-    told.passed(result(preparing, preparing, replace(GROW, by="kungfu resize 4", step=55)), step=55, stop_s=0.1)
+    told, recorded = growing()
+    told.passed(result(PREPARING, PREPARING, replace(GROW, by="kungfu resize 4", step=55)), step=55, stop_s=0.1)
     assert [event["event"] for event in events(recorded)] == ["decision", "decision"]
 
 
 def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
     """A replacement that is asked for while the job grows is reported with the growth when both have come."""
-    told, recorded, _ = event_log()
-    growing = replace(TWO, terms=replace(TWO.terms, target_size=4))
-    told.passed(result(TWO, growing, GROW), step=51, stop_s=0.1)
-    both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(result(growing, both, SLOW), step=55, stop_s=0.1)
+    told, recorded = growing()
+    told.passed(result(PREPARING, BOTH, SLOW), step=55, stop_s=0.1)
     three = replace(FOUR, view=View(2, (PEERS[0], *PEERS[2:])))
-    told.passed(result(both, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
+    told.passed(result(BOTH, three, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     *decisions, rescale = events(recorded)
     assert [one["event"] for one in decisions] == ["decision", "decision"], "nothing was superseded"
@@ -397,26 +386,15 @@ def test_a_replacement_for_a_growing_job_is_reported_with_the_growth():
 
 def test_a_size_that_takes_the_place_of_another_one_leaves_the_exchange_as_it_is():
     told, recorded, _ = event_log()
-    both = replace(TWO, terms=replace(TWO.terms, target_size=4, leaving=(1,)))
-    told.passed(result(TWO, both, GROW, SLOW), step=51, stop_s=0.1)
+    told.passed(result(TWO, BOTH, GROW, SLOW), step=51, stop_s=0.1)
     newer = replace(GROW, by="hook", what=Resize(3))
     smaller = replace(TWO, terms=replace(TWO.terms, target_size=3, leaving=(1,)))
-    told.passed(result(both, smaller, newer), step=55, stop_s=0.1)
+    told.passed(result(BOTH, smaller, newer), step=55, stop_s=0.1)
     found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
     assert found == [("gns_batch", "hook")]
     told.passed(result(smaller, FOUR, offer=JoinerOffer(PEERS[2:])), step=60, stop_s=0.25)
     told.ended()
     assert events(recorded)[-1]["rule"] == "slow and hook"
-
-
-def test_an_exchange_that_a_loss_ended_is_told():
-    told, recorded, _ = event_log()
-    exchanging = replace(TWO, terms=replace(TWO.terms, target_size=2, leaving=(1,)))
-    told.passed(result(TWO, exchanging, SLOW), step=51, stop_s=0.1)
-    lost = result(exchanging, TWO, recovery=LossRecovery({1: "killed"}, "died", 0))
-    told.recovered(lost, step=60, redone=0, stop=stops())
-    found = [(event["rule"], event["by"]) for event in events(recorded) if event["event"] == "superseded"]
-    assert found == [("slow", "the loss of peers")]
 
 
 def test_a_change_with_another_in_its_first_step_is_reported_by_its_coordinator():
