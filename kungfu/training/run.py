@@ -18,6 +18,7 @@ from kungfu.compiler.lower import Program
 from kungfu.runtime.api import REMEMBERED, Asked, Attachment, ExitReport, Limits, Membership, ShadowAsk, Terms
 from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
+from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
@@ -218,8 +219,23 @@ class Run:
         """The steps done so far."""
         return self.graph_state.progress.steps()
 
-    def averaging(self, optimizer: Any = None) -> Averaging:
-        """Graph: what the averages build with; of gradients that this one of several optimizers is to apply."""
+    def average(self, gradients: Any, last: Callable[[Averaging], Any], *, optimizer: Any = None) -> Any:
+        """Graph: the means of a nest of gradients over the peers.
+
+        Args:
+            gradients: Of this peer.
+            last: Makes the means of the step's last average, on whose message rides what the policies need.
+            optimizer: The one that applies them, of several.
+        """
+        trace, limits, peer = self.trace, self.settings.limits, self.trained.peer
         signals = optimizer_signals(self.trained.optimizers[0] if optimizer is None else optimizer)
-        limits, peer = self.settings.limits, self.trained.peer
-        return Averaging(self.graph_state, self.program, self.attachment, limits, peer, *signals)
+        with trace.average():
+            averaging = Averaging(self.graph_state, self.program, self.attachment, limits, peer, *signals)
+            if not trace.is_last_average:
+                means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
+                trace.waited.append(waited_s)
+                return means
+            self.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            means = last(averaging)
+        trace.averaged(means)
+        return means

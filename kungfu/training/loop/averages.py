@@ -1,4 +1,4 @@
-"""The averages and sums of a step."""
+"""The averages and sums of a step of Keras' ``fit``."""
 
 from __future__ import annotations
 
@@ -7,35 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from kungfu.training.graph.average import SummedTotals, average, average_before_last, average_to_conclude
+from kungfu.training.graph.average import SummedTotals, average, average_to_conclude
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.totals import add_up
 from kungfu.training.run import Run
-
-
-def average_in_step(run: Run, gradients: Any, last: Callable[[Averaging], Any], *, optimizer: Any = None) -> Any:
-    """Graph: the means of a nest of gradients over the peers.
-
-    Args:
-        run: What the step is of.
-        gradients: Of this peer.
-        last: Makes the means of the step's last average, on whose message rides what the policies need.
-        optimizer: The one that applies them, of several.
-    """
-    trace = run.trace
-    with trace.average():
-        averaging = run.averaging(optimizer)
-        if not trace.is_last_average:
-            means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
-            trace.waited.append(waited_s)
-            return means
-        run.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
-        means = last(averaging)
-    trace.averaged(means)
-    return means
-
-
-# ---- steps of Keras' fit ---------------------------------------------------------------------------------------------
 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
@@ -46,7 +21,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
         summed = [SummedTotals(totals, sums.extend), SummedTotals(added.outgoing(), added.conclude)]
         return average(averaging, gradients, loss=loss, summed=summed)
 
-    return average_in_step(run, gradients, last), sums
+    return run.average(gradients, last), sums
 
 
 def sum_in_step(run: Run, values: Sequence[Any], *, tag: str) -> list[Any]:
@@ -84,7 +59,7 @@ class SeveralAverages:
             means, self._conclude = average_to_conclude(averaging, gradients, loss=loss, waited=trace.waited)
             return means
 
-        return average_in_step(self._run, gradients, last, optimizer=optimizer)
+        return self._run.average(gradients, last, optimizer=optimizer)
 
     def conclude(self, values: Sequence[Any]) -> list[Any]:
         """Graph, at the end of a step: the sums of tensors over the peers; then the step counts.

@@ -22,7 +22,6 @@ from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
-from kungfu.training.loop.averages import average_in_step
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
@@ -170,7 +169,7 @@ class Training:
             more: dict[str, Any] = {"accumulation": declared.accumulation, "waited": run.trace.waited}
             return average(averaging, gradients, loss=loss, summed=summed, **more)
 
-        return cast("Nest", average_in_step(run, gradients, last))
+        return cast("Nest", run.average(gradients, last))
 
     @_not_converted
     def publish(self, name: str, value: Any) -> None:
