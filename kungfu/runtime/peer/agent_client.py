@@ -17,8 +17,7 @@ from kungfu.errors import DeadlineExceeded, KungfuError, PeerFailure
 from kungfu.event_log.codec import pack_event
 from kungfu.event_log.events import FinishedEvent, LoggedEvent
 from kungfu.event_log.numbers import as_json
-from kungfu.runtime.core.cluster.events import PeerProgressed, ReportedEvent
-from kungfu.runtime.core.program_identity import Identity
+from kungfu.runtime.core.cluster.events import ReportedEvent
 from kungfu.runtime.core.view import Peer
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
@@ -39,7 +38,7 @@ _NEWS_WITHIN_S = 0.25
 _MOST_BYTES = 4 << 20
 
 # How often a peer that is held up on its way says so, and for how long.
-_ON_THE_WAY_EVERY_S, _ON_THE_WAY_S = 5.0, 1800.0
+_REPEAT_S, _MOST_REPEATED_S = 5.0, 1800.0
 
 # A trace has a line for every step of every peer; the other streams are read by people.
 _TRACE = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
@@ -49,7 +48,7 @@ class AgentClient:
     """Calls to the agent of this host, on behalf of one peer."""
 
     def __init__(self, settings: Settings, peer: Peer) -> None:
-        self._peer, self._deadline_s, self._report_s = peer, settings.deadlines.wait_s, settings.report_s
+        self.peer, self._deadline_s, self._report_s = peer, settings.deadlines.wait_s, settings.report_s
         self._channel = rpc.connect(settings.agent, secret=settings.secret)
         self._stub = AgentServiceStub(self._channel)
         self._records: queue.SimpleQueue[pb.Record | tuple[str, DeferredEntry]] = queue.SimpleQueue()
@@ -57,34 +56,7 @@ class AgentClient:
         self._unacknowledged: pb.Records | None = None  # sent, and not answered
         self._closing, self._news, self._flushing = threading.Event(), threading.Event(), threading.Lock()
         self._reporter = threading.Thread(target=self._report, name="kungfu-report", daemon=True)
-        self.report_attached()
         self._reporter.start()
-
-    def report_attached(self) -> None:
-        """This peer's program is attached; said again, that it still prepares its first step."""
-        self.report(PeerProgressed(self._peer, ready=False))
-
-    @contextmanager
-    def on_the_way(self, *, every_s: float = _ON_THE_WAY_EVERY_S) -> Iterator[None]:
-        """The agent waits for this peer to get ready as long as the block continues, half an hour at most."""
-        over, until = threading.Event(), time.monotonic() + _ON_THE_WAY_S
-
-        def report() -> None:
-            while not over.wait(every_s) and time.monotonic() < until:
-                with suppress(KungfuError):  # an agent that does not answer hears it later
-                    self.report_attached()
-
-        reporter = threading.Thread(target=report, name="kungfu-on-the-way", daemon=True)
-        reporter.start()
-        try:
-            yield
-        finally:
-            over.set()
-            reporter.join()
-
-    def report_ready(self, identity: Identity, *, phase: int = 1) -> None:
-        """This peer is warmed up for a phase of the job, and waits to be admitted."""
-        self.report(PeerProgressed(self._peer, True, identity, phase))
 
     def phase_progress(self) -> pb.PhaseProgress:
         """The phases of the job that are over, and the peers that know their results."""
@@ -119,7 +91,7 @@ class AgentClient:
             phase: The phase that is over, after which another one may follow; 0 if none can.
         """
         self._flush()
-        event = FinishedEvent(peer=self._peer.id, leaving=leaving, phase=phase, **summary)
+        event = FinishedEvent(peer=self.peer.id, leaving=leaving, phase=phase, **summary)
         self._call(self._stub.ReportFinished, pb.TrainingFinished(event=pack_event(event)))
 
     def close(self) -> None:
@@ -159,7 +131,7 @@ class AgentClient:
             records += made
             size += sum(one.ByteSize() for one in made)
         self._reports += 1
-        return pb.Records(peer=self._peer.id, records=records, number=self._reports)
+        return pb.Records(peer=self.peer.id, records=records, number=self._reports)
 
     def _made(self, stream: str, entry: DeferredEntry) -> list[pb.Record]:
         try:
@@ -170,11 +142,30 @@ class AgentClient:
             if not self._is_incomplete:
                 self._is_incomplete = True
                 print(
-                    f"kungfu: peer {self._peer.id} could not make a line of the record and leaves it out; this is "
+                    f"kungfu: peer {self.peer.id} could not make a line of the record and leaves it out; this is "
                     f"said once: {type(error).__name__}: {error}",
                     file=sys.stderr,
                 )
             return []
+
+
+@contextmanager
+def repeated(report: Callable[[], None], *, every_s: float = _REPEAT_S) -> Iterator[None]:
+    """Repeats a report to the agent as long as the block continues, half an hour at most."""
+    over, until = threading.Event(), time.monotonic() + _MOST_REPEATED_S
+
+    def repeat() -> None:
+        while not over.wait(every_s) and time.monotonic() < until:
+            with suppress(KungfuError):  # an agent that does not answer hears it later
+                report()
+
+    thread = threading.Thread(target=repeat, name="kungfu-on-the-way", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _record(stream: str, entry: Mapping[str, Any] | str) -> pb.Record:

@@ -24,27 +24,27 @@ from kungfu.runtime.settings import Settings
 _REPORT_S = 5.0
 
 
-class OwnPosition:
+class LocalPosition:
     """The position of this peer, for others; any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._phase, self._read = 1, _unknown
+        self.phase, self._read = 1, _unknown
 
     def begin_phase(self, number: int) -> None:
         """This peer gets ready for a phase of the job, and is nowhere in its data yet."""
         with self._lock:
-            self._phase, self._read = number, _unknown
+            self.phase, self._read = number, _unknown
 
-    def tell(self, read: Callable[[], Position | None]) -> None:
-        """From now on others are told what ``read`` gives; ``None`` before the first step."""
+    def publish(self, read: Callable[[], Position | None]) -> None:
+        """Answers others from now on by ``read``, which gives ``None`` before the first step."""
         with self._lock:
             self._read = read
 
     def message(self) -> pb.DataPosition:
         """The answer to a joiner: of phase 0 if this peer does not know."""
         with self._lock:
-            phase, position = self._phase, self._read()
+            phase, position = self.phase, self._read()
         if position is None:
             return pb.DataPosition()
         return pb.DataPosition(phase=phase, epoch=position.epoch, offset=position.offset)
@@ -54,37 +54,39 @@ class DataPositionClient:
     """A joiner's side.
 
     Args:
-        own: The position that this peer reports to others.
+        local: The position that this peer reports to others.
         agent_client: Knows which peers train.
         channels: To these.
         settings: Its deadlines bound each question, and what may be left to read.
+        report_attached: Reports to the agent that this peer is on its way.
         clock: Seconds that never go back.
     """
 
     def __init__(
         self,
-        own: OwnPosition,
+        local: LocalPosition,
         agent_client: AgentClient,
         channels: rpc.ChannelPool,
         settings: Settings,
         *,
+        report_attached: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.own, self._agent_client, self._channels, self._settings = own, agent_client, channels, settings
-        self._clock, self._reported = clock, clock()
+        self.local, self._agent_client, self._channels, self._settings = local, agent_client, channels, settings
+        self._report_attached, self._clock, self._reported = report_attached, clock, clock()
 
     @property
     def allowed_s(self) -> float:
         """The seconds this peer may read once it is in the view, while a step waits: well within the deadline."""
         return self._settings.deadlines.longest_wait_s / 4
 
-    def record(self, batches: int, seconds: float) -> None:
-        """The record tells what this peer has read to come to where the others are."""
+    def log_caught_up(self, batches: int, seconds: float) -> None:
+        """Logs the batches that this peer has read to come to where the others are."""
         event = CaughtUpEvent(peer=self._settings.peer, batches=batches, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
-    def record_taken_over(self, samples: int, seconds: float) -> None:
-        """The record tells what this peer has read of a part of the data that it took over, while the others waited."""
+    def log_took_over(self, samples: int, seconds: float) -> None:
+        """Logs the samples that it has read of a part of the data that it took over, while the others waited."""
         event = TookOverEvent(peer=self._settings.peer, samples=samples, seconds=round(seconds, 3))
         self._agent_client.record("events", event)
 
@@ -96,9 +98,9 @@ class DataPositionClient:
         except KungfuError:
             return None
         for peer in members:
-            told = self._asked(peer)
-            if told.phase == phase:
-                return Position(told.epoch, told.offset)
+            found = self._ask(peer)
+            if found.phase == phase:
+                return Position(found.epoch, found.offset)
         return None
 
     def report_reading(self) -> None:
@@ -108,17 +110,17 @@ class DataPositionClient:
             return
         self._reported = now
         with suppress(KungfuError):  # an agent that does not answer hears it later
-            self._agent_client.report_attached()
+            self._report_attached()
 
-    def _asked(self, peer: Peer) -> pb.DataPosition:
+    def _ask(self, peer: Peer) -> pb.DataPosition:
         ask, what = PeerServiceStub(self._channels.to(peer.address)).GetPosition, f"peer {peer.id}, asked for its place"
         deadline_s = self._settings.deadlines.wait_s
         try:
-            told: pb.DataPosition = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
+            found: pb.DataPosition = rpc.call(ask, pb.Empty(), deadline_s=deadline_s, what=what, peer=peer.id)
         # It was lost meanwhile: another one is asked.
         except KungfuError:
             return pb.DataPosition()
-        return told
+        return found
 
 
 def _unknown() -> Position | None:

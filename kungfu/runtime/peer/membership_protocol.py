@@ -142,7 +142,7 @@ class Membership(Protocol):
         Before, it counts as a peer without state, unless it began the job or held the state when its view began.
         """
 
-    def take_external_request(self) -> Asked | None:
+    def pop_external_request(self) -> Asked | None:
         """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
 
     def record(self, stream: str, entry: RecordEntry) -> None:
@@ -227,7 +227,7 @@ class StandaloneMembership:
     def mark_state_complete(self) -> None:
         """Nobody asks whether this peer holds the state."""
 
-    def take_external_request(self) -> Asked | None:
+    def pop_external_request(self) -> Asked | None:
         """Nobody can ask."""
         return None
 

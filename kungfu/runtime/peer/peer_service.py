@@ -17,7 +17,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_description, from_failure, to_asked, to_offer
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer
-from kungfu.runtime.peer.data_position import OwnPosition
+from kungfu.runtime.peer.data_position import LocalPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
@@ -74,7 +74,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self.failed_peers = FailedPeers()
         self._write_trace, self._tracing = write_trace, threading.Lock()
         self.past_phases = PastPhases()
-        self.position = OwnPosition()
+        self.position = LocalPosition()
 
     def begin_phase(self, on_offer: Callable[[], None]) -> None:
         """This peer gets ready for a phase of the job: what joiners were offered in the one before counts no more."""
@@ -218,7 +218,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             admission, self._admission = self._admission, None
             return admission
 
-    def take_external_request(self) -> Asked | None:
+    def pop_external_request(self) -> Asked | None:
         """The oldest external request not yet carried out, once; if others are left, another barrier is requested."""
         with self._changed:
             external = self._external_requests.pop(0) if self._external_requests else None
@@ -233,7 +233,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         with self._changed:
             return any(isinstance(external.what, StopTraining) for external in self._external_requests)
 
-    def take_offer(self) -> JoinerOffer | None:
+    def pop_offer(self) -> JoinerOffer | None:
         """The last offer of prepared peers, once; none if one of them is gone by now: the agent makes another one."""
         with self._changed:
             offer, self._offer = self._offer, None

@@ -20,88 +20,113 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_asked
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceStub
 from kungfu.runtime.peer.failed_peers import NoticedLoss, at_fault
-from kungfu.runtime.peer.rendezvous.barrier_protocol import MakeTerms, Meeting
+from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, MakeTerms
 
 _EVER_S = 365 * 86400.0  # the agent ends a peer that waits in vain
 _BEFORE_A_LOSS = "a barrier before a loss"
 
 
-@dataclass(frozen=True)
-class LastView:
-    """The position of this peer when it lost others.
+@dataclass
+class ViewProgress:
+    """The views of this peer, and its part in the newest of them.
 
-    Args:
-        view: The view that it was in or about to enter; ``None`` before its first one.
-        version: The version of the newest view that it knows.
-        holds: True if it holds the state.
+    Attributes:
+        in_force: The decision in force; ``None`` before the first view.
+        entering: The view that it is about to enter.
+        newest: The version of the newest view that it knows.
+        barriers: The barriers held in the view in force.
+        holds_state: True if it holds the state.
     """
 
-    view: View | None
-    version: int
-    holds: bool
+    in_force: Decision | None = None
+    entering: View | None = None
+    newest: int = 0
+    barriers: int = 0
+    holds_state: bool = False
+
+    @property
+    def last(self) -> View | None:
+        """The view that this peer is about to enter, or the one that it is in; ``None`` before its first one."""
+        return self.entering or (self.in_force and self.in_force.view)
+
+    def begin(self, view: View, *, is_source: bool) -> None:
+        """This peer is about to enter a view, for which it gives others the state if it is a source."""
+        self.entering, self.newest = view, max(self.newest, view.version)
+        # A state that is being replaced is neither the old nor the new one.
+        self.holds_state = self.holds_state and is_source
+
+    def enter(self, after: Decision) -> None:
+        """The view of this decision is in force."""
+        self.in_force, self.entering, self.barriers = after, None, 0
+        # A peer that begins the job holds as much as rank 0, for no peer has trained yet. One that received the state
+        # lacks the registered values, which come before the next step: see `JobMembership.mark_state_complete`.
+        self.holds_state = self.holds_state or after.view.begins
 
 
-@dataclass(frozen=True)
-class RegroupProtocol(Meeting):
-    """The way of this peer to the view of the survivors."""
+def await_admission(protocol: BarrierProtocol, *, after: int, meanwhile: Callable[[], None]) -> pb.Admission:
+    """Waits for a view that is newer than ``after`` and admits this peer; see ``PeerService.admission``."""
+    what = "the job to admit this peer"
+    return protocol.service.admission(after=after, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
 
-    def await_admission(self, *, after: int, meanwhile: Callable[[], None]) -> pb.Admission:
-        """Waits for a view that is newer than ``after`` and admits this peer; see ``PeerService.admission``."""
-        what = "the job to admit this peer"
-        return self.service.admission(after=after, deadline_s=_EVER_S, what=what, meanwhile=meanwhile)
 
-    def report_and_await_admission(
-        self, loss: NoticedLoss, last: LastView, *, meanwhile: Callable[[], None]
-    ) -> pb.Admission:
-        """Leaves, reports, and waits for a view; reports again if somebody else turns out to stand still meanwhile."""
-        self.attachment.leave()
-        reported = [self._loss_report(loss, last)]
-        self.agent_client.report(PeersLost(self.settings.peer, reported[0]))
+def report_and_await_admission(
+    protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress, *, meanwhile: Callable[[], None]
+) -> pb.Admission:
+    """Leaves, reports, and waits for a view; reports again if another peer turns out to stand still meanwhile."""
+    protocol.attachment.leave()
+    reported = [_loss_report(protocol, loss, views)]
+    report = protocol.agent_client.report
+    report(PeersLost(protocol.settings.peer, reported[0]))
 
-        def look() -> None:
-            report = self._loss_report(loss, last)
-            # Another peer turns out to stand still: the agent has to suspect it too.
-            if not {*report.suspects} <= {*reported[-1].suspects}:
-                reported.append(report)
-                self.agent_client.report(PeersLost(self.settings.peer, report))
-            meanwhile()
+    def look() -> None:
+        found = _loss_report(protocol, loss, views)
+        # Another peer turns out to stand still: the agent has to suspect it too.
+        if not {*found.suspects} <= {*reported[-1].suspects}:
+            reported.append(found)
+            report(PeersLost(protocol.settings.peer, found))
+        meanwhile()
 
-        return self.await_admission(after=last.version, meanwhile=look)
+    return await_admission(protocol, after=views.newest, meanwhile=look)
 
-    def _loss_report(self, loss: NoticedLoss, last: LastView) -> LossReport:
-        """The report of a loss: the peers that the error names, and those whose heartbeats are missing."""
-        error, suspects = str(loss.error), set[int]()
-        if last.view is not None:
-            suspects = at_fault(loss.error, last.view)
-            silence = self.silent_peers(last.view)
-            # A peer that the error does not name stands still.
-            if silence is not None and not suspects.issuperset(silence.peers):
-                suspects.update(silence.peers)
-                error = f"{error}; {silence}"
-        late = isinstance(loss.error, DeadlineExceeded)
-        named, place = tuple(sorted(suspects)), (loss.stage, loss.digest)
-        return LossReport(last.version, loss.step, last.holds, error, named, late, *place)
 
-    def survivor_terms(self, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
-        """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
+def _loss_report(protocol: BarrierProtocol, loss: NoticedLoss, views: ViewProgress) -> LossReport:
+    """The report of a loss: the peers that the error names, and those whose heartbeats are missing."""
+    error, suspects = str(loss.error), set[int]()
+    if views.last is not None:
+        suspects = at_fault(loss.error, views.last)
+        silence = protocol.silent_peers(views.last)
+        # A peer that the error does not name stands still.
+        if silence is not None and not suspects.issuperset(silence.peers):
+            suspects.update(silence.peers)
+            error = f"{error}; {silence}"
+    late = isinstance(loss.error, DeadlineExceeded)
+    named = tuple(sorted(suspects))
+    return LossReport(views.newest, loss.step, views.holds_state, error, named, late, loss.stage, loss.digest)
 
-        def terms() -> Terms:
-            stopped = before.terms.stopped or self.service.is_stop_requested()
-            kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
-            kept = replace(kept, refused_size=0, replacement_refused=False)
-            return adjust(before.view, Decision(view, kept))
 
-        return terms
+def survivor_terms(protocol: BarrierProtocol, before: Decision, view: View, target: int, adjust: Adjust) -> MakeTerms:
+    """The terms of survivors: the batch stays, so that what is trained does not change because a peer was lost."""
 
-    def forward_stop(self, view: View) -> None:
-        """Tells the coordinator of the survivors that training has ended, before it makes their terms."""
-        coordinator = view.peers[0]
-        # This peer leads them itself.
-        if coordinator.id == self.settings.peer:
-            return
-        what = f"rank 0 (peer {coordinator.id}), about to lead view {view.version}"
-        abandon_reason = partial(self.abandon_reason, view)
-        forward_request = PeerServiceStub(self.channels.to(coordinator.address)).ForwardRequest
-        stop = from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT))
-        deadline_s = self.settings.deadlines.wait_s
-        rpc.call(forward_request, stop, deadline_s=deadline_s, what=what, peer=coordinator.id, abandoned=abandon_reason)
+    def terms() -> Terms:
+        stopped = before.terms.stopped or protocol.service.is_stop_requested()
+        kept = replace(before.terms, target_size=target, leaving=(), stopped=stopped)
+        kept = replace(kept, refused_size=0, replacement_refused=False)
+        return adjust(before.view, Decision(view, kept))
+
+    return terms
+
+
+def forward_stop(protocol: BarrierProtocol, view: View) -> None:
+    """Reports to the coordinator of the survivors that training has ended, before it makes their terms."""
+    coordinator = view.peers[0]
+    # This peer is the coordinator itself.
+    if coordinator.id == protocol.settings.peer:
+        return
+    rpc.call(
+        PeerServiceStub(protocol.channels.to(coordinator.address)).ForwardRequest,
+        from_asked(Asked(StopTraining(), _BEFORE_A_LOSS, id=AGENT)),
+        deadline_s=protocol.settings.deadlines.wait_s,
+        what=f"rank 0 (peer {coordinator.id}), about to lead view {view.version}",
+        peer=coordinator.id,
+        abandoned=partial(protocol.abandon_reason, view),
+    )

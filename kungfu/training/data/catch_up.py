@@ -167,7 +167,7 @@ class DataCursor:
         others, here = self._others, read_position(self._graph_state)  # that of a resumed run
         if self._stream is None or others is None:
             return
-        others.own.tell(lambda: self._newest)
+        others.local.publish(lambda: self._newest)
 
         def newest() -> Position:
             theirs = others.of_others(max(1, phase)) or Position(0, 0)
@@ -175,7 +175,7 @@ class DataCursor:
 
         found = catch_up(self._stream, newest, meanwhile=others.report_reading, allowed_s=others.allowed_s)
         if found is not None:
-            others.record(*found)
+            others.log_caught_up(*found)
 
     def await_others(
         self, is_loaded: Callable[[float], bool], *, exchange: Callable[[Callable[[PeerGroup], None]], bool]
@@ -206,4 +206,4 @@ class DataCursor:
             return
         passed, self._recorded = self._partitions.passed - self._recorded, self._partitions.passed
         if passed and took_s > _WORTH_AN_EVENT_S and self._others is not None:
-            self._others.record_taken_over(passed, took_s)
+            self._others.log_took_over(passed, took_s)

@@ -267,7 +267,7 @@ def _requests(run: Run) -> tuple[Asked, ...]:
     if run.pending.stop_reason is not None and run.rank == 0:
         requests.append(Asked(StopTraining(), run.pending.stop_reason, run.steps()))
     # Only rank 0 has one: from `kungfu-run`, the job's API or a scheduler.
-    external = membership.take_external_request()
+    external = membership.pop_external_request()
     if external is not None:
         # One that the barrier before this one was asked for already was sent again.
         unanswered = tuple(one for one in unanswered if (one.id, one.what) != (external.id, external.what))

@@ -124,8 +124,8 @@ class Member:
 
     def expect_within(self, wait_s: float) -> None:
         """From now on it waits so long for others and the agent; what came before had the time that it needed."""
-        object.__setattr__(self.membership._settings.deadlines, "wait_s", wait_s)
-        self.membership._agent_client._deadline_s = wait_s
+        object.__setattr__(self.membership._protocol.settings.deadlines, "wait_s", wait_s)
+        self.membership._protocol.agent_client._deadline_s = wait_s
 
 
 @dataclass

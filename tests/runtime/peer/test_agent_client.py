@@ -27,13 +27,10 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import to_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceServicer, add_AgentServiceServicer_to_server
-from kungfu.runtime.peer.agent_client import AgentClient, _metrics_line
+from kungfu.runtime.peer.agent_client import AgentClient, _metrics_line, repeated
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 ME = Peer(3, "127.0.0.1:9")
-ATTACHED = ("event", PeerProgressed(ME, ready=False))
-
-
 TRAINED = {"steps": 12, "traces": 1}
 
 
@@ -88,7 +85,6 @@ def attached(*, wait_s: float = 60.0) -> Iterator[tuple[AgentClient, Agent]]:
     agent = Agent()
     server = rpc.serve((add_AgentServiceServicer_to_server, agent), host="127.0.0.1", secret="ab", threads=4)
     agent_client = AgentClient(settings(server.address, wait_s=wait_s), ME)
-    assert agent.next() == ATTACHED
     try:
         yield agent_client, agent
     finally:
@@ -105,36 +101,26 @@ GROWING = Decision(View(2, (ME,)), Terms(64, 32.0, target_size=5), 5)
 
 
 def test_the_agent_hears_what_a_peer_goes_through() -> None:
-    view = View(2, (ME, Peer(4, "127.0.0.1:10")))
+    ready, started = PeerProgressed(ME, True, Identity("digest", "2 threads")), ViewStarted(View(2, (ME,)))
     with attached() as (agent_client, agent):
-        agent_client.report_ready(Identity("digest", "2 threads"))
-        agent_client.report(GROWING)
-        agent_client.report(ViewStarted(view))
+        for event in (ready, GROWING, started):
+            agent_client.report(event)
         agent_client.finish(TRAINED, leaving=True)
         heard = [agent.next() for _ in range(4)]
-    ready = PeerProgressed(ME, True, Identity("digest", "2 threads"))
-    reported = [("event", one) for one in (ready, GROWING, ViewStarted(view))]
-    assert heard == [*reported, ("finished", finished(leaving=True))]
+    assert heard == [*(("event", one) for one in (ready, GROWING, started)), ("finished", finished(leaving=True))]
 
 
-def test_a_peer_that_is_held_up_on_its_way_says_so_until_it_goes_on() -> None:
-    with attached() as (agent_client, agent):
-        with agent_client.on_the_way(every_s=0.01):
-            assert [agent.next() for _ in range(3)] == [ATTACHED] * 3
-        agent_client.report_ready(Identity())
-        agent_client.report(GROWING)
-        heard = [agent.next()]
-        while heard[-1] != ("event", GROWING):
-            heard.append(agent.next())
-    after_that = heard[heard.index(("event", PeerProgressed(ME, True))) :]
-    assert ATTACHED not in after_that
+def test_a_report_is_repeated_as_long_as_a_block_continues() -> None:
+    reports = queue.SimpleQueue[str]()
 
-
-def test_a_peer_that_is_held_up_by_an_error_says_so_no_more() -> None:
-    with attached() as (agent_client, _):
-        with pytest.raises(PeerFailure, match="lost"), agent_client.on_the_way():
+    def prepare() -> None:
+        with repeated(lambda: reports.put("attached"), every_s=0.01):
+            assert [reports.get(timeout=180.0) for _ in range(3)] == ["attached"] * 3
             raise PeerFailure("lost")
-        assert "kungfu-on-the-way" not in {thread.name for thread in threading.enumerate()}
+
+    with pytest.raises(PeerFailure, match="lost"):
+        prepare()
+    assert "kungfu-on-the-way" not in {thread.name for thread in threading.enumerate()}
 
 
 def numbered(number: int, text: str = "") -> UnheardEvent:
@@ -266,8 +252,10 @@ def test_closing_sends_what_is_left() -> None:
 def test_an_agent_that_is_gone_is_named() -> None:
     server = rpc.serve(host="127.0.0.1", secret="ab", threads=1)
     server.stop()
+    agent_client = AgentClient(settings(server.address), ME)
     with pytest.raises(PeerFailure, match=r"^lost the agent: "):
-        AgentClient(settings(server.address), ME)
+        agent_client.report(GROWING)
+    agent_client.close()
 
 
 def test_what_a_function_gives_is_made_off_the_training_thread() -> None:

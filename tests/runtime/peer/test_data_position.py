@@ -10,10 +10,10 @@ def test_a_peer_tells_its_place_in_the_phase_that_it_is_in() -> None:
     with job(b"state", b"state") as running:
         first, second = (member.membership.data_position for member in running.members)
         assert second.of_others(1) is None, "it has not done a step"
-        first.own.tell(lambda: Position(2, 30))
+        first.local.publish(lambda: Position(2, 30))
         assert second.of_others(1) == Position(2, 30)
         assert second.of_others(2) is None, "it is in another phase"
-        first.own.begin_phase(2)
+        first.local.begin_phase(2)
         assert second.of_others(2) is None, "and has not done a step of that one"
 
 
@@ -32,8 +32,8 @@ def test_a_peer_that_reads_says_now_and_then_that_it_is_on_its_way() -> None:
 def test_the_record_tells_what_was_read_and_an_agent_that_is_gone_keeps_nobody_up() -> None:
     with job(b"state") as running:
         place = running.members[0].membership.data_position
-        place.record(37, 1.23456)
-        running.members[0].membership._agent_client._flush()
+        place.log_caught_up(37, 1.23456)
+        running.members[0].membership._protocol.agent_client._flush()
         (report,) = [one for one in running.agent.reports if "caught up" in one]
         assert '"batches": 37' in report
         assert '"seconds": 1.235' in report

@@ -296,7 +296,7 @@ def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> N
 @pytest.mark.slow  # twice the deadline, so that a coordinator's own error comes first
 def test_a_coordinator_that_never_decides_is_an_error_at_the_deadline() -> None:
     with job(b"state", b"state") as running:
-        running.members[0].membership._service._deadline_s = SHORT_S
+        running.members[0].membership._protocol.service._deadline_s = SHORT_S
         with pytest.raises(PeerFailure, match="the coordinator never decided"):
             barrier()(running.members[1])
 
@@ -333,7 +333,7 @@ def coordinator_last(running: Job, what: Callable[[Member], Any], *, number: int
     """The outcomes of the first two peers at the barrier of this number, to which the coordinator comes last."""
     coordinator, other = running.members[:2]
     before = running.threads.submit(what, other)
-    rendezvous = coordinator.membership._service.rendezvous.at(
+    rendezvous = coordinator.membership._protocol.service.rendezvous.at(
         rendezvous_key(pb.BarrierArrival(version=1, number=number))
     )
     awaited(lambda: 1 in rendezvous._arrivals, what="rank 1 at the barrier", deadline_s=WITHIN_S)

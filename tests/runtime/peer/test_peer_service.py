@@ -124,35 +124,35 @@ def test_all_who_ask_for_the_rendezvous_of_a_view_are_told_the_same() -> None:
 def test_an_offer_is_posted_kept_until_it_is_taken_and_replaced_by_a_newer_one() -> None:
     offered = threading.Event()
     coordinator = service(offered=offered)
-    assert coordinator.take_offer() is None
+    assert coordinator.pop_offer() is None
     older, newer = JoinerOffer((Peer(2, "a:2"),)), JoinerOffer((Peer(3, "a:3"),), (2,), "it ended", {"spawn": 0.5})
     coordinator.OfferJoiners(from_offer(older), None)
     assert offered.is_set()
     coordinator.OfferJoiners(from_offer(newer), None)
-    assert coordinator.take_offer() == newer
-    assert coordinator.take_offer() is None
+    assert coordinator.pop_offer() == newer
+    assert coordinator.pop_offer() is None
 
 
 def test_an_offer_of_a_peer_that_is_gone_by_now_is_not_used() -> None:
     coordinator = service()
     coordinator.OfferJoiners(from_offer(JoinerOffer((Peer(2, "a:2"), Peer(3, "a:3")))), None)
     coordinator.AnnounceFailure(pb.FailureAnnouncement(peer=3, version=0, how="killed by SIGKILL"), None)
-    assert coordinator.take_offer() is None
+    assert coordinator.pop_offer() is None
     whole = JoinerOffer((Peer(2, "a:2"), Peer(4, "a:4")))
     coordinator.OfferJoiners(from_offer(whole), None)
-    assert coordinator.take_offer() == whole
+    assert coordinator.pop_offer() == whole
 
 
 def test_a_checkpoint_that_is_demanded_again_with_another_view_is_written_once() -> None:
     coordinator, external = service(), Asked(SaveCheckpoint(), "kungfu checkpoint", id="r")
     for _ in range(2):
         coordinator.ForwardRequest(from_asked(external), None)
-    assert coordinator.take_external_request() == external
+    assert coordinator.pop_external_request() == external
     coordinator.ForwardRequest(from_asked(external), None)
-    assert coordinator.take_external_request() is None
+    assert coordinator.pop_external_request() is None
     other = Asked(SaveCheckpoint(), "kungfu checkpoint", id="s")
     coordinator.ForwardRequest(from_asked(other), None)
-    assert coordinator.take_external_request() == other
+    assert coordinator.pop_external_request() == other
 
 
 def test_the_rendezvous_is_prepared_for_the_size_of_the_view() -> None:
@@ -167,7 +167,7 @@ def test_a_request_of_a_newer_version_is_refused_and_asks_for_no_barrier() -> No
     request = pb.Asked(leave=pb.Leave(peers=[1], when=newer), by="kungfu scale-in 1", id="r")
     with pytest.raises(RefusedError, match="INVALID_ARGUMENT: When 99 is not known"):
         coordinator.ForwardRequest(request, Call())
-    assert (posts, coordinator.take_external_request()) == ([], None)
+    assert (posts, coordinator.pop_external_request()) == ([], None)
 
 
 def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer() -> None:
@@ -179,18 +179,18 @@ def test_a_repeated_call_is_done_once_and_an_older_offer_comes_behind_no_newer()
         resize.number = number
         coordinator.ForwardRequest(resize, None)
     assert posts == ["barrier"] * 2
-    assert [coordinator.take_external_request() is None for _ in range(3)] == [False, False, True]
+    assert [coordinator.pop_external_request() is None for _ in range(3)] == [False, False, True]
     older, newer = (from_offer(JoinerOffer((Peer(one, f"a:{one}"),))) for one in (2, 3))
     older.number, newer.number = 10, 11
     posts.clear()
     for offer in (newer, older, newer):
         coordinator.OfferJoiners(offer, None)
     assert posts == ["barrier"]
-    taken = coordinator.take_offer()
+    taken = coordinator.pop_offer()
     assert taken is not None
     assert [peer.id for peer in taken.ready] == [3]
     coordinator.OfferJoiners(newer, None)
-    assert coordinator.take_offer() is None, "it was taken"
+    assert coordinator.pop_offer() is None, "it was taken"
 
 
 def test_a_peer_is_traced_once_at_a_time_and_says_what_is_wrong() -> None:

@@ -66,7 +66,7 @@ class Growing(StandaloneMembership):
         self.asked: list[int | None] = []
         self.outside, self.superseded = list[Asked](), list[tuple[str, str]]()
 
-    def take_external_request(self) -> Asked | None:
+    def pop_external_request(self) -> Asked | None:
         return self.outside.pop() if self.outside else None
 
     def hold_barrier(self, state: Any, terms: Terms, *, requests: Any, adjust: Any, **more: Any) -> BarrierResult:

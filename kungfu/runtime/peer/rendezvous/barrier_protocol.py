@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from msgspec.structs import replace
+import msgspec
 
 from kungfu.errors import KungfuError, PeerFailure
 from kungfu.event_log.events import DissentEvent, ShadowDissentEvent
@@ -38,7 +38,7 @@ from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounding_event, variables_to_reconcile
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState, TransferContext, reconcile_variables, sync_state
+from kungfu.runtime.state import ReplicatedState, TransferContext, VariableGap, reconcile_variables, sync_state
 
 # Makes the terms of a view of which its rank 0 has to make them: one of survivors, or the first one of a phase.
 MakeTerms = Callable[[], Terms]
@@ -47,149 +47,51 @@ Conclude = Callable[[Mapping[int, pb.BarrierArrival]], pb.Admission]
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """The parts of a peer with which it meets the others of a view."""
+class LocalArrival:
+    """The arrival of this peer at a rendezvous, with the state whose checksums it has.
+
+    Args:
+        message: The arrival, as the coordinator gets it.
+        names: The names of the variables whose checksums it has.
+        digest: Gives these checksums again.
+        state: The replicated state.
+    """
+
+    message: pb.BarrierArrival
+    names: Sequence[str]
+    digest: Callable[[], dict[str, int]]
+    state: ReplicatedState
+
+    def again(self, gaps: Sequence[VariableGap]) -> LocalArrival:
+        """The arrival in the second round, with the distances that were found."""
+        message = pb.BarrierArrival()
+        message.CopyFrom(self.message)
+        message.ClearField("digests")
+        message.MergeFrom(pb.BarrierArrival(round=1, digests=self.digest().values(), gaps=from_gaps(gaps)))
+        return replace(self, message=message)
+
+
+@dataclass(frozen=True)
+class BarrierProtocol:
+    """Both rendezvous of a barrier, as a peer takes part in them with these parts of it."""
 
     settings: Settings
     attachment: Attachment
     service: PeerService
     agent_client: AgentClient
     channels: rpc.ChannelPool
+    reported_rounding: set[str] = field(default_factory=set)  # the variables that an event has named
 
-    def arrive(
-        self, view: View, arrival: pb.BarrierArrival, conclude: Conclude, *, names: Sequence[str]
-    ) -> pb.Admission:
-        """Meets the other peers of ``view``; rank 0 leads.
-
-        Args:
-            view: The view.
-            arrival: The arrival of this peer.
-            conclude: Makes the result on rank 0.
-            names: The names of the variables whose checksums the arrival has.
-
-        Returns:
-            The result. In the first round there may be none, but the places of the variables that differ.
-
-        Raises:
-            DeadlineExceeded: A peer did not come; the error names it.
-            PeerFailure: A peer is gone.
-            KungfuError: An error of the coordinator is raised by all.
-        """
-        reply = self._lead(view, arrival, conclude, names) if arrival.rank == 0 else self._follow(view, arrival)
-        # The coordinator has raised this error, and so do all: it is no loss of the coordinator.
-        if reply.HasField("failure"):
-            raise to_failure(reply.failure)
-        return reply
-
-    def arrive_again(
-        self,
-        view: View,
-        arrival: pb.BarrierArrival,
-        differing: Sequence[int],
-        conclude: Conclude,
-        *,
-        names: Sequence[str],
-        digest: Callable[[], dict[str, int]],
-        state: ReplicatedState,
-    ) -> pb.Admission:
-        """The second round, as `arrive`: the variables at ``differing`` become rank 0's where that is rounding.
+    def hold(self, view: View, arrival: LocalArrival, decision: Callable[[], Decision]) -> pb.Admission:
+        """Holds the barrier with the other peers of ``view``; rank 0 concludes.
 
         Args:
             view: The view.
-            arrival: The arrival of this peer in the first round.
-            differing: The places of the variables.
-            conclude: Makes the result on rank 0.
-            names: The names of the variables whose checksums ``digest`` gives.
-            digest: Gives the checksums again.
-            state: The replicated state.
-        """
-        context = self.transfer(view, arrival.rank, f"values of {_in_words(arrival)}")
-        server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
-        with reconcile_variables(state, context, differing, server=server, abandoned=abandoned) as gaps:
-            again = pb.BarrierArrival()
-            again.CopyFrom(arrival)
-            again.ClearField("digests")
-            again.MergeFrom(pb.BarrierArrival(round=1, digests=digest().values(), gaps=from_gaps(gaps)))
-            return self.arrive(view, again, conclude, names=names)
-
-    def transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
-        """The transfer in which all take the values of a ``purpose`` from rank 0, or the state from the ``sources``."""
-        settings = self.settings
-        return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, purpose)
-
-    def abandon_reason(self, view: View) -> PeerFailure | None:
-        """The failure that makes a wait for the peers of ``view`` pointless: one is gone, or stands still."""
-        return self.service.failed_peers.failure_in(view) or self.silent_peers(view)
-
-    def silent_peers(self, view: View) -> PeerFailure | None:
-        """The peers of ``view`` that stand still as far as this one can see, ``None`` if none does."""
-        silence = self.attachment.silent()
-        if not silence.ranks or silence.view != view.version:  # ranks of another view are others
-            return None
-        text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
-        return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
-
-    def _follow(self, view: View, arrival: pb.BarrierArrival) -> pb.Admission:
-        coordinator = view.peers[0]
-        reply: pb.Admission = rpc.call(
-            PeerServiceStub(self.channels.to(coordinator.address)).Arrive,
-            arrival,
-            deadline_s=2.5 * self.settings.deadlines.wait_s,
-            what=f"rank 0 (peer {coordinator.id}), leading {_in_words(arrival)}",
-            peer=coordinator.id,
-            abandoned=partial(self.abandon_reason, view),
-        )
-        return reply
-
-    def _lead(self, view: View, arrival: pb.BarrierArrival, conclude: Conclude, names: Sequence[str]) -> pb.Admission:
-        rendezvous = self.service.rendezvous.at(rendezvous_key(arrival))
-        rendezvous.arrive(0, arrival)
-        try:
-            arrivals = rendezvous.everyone(
-                view.size,
-                deadline_s=self.settings.deadlines.wait_s,
-                what=_in_words(arrival),
-                abandoned=partial(self.abandon_reason, view),
-            )
-            # Some variables are not the same on all peers: they are looked at before anything is concluded.
-            differing = variables_to_reconcile(names, arrivals, view)
-            reply = pb.Admission(differing=differing) if differing else conclude(arrivals)
-        # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
-        except KungfuError as error:
-            rendezvous.conclude(pb.Admission(failure=from_failure(error)))
-            raise
-        rendezvous.conclude(reply)
-        return reply
-
-
-@dataclass(frozen=True)
-class BarrierProtocol(Meeting):
-    """Both rendezvous of a barrier, as a peer takes part in them."""
-
-    reported_rounding: set[str] = field(default_factory=set)  # of variables that were told to differ by rounding
-
-    def hold(
-        self,
-        view: View,
-        arrival: pb.BarrierArrival,
-        decision: Callable[[], Decision],
-        *,
-        names: Sequence[str],
-        digest: Callable[[], dict[str, int]],
-        state: ReplicatedState,
-    ) -> pb.Admission:
-        """Holds the barrier with the other peers of ``view``; rank 0 leads.
-
-        Args:
-            view: The view.
-            arrival: The arrival of this peer.
+            arrival: The arrival of this peer. Variables that differ by rounding only become rank 0's.
             decision: Called on rank 0, once all are there and hold the same state.
-            names: The names of the variables whose checksums the arrival has.
-            digest: Gives these checksums again.
-            state: The replicated state; variables that differ by rounding only are rank 0's before the decision.
 
         Returns:
-            What the coordinator decided.
+            The decision of the coordinator.
 
         Raises:
             DeadlineExceeded: A peer did not come; the error names it.
@@ -198,15 +100,13 @@ class BarrierProtocol(Meeting):
         """
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
-            self._log_rounding(names, arrivals, view)
+            self._log_rounding(arrival.names, arrivals, view)
             self._log_dissent({rank: message.requested for rank, message in arrivals.items()}, view)
             self._log_other_shadows(arrivals, view)
             return self._announce(view, decision())
 
-        reply = self.arrive(view, arrival, conclude, names=names)
-        if not reply.differing:
-            return reply
-        return self.arrive_again(view, arrival, reply.differing, conclude, names=names, digest=digest, state=state)
+        reply = self._arrive(view, arrival, conclude)
+        return self._arrive_again(view, arrival, conclude, reply.differing) if reply.differing else reply
 
     def install(
         self,
@@ -235,7 +135,7 @@ class BarrierProtocol(Meeting):
         """
         view, rank, started = entering.view, entering.view.rank_of(self.settings.peer), time.monotonic()
         assert rank is not None
-        context = self.transfer(view, rank, sources=admission.sources)
+        context = self._transfer(view, rank, sources=admission.sources)
 
         def attach() -> None:
             self._open_attachment(view, rank, admission.attachment_address)
@@ -243,7 +143,7 @@ class BarrierProtocol(Meeting):
 
         def conclude(arrivals: Mapping[int, pb.BarrierArrival]) -> pb.Admission:
             # Some variables differed by rounding, and are rank 0's now.
-            if (event := rounding_event(names, arrivals, view)) is not None:
+            if (event := rounding_event(arrival.names, arrivals, view)) is not None:
                 self.agent_client.record("events", event)
             begun = None if make_terms is None else from_decision(Decision(view, make_terms()))
             # The agent hears it first: no peer may know of a view that its agent does not know of.
@@ -253,24 +153,101 @@ class BarrierProtocol(Meeting):
         abandoned = partial(self.abandon_reason, view)
         with sync_state(state, context, server=self.service.state_server, attach=attach, abandoned=abandoned) as digest:
             parts["state/take and compare"], names = time.monotonic() - started, tuple(digest)
-            arrival = pb.BarrierArrival(version=view.version, rank=rank, digests=digest.values(), begins_view=True)
-            reply = self.arrive(view, arrival, conclude, names=names)
+            message = pb.BarrierArrival(version=view.version, rank=rank, digests=digest.values(), begins_view=True)
+            arrival = LocalArrival(message, names, state.digest, state)
+            reply = self._arrive(view, arrival, conclude)
         # The view cannot begin yet: some variables are not the same on all peers.
         if reply.differing:
-            reply = self.arrive_again(
-                view, arrival, reply.differing, conclude, names=names, digest=state.digest, state=state
-            )
+            reply = self._arrive_again(view, arrival, conclude, reply.differing)
         self.channels.keep(peer.address for peer in view.peers)
         parts["state/agree"] = time.monotonic() - started - parts["state/take and compare"]
         parts["state"] = time.monotonic() - started - parts["attach"]
         # Else the terms came with the admission.
         return to_decision(reply.decision) if reply.HasField("decision") else entering
 
+    def _arrive(self, view: View, arrival: LocalArrival, conclude: Conclude) -> pb.Admission:
+        """The result of a rendezvous with the other peers of ``view``; rank 0 concludes.
+
+        In the first round there may be none, but the indices of the variables that differ. An error of the coordinator
+        is raised by all.
+        """
+        message = arrival.message
+        if message.rank == 0:
+            reply = self._conclude(view, arrival, conclude)
+        else:
+            reply = self._call_coordinator(view, message)
+        # The coordinator has raised this error, and so do all: it is no loss of the coordinator.
+        if reply.HasField("failure"):
+            raise to_failure(reply.failure)
+        return reply
+
+    def _arrive_again(
+        self, view: View, arrival: LocalArrival, conclude: Conclude, differing: Sequence[int]
+    ) -> pb.Admission:
+        """The second round: the variables at ``differing`` become rank 0's where that is rounding."""
+        context = self._transfer(view, arrival.message.rank, f"values of {_in_words(arrival.message)}")
+        server, abandoned = self.service.state_server, partial(self.abandon_reason, view)
+        with reconcile_variables(arrival.state, context, differing, server=server, abandoned=abandoned) as gaps:
+            return self._arrive(view, arrival.again(gaps), conclude)
+
+    def _transfer(self, view: View, rank: int, purpose: str = "", *, sources: Sequence[int] = (0,)) -> TransferContext:
+        """The transfer in which all take the values of a ``purpose`` from rank 0, or the state from the ``sources``."""
+        settings = self.settings
+        return TransferContext(view, rank, sources, settings.job, settings.secret, settings.deadlines.wait_s, purpose)
+
+    def abandon_reason(self, view: View) -> PeerFailure | None:
+        """The failure that makes a wait for the peers of ``view`` pointless: one is gone, or stands still."""
+        return self.service.failed_peers.failure_in(view) or self.silent_peers(view)
+
+    def lasting_failure(self, view: View) -> PeerFailure | None:
+        """The failure of ``view`` that attachments do not see; see `FailedPeers.lasting_failure_in`."""
+        return self.service.failed_peers.lasting_failure_in(view)
+
+    def silent_peers(self, view: View) -> PeerFailure | None:
+        """The peers of ``view`` that stand still as far as this one can see, ``None`` if none does."""
+        silence = self.attachment.silent()
+        if not silence.ranks or silence.view != view.version:  # ranks of another view are others
+            return None
+        text = f"rank {', rank '.join(map(str, silence.ranks))} shows no life"
+        return PeerFailure(text, ranks=silence.ranks, peers=map(view.ids.__getitem__, silence.ranks), view=view.version)
+
+    def _call_coordinator(self, view: View, arrival: pb.BarrierArrival) -> pb.Admission:
+        coordinator = view.peers[0]
+        reply: pb.Admission = rpc.call(
+            PeerServiceStub(self.channels.to(coordinator.address)).Arrive,
+            arrival,
+            deadline_s=2.5 * self.settings.deadlines.wait_s,
+            what=f"rank 0 (peer {coordinator.id}), leading {_in_words(arrival)}",
+            peer=coordinator.id,
+            abandoned=partial(self.abandon_reason, view),
+        )
+        return reply
+
+    def _conclude(self, view: View, arrival: LocalArrival, conclude: Conclude) -> pb.Admission:
+        rendezvous = self.service.rendezvous.at(rendezvous_key(arrival.message))
+        rendezvous.arrive(0, arrival.message)
+        try:
+            arrivals = rendezvous.everyone(
+                view.size,
+                deadline_s=self.settings.deadlines.wait_s,
+                what=_in_words(arrival.message),
+                abandoned=partial(self.abandon_reason, view),
+            )
+            # Some variables are not the same on all peers: they are looked at before anything is concluded.
+            differing = variables_to_reconcile(arrival.names, arrivals, view)
+            reply = pb.Admission(differing=differing) if differing else conclude(arrivals)
+        # A peer did not come, is gone, or holds another state, or a joiner could not be admitted: all raise that.
+        except KungfuError as error:
+            rendezvous.conclude(pb.Admission(failure=from_failure(error)))
+            raise
+        rendezvous.conclude(reply)
+        return reply
+
     def _log_rounding(self, names: Sequence[str], arrivals: Mapping[int, pb.BarrierArrival], view: View) -> None:
         """Records which variables differed by rounding; people see each of them once, though it recurs."""
         if (event := rounding_event(names, arrivals, view)) is not None:
             news = {one.name for one in event.widest}
-            self.agent_client.record("events", replace(event, again=news <= self.reported_rounding))
+            self.agent_client.record("events", msgspec.structs.replace(event, again=news <= self.reported_rounding))
             self.reported_rounding.update(news)
 
     def _log_dissent(self, requested: Mapping[int, str], view: View) -> None:
