@@ -21,7 +21,7 @@ from kungfu.cli.export import exports
 from kungfu.cli.hosting import Hosting, add_arguments, read_hosting
 from kungfu.cli.run_folder import RUNS
 from kungfu.errors import KungfuError, UsageError
-from kungfu.runtime.checkpoints import find
+from kungfu.runtime.checkpoints.folder import find
 from kungfu.runtime.core.cluster.cluster import ReplacementLimits
 from kungfu.runtime.core.failure import EXIT_CODES
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings

@@ -6,13 +6,11 @@ Importing it loads TensorFlow, by the attachments; what runs before TensorFlow i
 from kungfu.runtime.attachment.choose import make_attachment
 from kungfu.runtime.attachment.norms import NormsWanted, norm_placeholder, norm_squared, where_wanted
 from kungfu.runtime.attachment.protocol import Attachment, LateRanks
-from kungfu.runtime.checkpoints import (
-    CheckpointFolder,
-    FolderInUse,
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step
+from kungfu.runtime.checkpoints.folder_lock import FolderInUse
+from kungfu.runtime.checkpoints.manifest import (
     Manifest,
     VariableEntry,
-    find,
-    has_step,
     mismatches,
     read_manifest,
     stable_names,
@@ -43,7 +41,8 @@ from kungfu.runtime.peer.membership import JobMembership
 from kungfu.runtime.peer.membership_protocol import Membership, StandaloneMembership
 from kungfu.runtime.peer.past_phases import PastPhases, PhaseIsOver
 from kungfu.runtime.settings import CheckpointSettings, Deadlines, Limits, Settings, read_settings
-from kungfu.runtime.state import Buffers, VariableGap, digests, gap_of, sampled
+from kungfu.runtime.state.buffers import Buffers, digests
+from kungfu.runtime.state.compare import VariableGap, gap_of, sampled
 from kungfu.runtime.state.variables import memory_of, writable_memory_of
 
 __all__ = [

@@ -13,7 +13,7 @@ import pytest
 
 from kungfu.cli.hosting import SECRET_KEY, Hosting
 from kungfu.cli.run import _new_folder, _raise_descriptor_limit, _settings, main, make_parser
-from kungfu.runtime.checkpoints import CheckpointFolder
+from kungfu.runtime.checkpoints.folder import CheckpointFolder
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.settings import Settings
 from tests.runtime.checkpoints.test_folder import writing

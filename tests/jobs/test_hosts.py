@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.checkpoints import find, read_manifest
+from kungfu.runtime.checkpoints.folder import find
+from kungfu.runtime.checkpoints.manifest import read_manifest
 from tests.jobs.convex_runs import NO_QUORUM_CODE, on_one_host, training
 from tests.jobs.harness import Ended, asked
 

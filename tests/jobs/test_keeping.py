@@ -11,7 +11,8 @@ import pytest
 
 from kungfu.cli.main import main
 from kungfu.cli.run import main as kungfu_run
-from kungfu.runtime.checkpoints import find, read_manifest
+from kungfu.runtime.checkpoints.folder import find
+from kungfu.runtime.checkpoints.manifest import read_manifest
 from tests.jobs.harness import QUICKLY_S, left_in, lines_of, ran, started
 
 SAMPLES = 4000

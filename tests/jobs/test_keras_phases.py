@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kungfu.runtime.checkpoints import find, read_manifest
+from kungfu.runtime.checkpoints.folder import find
+from kungfu.runtime.checkpoints.manifest import read_manifest
 from kungfu.runtime.core.sample_slices import shuffled
 from tests.jobs.harness import fit_job, started
 from tests.jobs.programs import keras_phases

@@ -34,7 +34,7 @@ from kungfu.runtime.agent.leader import Leader, QueueFlush
 from kungfu.runtime.agent.record.journal import Journal
 from kungfu.runtime.agent.record.recorder import Console, HostRecorder, RecordListener
 from kungfu.runtime.agent.supervisor.process_supervisor import ProcessSupervisor
-from kungfu.runtime.checkpoints import FolderInUse, claim, release
+from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import exit_in_words
 from kungfu.runtime.core.failure import Failure

@@ -47,7 +47,8 @@ from kungfu.runtime.peer.rendezvous.barrier_protocol import BarrierProtocol, Loc
 from kungfu.runtime.peer.rendezvous.state_comparison import turn_of
 from kungfu.runtime.preemption import on_preemption_signal
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import Compared, ReplicatedState
+from kungfu.runtime.state.compare import Compared
+from kungfu.runtime.state.replicated_state import ReplicatedState
 
 # What a program does at its end would take the processor from those who plug together without it.
 _STEP_ASIDE_S = 0.1

@@ -17,7 +17,8 @@ from kungfu.runtime.peer.agent_client import RecordEntry
 from kungfu.runtime.peer.data_position import DataPositionClient
 from kungfu.runtime.peer.failed_peers import NoticedLoss
 from kungfu.runtime.peer.past_phases import PastPhases
-from kungfu.runtime.state import Compared, ReplicatedState
+from kungfu.runtime.state.compare import Compared
+from kungfu.runtime.state.replicated_state import ReplicatedState
 
 
 class Membership(Protocol):

@@ -21,7 +21,7 @@ from kungfu.runtime.peer.data_position import LocalPosition
 from kungfu.runtime.peer.failed_peers import FailedPeers
 from kungfu.runtime.peer.past_phases import PastPhases
 from kungfu.runtime.peer.rendezvous.rendezvous import RendezvousTable
-from kungfu.runtime.state import StateServer
+from kungfu.runtime.state.serve import StateServer
 
 _LOOK_S = 0.2
 

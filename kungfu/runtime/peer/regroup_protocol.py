@@ -47,7 +47,7 @@ class ViewProgress:
     @property
     def last(self) -> View | None:
         """The view that this peer is about to enter, or the one that it is in; ``None`` before its first one."""
-        return self.entering or (self.in_force and self.in_force.view)
+        return self.entering or (None if self.in_force is None else self.in_force.view)
 
     def begin(self, view: View, *, is_source: bool) -> None:
         """This peer is about to enter a view, for which it gives others the state if it is a source."""

@@ -9,15 +9,8 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import (
-    CheckpointFolder,
-    Manifest,
-    find,
-    has_step,
-    read_manifest,
-    write_manifest,
-)
-from kungfu.runtime.checkpoints.folder import published
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, has_step, published
+from kungfu.runtime.checkpoints.manifest import Manifest, read_manifest, write_manifest
 from kungfu.runtime.core.terms import Terms
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from kungfu.runtime.checkpoints import CheckpointFolder, FolderInUse, claim, release
-from kungfu.runtime.checkpoints.folder import published
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, published
+from kungfu.runtime.checkpoints.folder_lock import FolderInUse, claim, release
 from tests.runtime.checkpoints.test_folder import visible, writing
 
 _HOLD = """

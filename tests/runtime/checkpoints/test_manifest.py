@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kungfu.errors import UsageError
-from kungfu.runtime.checkpoints import Manifest, VariableEntry, mismatches, read_manifest, write_manifest
+from kungfu.runtime.checkpoints.manifest import Manifest, VariableEntry, mismatches, read_manifest, write_manifest
 from kungfu.runtime.core.terms import Ramp, Terms
 
 

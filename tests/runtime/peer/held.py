@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kungfu.runtime.state import Buffers, digests, sampled
+from kungfu.runtime.state.buffers import Buffers, digests
+from kungfu.runtime.state.compare import sampled
 
 
 class Numbers:

@@ -20,7 +20,7 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.convert import from_offer
 from kungfu.runtime.peer.peer_service import rendezvous_key
-from kungfu.runtime.state import Buffers
+from kungfu.runtime.state.buffers import Buffers
 from tests.jobs.harness import awaited
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held

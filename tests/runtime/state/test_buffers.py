@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.state import Buffers, digests, sampled
+from kungfu.runtime.state.buffers import Buffers, digests
+from kungfu.runtime.state.compare import sampled
 
 
 def bytes_of(*contents: bytes) -> Buffers:

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from kungfu.runtime.state import differing_variables, first_difference, gap_of
+from kungfu.runtime.state.compare import differing_variables, first_difference, gap_of
 
 ONES = [1.0, -2.0, 0.5]
 

@@ -25,9 +25,10 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.messages_pb2_grpc import PeerServiceServicer, add_PeerServiceServicer_to_server
 from kungfu.runtime.ipc.unix_socket import addresses
 from kungfu.runtime.peer.peer_service import PeerService
-from kungfu.runtime.state import Buffers, TransferContext
+from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.fetch import fetch
 from kungfu.runtime.state.serve import serving
+from kungfu.runtime.state.transfer_context import TransferContext
 from tests.runtime.expiring import expired_at
 from tests.runtime.peer.held import Held
 

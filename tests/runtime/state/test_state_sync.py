@@ -11,7 +11,9 @@ import pytest
 
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.state import StateServer, TransferContext, sync_state
+from kungfu.runtime.state.serve import StateServer
+from kungfu.runtime.state.state_sync import sync_state
+from kungfu.runtime.state.transfer_context import TransferContext
 from tests.runtime.peer.held import Held
 
 VIEW = View(2, tuple(Peer(rank, f"127.0.0.1:{rank}") for rank in range(3)))

@@ -9,7 +9,7 @@ import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kungfu.runtime.state import digests
+from kungfu.runtime.state.buffers import digests
 from kungfu.runtime.state.variables import memory_of
 from kungfu.training.graph.training_state import StateClasses, TrainingState, classify, differing_variables, plant_seeds
 from tests.training.linear import linear_model

@@ -13,8 +13,8 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PeerFailure, UsageError
-from kungfu.runtime.checkpoints import CheckpointFolder, Manifest, find, read_manifest, stable_names
-from kungfu.runtime.checkpoints.folder import published
+from kungfu.runtime.checkpoints.folder import CheckpointFolder, find, published
+from kungfu.runtime.checkpoints.manifest import Manifest, read_manifest, stable_names
 from kungfu.runtime.core.barrier import BarrierResult, Decision, LossRecovery
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View

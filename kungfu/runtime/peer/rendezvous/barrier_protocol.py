@@ -38,7 +38,10 @@ from kungfu.runtime.peer.agent_client import AgentClient
 from kungfu.runtime.peer.peer_service import PeerService, rendezvous_key
 from kungfu.runtime.peer.rendezvous.state_comparison import from_gaps, rounding_event, variables_to_reconcile
 from kungfu.runtime.settings import Settings
-from kungfu.runtime.state import ReplicatedState, TransferContext, VariableGap, reconcile_variables, sync_state
+from kungfu.runtime.state.compare import VariableGap
+from kungfu.runtime.state.replicated_state import ReplicatedState
+from kungfu.runtime.state.state_sync import reconcile_variables, sync_state
+from kungfu.runtime.state.transfer_context import TransferContext
 
 # Makes the terms of a view of which its rank 0 has to make them: one of survivors, or the first one of a phase.
 MakeTerms = Callable[[], Terms]

@@ -9,7 +9,7 @@ from kungfu.event_log.events import RoundedEvent, RoundedVariable
 from kungfu.runtime.core.view import View
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.codec import converters
-from kungfu.runtime.state import ROUNDING, VariableGap, differing_variables, first_difference
+from kungfu.runtime.state.compare import ROUNDING, VariableGap, differing_variables, first_difference
 
 _MOST_NAMED = 3
 
