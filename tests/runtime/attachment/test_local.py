@@ -129,21 +129,6 @@ def test_many_small_tensors_and_one_of_several_blocks_travel_together() -> None:
             assert all(np.array_equal(total, 2 * value) for total, value in zip(sums, [*small, large], strict=True))
 
 
-def test_an_empty_message_still_meets() -> None:
-    with open_peers(2) as run:
-        for sums in run(lambda rank, peer: reduce(peer, [np.zeros((0, 3), np.float32)])):
-            assert sums[0].shape == (0, 3)
-
-
-def test_a_peer_without_samples_contributes_zeros_but_its_last_tensor_counts() -> None:
-    """A peer without samples contributes zeros, even for NaN, but its last tensor counts."""
-    trained = [np.array([7.0, 8.0], np.float32), np.array([3], np.int32), np.array([5.0], np.float32)]
-    without = [np.array([np.nan, np.inf], np.float32), np.array([4], np.int32), np.array([6.0], np.float32)]
-    with open_peers(2) as run:
-        for sums in run(lambda rank, peer: reduce(peer, (trained, without)[rank], prescale=1.0 - rank)):
-            assert [total.tolist() for total in sums] == [[7.0, 8.0], [7], [11.0]]
-
-
 def test_a_closed_attachment_and_one_of_size_one_only_prescale() -> None:
     peer, values = LocalAttachment(group=77), [np.array([2.0, np.nan], np.float16), np.array([3.0])]
     for _ in range(2):

@@ -55,11 +55,6 @@ def test_each_peer_is_connected_to_each_other() -> None:
     close(meshes)
 
 
-def test_nothing_is_left_of_the_addresses() -> None:
-    close([connected.result() for connected in meet_all([member(rank, size=2, view=2) for rank in range(2)])])
-    assert listening() == []
-
-
 def test_the_deadline_names_exactly_the_ranks_that_did_not_come() -> None:
     place, errors = "for rank 1, rank 3 to meet in view 3 of job", list[BaseException | None]()
 

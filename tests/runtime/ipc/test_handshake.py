@@ -30,12 +30,6 @@ def shake(*, caller: Credentials, listener: Credentials) -> tuple[Future[None], 
     return calling, answering
 
 
-def test_peers_of_one_view_accept_each_other() -> None:
-    calling, answering = shake(caller=CALLER, listener=LISTENER)
-    assert calling.result() is None
-    assert answering.result() == 1
-
-
 @pytest.mark.parametrize("other", [{"secret": b"guess"}, {"view": 4}, {"job": "other"}])
 def test_neither_side_accepts_a_peer_of_another_secret_view_or_job(other: dict) -> None:
     calling, answering = shake(caller=replace(CALLER, **other), listener=LISTENER)

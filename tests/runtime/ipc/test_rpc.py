@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import grpc
 import psutil
 import pytest
 
@@ -82,24 +81,11 @@ def test_a_call_with_the_secret_is_answered() -> None:
         assert service.admitted == [3]
 
 
-def test_every_server_has_an_address_of_its_own() -> None:
-    with served() as (_, one), served() as (_, other):
-        assert one != other
-        assert {address.rpartition(":")[0] for address in (one, other)} == {"127.0.0.1"}
-
-
 @pytest.mark.parametrize("secret", ["", "c0ffe", "c0ffee0", "C0FFEE"])
 def test_a_call_with_another_secret_is_refused_and_does_nothing(secret: str) -> None:
     with served() as (service, address):
         with pytest.raises(PeerFailure, match="lost rank 1: this job's secret is missing or wrong"):
             admit(address, secret=secret)
-        assert service.admitted == []
-
-
-def test_a_call_without_any_secret_is_refused() -> None:
-    with served() as (service, address), grpc.insecure_channel(address) as channel:
-        with pytest.raises(grpc.RpcError, match="secret is missing or wrong"):
-            PeerServiceStub(channel).Admit(pb.Admission(), timeout=60.0)
         assert service.admitted == []
 
 

@@ -269,13 +269,6 @@ def test_who_comes_when_the_others_have_given_up_hears_why() -> None:
             barrier()(running.members[1])
 
 
-def test_a_coordinator_that_is_gone_is_named() -> None:
-    with job(b"state", b"state") as running:
-        running.members[0].membership.close()
-        with pytest.raises(PeerFailure, match=r"lost rank 0 \(peer 0\), leading barrier 0 of view 1"):
-            barrier()(running.members[1])
-
-
 @pytest.mark.parametrize("late", [0, 1])
 def test_a_wait_at_a_barrier_for_a_peer_that_stands_still_ends_before_its_deadline(late: int) -> None:
     with job(b"state", b"state") as running:
@@ -283,14 +276,6 @@ def test_a_wait_at_a_barrier_for_a_peer_that_stands_still_ends_before_its_deadli
         waiting.socket.stopped.append(late)
         with pytest.raises(PeerFailure, match=f"rank {late} shows no life"):
             barrier()(waiting)
-
-
-def test_a_wait_at_a_barrier_ends_when_the_agent_says_that_a_peer_is_gone() -> None:
-    with job(b"state", b"state") as running:
-        coordinator = running.agent.in_force[0].peers[0]
-        tell(coordinator, "AnnounceFailure", pb.FailureAnnouncement(peer=1, version=0, how="killed by SIGKILL"))
-        with pytest.raises(PeerFailure, match=r"rank 1 \(peer 1\) is gone: killed by SIGKILL"):
-            barrier()(running.members[0])
 
 
 @pytest.mark.slow  # twice the deadline, so that a coordinator's own error comes first

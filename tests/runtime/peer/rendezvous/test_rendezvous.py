@@ -34,33 +34,15 @@ def test_everyone_gets_the_result_that_the_coordinator_concludes_with() -> None:
         assert [follower.result(180.0) for follower in followers] == ["go on", "go on"]
 
 
-def test_who_comes_late_gets_the_result_at_once() -> None:
-    meeting: Rendezvous[str, str] = Rendezvous()
-    meeting.conclude("rank 1 did not come")
-    meeting.arrive(1, "sorry")
-    assert meeting.result(deadline_s=0.0) == "rank 1 did not come"
-
-
-def test_without_a_coordinator_there_is_no_result() -> None:
-    assert Rendezvous[str, str]().result(deadline_s=0.01) is None
-
-
-def test_a_second_arrival_of_one_rank_replaces_the_first_and_stands_for_no_other() -> None:
+def test_a_second_arrival_of_a_rank_replaces_the_first_and_a_stranger_counts_not() -> None:
     meeting: Rendezvous[str, str] = Rendezvous()
     meeting.arrive(0, "old")
     meeting.arrive(0, "new")
+    meeting.arrive(7, "stranger")
     with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
         meeting.everyone(2, deadline_s=0.01, what="barrier 4")
     meeting.arrive(1, "there")
     assert meeting.everyone(2, deadline_s=0.0, what="barrier 4") == {0: "new", 1: "there"}
-
-
-def test_a_stranger_stands_for_nobody() -> None:
-    meeting: Rendezvous[str, str] = Rendezvous()
-    meeting.arrive(0, "coordinator")
-    meeting.arrive(7, "stranger")
-    with pytest.raises(DeadlineExceeded, match=r"for rank 1$"):
-        meeting.everyone(2, deadline_s=0.01, what="barrier 4")
 
 
 def test_the_deadline_names_the_wait_its_seconds_and_exactly_who_is_missing() -> None:
