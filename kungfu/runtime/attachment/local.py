@@ -138,28 +138,12 @@ class LocalAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Connects the op to the peers of a view, after closing its previous connection.
+        """As `Attachment.open`: ``addresses`` and ``rendezvous`` are not needed, and the job's name has 64 bytes at most.
 
-        All peers of the view call this with the same ``job``, ``view`` and ``secret``. The attachment is closed
-        after an error.
-
-        Args:
-            rank: This peer's rank, below ``size``.
-            size: The number of peers; with 1 the attachment is the identity.
-            job: The name of the job, at most 64 bytes.
-            view: The number of the view.
-            deadline_s: Seconds within which all must call; also how long an all-reduce waits for another peer, until
-                ``wait_at_most`` sets another time.
-            secret: At least one byte.
-            addresses: Not needed here.
-            rendezvous: Not needed here.
-            abandoned: Gives a failure once waiting for the others is in vain.
+        An all-reduce waits ``deadline_s`` for another peer, until ``wait_at_most`` sets another time.
 
         Raises:
-            DeadlineExceeded: Names the ranks that did not come.
-            PeerFailure: A peer hung up or does not know the secret, or ``abandoned`` gave this failure.
-            UsageError: A rank outside the size, an empty secret, a job's name too long, or a second process that runs
-                as this peer.
+            UsageError: Also for a job's name too long, or a second process that runs as this peer.
         """
         self.close()
         check_rank(rank, size, secret)
@@ -192,7 +176,7 @@ class LocalAttachment(Attachment):
 
     def silent(self) -> SilentRanks:
         """The ranks whose processes have sent no heartbeat for ``heartbeat_s``, during a message or not."""
-        # Read first: if another view opens meanwhile, nobody can have been silent in it for long.
+        # Read first: if another view opens meanwhile, no peer can have been silent in it for long.
         view, ranks = self._view, (ctypes.c_int * _MOST_PEERS)()
         count = native.load().functions.kungfu_group_silent(self._group, ranks, _MOST_PEERS)
         return SilentRanks(view, tuple(ranks[:count]))

@@ -16,7 +16,7 @@ from kungfu.runtime.attachment.protocol import AbandonReason, no_abandon_reason
 from kungfu.runtime.ipc.handshake import Credentials, answer, call
 from kungfu.runtime.ipc.unix_socket import connect, listen, refuse_other_users
 
-# An address that nobody listens on yet can only be tried again: soon at first, since peers come together.
+# An address at which no process listens yet can only be tried again: soon at first, since peers come together.
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01
 
 Mesh = dict[int, socket.socket]
@@ -44,7 +44,7 @@ def connect_mesh(me: Credentials, *, deadline_s: float, abandoned: AbandonReason
     with ExitStack() as undo, _listen(me) as listening:
         undo.callback(_close, connected)
         while missing := set(range(me.size)) - {me.rank, *connected}:
-            # The job has given this view up: somebody in it is gone.
+            # The job has given this view up: a peer in it is gone.
             if (failure := abandoned()) is not None:
                 raise failure
             if time.monotonic() > deadline:

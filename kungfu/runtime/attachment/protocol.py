@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
 
-# Asked while a wait goes on: the failure that makes it pointless, ``None`` as long as there is none.
+# Asked during a wait: the failure that makes it pointless, ``None`` as long as there is none.
 AbandonReason = Callable[[], PeerFailure | None]
 
 
@@ -119,7 +119,23 @@ class Attachment(Protocol):
     ) -> None:
         """Host: connects the op to the peers of a view, after closing its previous connection.
 
-        ``abandoned`` returns a ``PeerFailure`` once the wait for the others is in vain; it is raised.
+        All peers of the view call this with the same arguments but the rank. It is closed after an error.
+
+        Args:
+            rank: This peer's rank, below ``size``.
+            size: The number of peers; with 1 the attachment is the identity.
+            job: The name of the job.
+            view: The number of the view.
+            deadline_s: Seconds within which all must call; also about how long a message waits for another peer.
+            secret: At least one byte.
+            addresses: ``HOST:PORT`` of every peer, in rank order.
+            rendezvous: The address that ``prepare`` gave on rank 0.
+            abandoned: Gives a failure once waiting for the others is in vain; it is raised.
+
+        Raises:
+            DeadlineExceeded: Names the ranks that did not come.
+            PeerFailure: A peer hung up or does not know the secret, or ``abandoned`` gave this failure.
+            UsageError: A rank outside the size, or an empty secret.
         """
 
     def wait_at_most(self, deadline_s: float) -> None:

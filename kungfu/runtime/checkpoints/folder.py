@@ -52,7 +52,7 @@ class CheckpointFolder:
         try:
             return self._publish(step, write, is_claimed=is_claimed)
         finally:
-            if not self.job:  # a program that runs alone may go on for long after its training
+            if not self.job:  # a program that runs alone may continue for long after its training
                 release(self.path)
 
     def _publish(self, step: int, write: Callable[[Path], None], *, is_claimed: bool) -> Path:

@@ -86,7 +86,7 @@ def _is_in_place(descriptor: int, folder: Path) -> bool:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Lets nobody look at a claim that is being made; a lock on a folder itself does not reach other hosts."""
+    """Hides a claim that is being made from others; a lock on a folder itself does not reach other hosts."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # some file systems know no locks

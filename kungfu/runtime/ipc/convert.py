@@ -36,7 +36,7 @@ _from_decision, to_decision = _of_its_name(Decision, keep="local_batch_size")
 
 def from_decision(decision: Decision) -> Any:
     """The message of a decision; raises ``UsageError`` for a batch that no message can carry."""
-    # A rule asks for any number of samples, where nobody knows how many an epoch has.
+    # A rule may ask for any number of samples if the number in an epoch is not known.
     if (samples := decision.terms.global_batch_size) not in _INT64:
         raise UsageError(
             f"a rule asks for steps of {float(samples):g} samples; hold what it asks for within what the job can do, "
@@ -48,7 +48,7 @@ def from_decision(decision: Decision) -> Any:
 # ---- what barriers are asked for ---------------------------------------------------------------------------------
 
 from_shadow, to_shadow = converters(ShadowAsk, pb.Shadow)
-# Nobody outside may change what is trained without saying so: the job's batch size stays, unless another one shall.
+# A request from outside must not change what is trained unless it says so: the job's batch size stays.
 from_asked, to_asked = _of_its_name(Asked, keep="global_batch_size", when="now", unit="steps")
 from_offer, to_offer = _of_its_name(JoinerOffer)
 from_report, to_report = union_converters(ReportedEvent, pb.PeerReport)

@@ -5,7 +5,7 @@ whether there is one on its host, and a look into memory costs the step next to 
 
 The page has a byte per peer, which is 1 while that peer is on its way. The agent sets it when it starts a joiner, and
 clears it when the process has ended. The joiner clears it when it is ready, and so does every peer of the host that
-enters a view with it. Each change is the store of one byte, so nobody needs a lock, and none can be lost.
+enters a view with it. Each change is the store of one byte, so no lock is needed, and none can be lost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MARK = b"\x01"
 
 
 class JoinerPage:
-    """The page of one host; the memory is gone when nobody has it open any more.
+    """The page of one host; the memory is gone when no process has it open any more.
 
     Args:
         descriptor: The descriptor of the memory; the page owns it.
@@ -41,7 +41,7 @@ class JoinerPage:
 
     @classmethod
     def create(cls) -> JoinerPage | None:
-        """A page on which nobody is on the way; ``None`` if this machine gives no such memory."""
+        """A page without a joiner on its way; ``None`` if this machine gives no such memory."""
         try:
             return cls(memfd.make(_BYTES, name="joiners of a host"))
         except OSError:
@@ -77,7 +77,7 @@ class JoinerPage:
             return 0
 
     def close(self) -> None:
-        """Gives the memory back; what is said of joiners from then on reaches nobody here."""
+        """Gives the memory back; later reports on joiners do not reach this process."""
         self._close_descriptor()
         self._memory.close()
 

@@ -96,7 +96,7 @@ class Server:
         self._server, self.address, self._known = server, address, known
 
     def end_strangers(self, *, per_address: int = 16, silent_s: float = 1.0, spoken_s: float = 10.0) -> None:
-        """Ends connections on which nobody has given the secret, the oldest first: they keep no others out.
+        """Ends connections on which the secret was not given, the oldest first: they keep no others out.
 
         Connections of callers with the secret stay, however long nothing is said on them: one of their calls may wait
         for its answer, and without any gRPC ends them.
@@ -108,7 +108,7 @@ class Server:
                 thread.
 
         Cost:
-            Less than a millisecond with a hundred descriptors; nobody else waits for it.
+            Less than a millisecond with a hundred descriptors; no other call waits for it.
         """
         with ExitStack() as opened, suppress(OSError):
             strangers: dict[str, list[tuple[float, socket.socket]]] = {}
@@ -117,8 +117,8 @@ class Server:
                 opened.enter_context(connection)
                 host, port = connection.getpeername()[:2]
                 gone.discard(port)
-                told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-                since_s, received = struct.unpack_from("I", told, 52)[0] / 1e3, struct.unpack_from("Q", told, 128)[0]
+                info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+                since_s, received = struct.unpack_from("I", info, 52)[0] / 1e3, struct.unpack_from("Q", info, 128)[0]
                 if port not in known and since_s >= (spoken_s if received else silent_s):
                     strangers.setdefault(host, []).append((since_s, connection))
             self._known -= gone

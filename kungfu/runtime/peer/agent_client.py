@@ -112,11 +112,11 @@ class AgentClient:
                 self._closing.wait(_NEWS_WITHIN_S)
                 self._news.clear()
             last = self._closing.is_set()
-            with suppress(PeerFailure, DeadlineExceeded):  # an agent that stands still hears it when it goes on
+            with suppress(PeerFailure, DeadlineExceeded):  # an agent that stands still gets it when it continues
                 self._flush()
 
     def _flush(self) -> None:
-        with self._flushing:  # nobody may overtake records that are on their way
+        with self._flushing:  # no record may overtake those that are on their way
             while self._unacknowledged is not None or not self._records.empty():
                 self._unacknowledged = self._unacknowledged or self._next_message()
                 # Of two with one number the agent takes the first.

@@ -1,9 +1,9 @@
-"""Tells the agent how this peer's program ends, before its process does.
+"""Reports to the agent how this peer's program ends, before its process does.
 
 Python gives no hook that sees every end: ``sys.excepthook`` is often replaced and is not called for ``sys.exit``. But
 the interpreter leaves the exception that ended the program in ``sys.last_value``, calls what ``atexit`` has, and lets
-whoever waits for the main thread continue before that, when it still waits for other threads. What the process was told
-by ``sys.exit`` is its exit code, which the agent sees.
+whoever waits for the main thread continue before that, when it still waits for other threads. The argument of
+``sys.exit`` is the exit code of the process, which the agent sees.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from kungfu.runtime.ipc.convert import from_report
 from kungfu.runtime.ipc.messages_pb2_grpc import AgentServiceStub
 from kungfu.runtime.settings import Settings, read_settings
 
-_TELL_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
-_GOES_ON_S = 0.5
+_SEND_S = 5.0  # an agent that does not answer is gone, and with it this process in a moment
+_CONTINUES_S = 0.5
 _HELD_UP_S = 1.0
-_MOST_CHARACTERS, _MOST_OF_A_REFUSAL = 300, 2000  # the latter is all that is told of what cannot work
+_MOST_CHARACTERS, _MOST_OF_A_REFUSAL = 300, 2000  # the latter is the whole report of what cannot work
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _KUNGFU = str(Path(__file__).parents[2])
 
@@ -59,18 +59,18 @@ class ExitReport:
         self._count, self._withdraw = steps, withdraw
         _reports[:] = [self]
         atexit.register(self.close)
-        trains = threading.current_thread()  # it may go on when the main thread has ended
+        trains = threading.current_thread()  # it may continue when the main thread has ended
         threading.Thread(target=self._await_end, args=(trains,), name="kungfu-exit", daemon=True).start()
 
     def left_loop(self) -> None:
-        """The program has left its training loop before the end of training: told if it continues after that."""
-        # The program goes on for now, and this is no child that it has forked.
+        """The program has left its training loop before the end of training: reported if it continues after that."""
+        # The program continues for now, and this is no child that it has forked.
         if not self._over.is_set() and os.getpid() == self._process:
             threading.Thread(target=self._report_left_loop, args=(self._steps(),), daemon=True).start()
 
     def _report_left_loop(self, step: int) -> None:
         # It did not end right after its loop.
-        if not self._over.wait(_GOES_ON_S):
+        if not self._over.wait(_CONTINUES_S):
             self._send(Exit("loop", step))
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class ExitReport:
     def _send(self, exit: Exit) -> bool:
         with suppress(KungfuError), rpc.connect(self._settings.agent, secret=self._settings.secret) as channel:
             message = from_report(ProgramExiting(self._settings.peer, exit))
-            rpc.call(AgentServiceStub(channel).ReportEvent, message, deadline_s=_TELL_S, what="the agent")
+            rpc.call(AgentServiceStub(channel).ReportEvent, message, deadline_s=_SEND_S, what="the agent")
             return True
         return False
 
@@ -122,7 +122,7 @@ class ExitReport:
 def report_unattached_exit() -> None:
     """Reports the end of a program that an error of kungfu ends before ``attach``, which would report it.
 
-    What the program prints is for people: that it requests something that cannot work, the agent has to be told.
+    What the program prints is for people: the agent needs a report that it requests something that cannot work.
     """
     settings = read_settings()
     # Under kungfu-run, and not attached.

@@ -27,7 +27,7 @@ class FailedPeers:
         """Process ``peer`` is gone (-1: none is), and views up to ``version`` are broken (0: none is)."""
         with self._lock:
             self._heard_at = self._clock()
-            # A process has ended: no view that has it can go on.
+            # A process has ended: no view that has it can continue.
             if peer >= 0:
                 self._gone[peer] = how
             # Views are broken, whoever is at fault.
@@ -60,7 +60,7 @@ class FailedPeers:
                 if peer.id in self._gone:
                     text = f"rank {rank} (peer {peer.id}) is gone: {self._gone[peer.id]}"
                     return PeerFailure(text, ranks=[rank], peers=[peer.id], view=view.version)
-            # Others have left this view, and have told the agent which peers are at fault.
+            # Others have left this view, and have reported to the agent which peers are at fault.
             broken = view.version <= self._broken
             return PeerFailure(f"view {view.version} is broken: {self._how}", view=view.version) if broken else None
 

@@ -151,7 +151,7 @@ class JobMembership:
 
         From then on SIGTERM is a notice: the job lets this peer go. Before, it ends the process, which has nothing yet.
         """
-        with state.writable():  # the first use of anything is slow, and this one keeps nobody waiting
+        with state.writable():  # the first use of anything is slow, and this one keeps no peer waiting
             state.digest()
         service, client, peer = self._protocol.service, self._protocol.agent_client, self._protocol.settings.peer
         service.description = description
@@ -230,7 +230,7 @@ class JobMembership:
         self._views.holds_state = True
 
     def pop_external_request(self) -> Asked | None:
-        """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
+        """The request from outside that the coordinator carries out at this barrier, if there is one."""
         return self._protocol.service.pop_external_request() if self._rank_in(self._member().view) == 0 else None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
@@ -243,7 +243,7 @@ class JobMembership:
         self._protocol.agent_client.finish(summary, leaving=leaving, phase=phase)
 
     def withdraw(self) -> None:
-        """This peer's program is over: nobody should wait for it in a message, or ask it for anything."""
+        """This peer's program is over: no peer should wait for it in a message, or ask it for anything."""
         with self._unplugging:
             self._protocol.attachment.leave()
         self._server.stop()
@@ -269,7 +269,7 @@ class JobMembership:
         """This peer's arrival at its next barrier."""
         number = self._views.barriers
         self._views.barriers += 1
-        # The peers agree on what rules ask for; somebody outside, and a program that stops, asks rank 0 alone.
+        # The peers agree on what rules ask for; requests from outside, and of a program that stops, reach rank 0 alone.
         of_rules = merge(one for one in requests if changes_membership(one) and not one.is_outside)
         text = " and ".join(_request_text(one) for one in of_rules if not one.superseded_by)
         version, rank = before.view.version, self._rank_in(before.view) or 0

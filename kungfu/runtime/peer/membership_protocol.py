@@ -70,8 +70,8 @@ class Membership(Protocol):
             description: This peer's program. One that differs from that of the others is not admitted: the agent says
                 what differs, and ends it.
             machine: Threads and processor, in words; a difference is reported, and changes nothing.
-            opening_terms: Gives the terms of the first view of a phase where this peer leads it, from that view and
-                the size of the job with those on their way, 0 if none are.
+            opening_terms: Gives the terms of the first view of a phase if this peer is its coordinator, from that view
+                and the size of the job with those on their way, 0 if none are.
 
         Returns:
             The view that this peer is in, and its terms; nothing stood before it.
@@ -86,13 +86,13 @@ class Membership(Protocol):
     def recover(self, state: ReplicatedState, loss: NoticedLoss, *, adjust: Adjust = as_decided) -> BarrierResult:
         """This peer lost others: unplugs itself, reports, and enters the view of the survivors.
 
-        The survivors that are furthest on hold the state that counts, and the others take it from them. Where one
-        of them knows that training has ended, it has ended for all: the lost coordinator may have told only some.
+        The survivors with the most steps hold the state that counts, and the others receive it. If one of them knows
+        that training has ended, it has ended for all: the lost coordinator may have reported it to some only.
 
         Args:
             state: The replicated state.
             loss: The knowledge of this peer of the loss, its steps done, and the terms in force.
-            adjust: Makes the terms of the new view where this peer has the lowest rank, and so leads it.
+            adjust: Makes the terms of the new view where this peer has the lowest rank, and so is its coordinator.
 
         Returns:
             The new view and its terms, with how the others were lost.
@@ -117,8 +117,8 @@ class Membership(Protocol):
         Args:
             state: The replicated state, which must be the same on all peers.
             terms: The terms in force at this peer.
-            requests: The requests of its rules, which must be the same on all peers; the coordinator's also have what
-                somebody outside requests.
+            requests: The requests of its rules, which must be the same on all peers; the coordinator's also have those
+                from outside.
             shadows: The requests that rules in the shadow would have made since the last barrier.
             adjust: Makes the coordinator's terms of what is decided about the membership.
             speeds: The speeds of peers by id, as fractions of the median peer's, if they are measured; the
@@ -144,7 +144,7 @@ class Membership(Protocol):
         """
 
     def pop_external_request(self) -> Asked | None:
-        """The coordinator's: what somebody outside wants to have carried out at this barrier, if anything."""
+        """The request from outside that the coordinator carries out at this barrier, if there is one."""
 
     def record(self, stream: str, entry: RecordEntry) -> None:
         """One more line of a stream of the job's journal; see ``AgentClient.record``."""
@@ -172,7 +172,7 @@ class StandaloneMembership:
         self.data_position: DataPositionClient | None = None
 
     def phases_over(self) -> int:
-        """Nobody was here before."""
+        """No phase was over before this program began."""
         return 0
 
     def fetch_phase(self, number: int) -> bytes:
@@ -183,7 +183,7 @@ class StandaloneMembership:
         return content
 
     def begin_phase(self, number: int, *, on_offer: Callable[[], None]) -> None:
-        """Nobody offers anything."""
+        """Does nothing: there are no offers."""
 
     def join(
         self,
@@ -215,31 +215,31 @@ class StandaloneMembership:
         raise loss.error
 
     def final_barrier(self, state: ReplicatedState, terms: Terms, *, shadows: Sequence[ShadowAsk] = ()) -> None:
-        """Nobody else has to agree that training is over."""
+        """Does nothing: no other peer has to agree that training is over."""
 
     def host_joiners(self) -> int | None:
-        """Nobody joins."""
+        """Returns 0: no peer joins."""
         return 0
 
     def lasting_failure(self) -> PeerFailure | None:
-        """Nobody could be lost."""
+        """Returns nothing: no other peer could be lost."""
         return None
 
     def mark_state_complete(self) -> None:
-        """Nobody asks whether this peer holds the state."""
+        """Does nothing: no peer asks for the state."""
 
     def pop_external_request(self) -> Asked | None:
-        """Nobody can ask."""
+        """Returns nothing: there is no connection to a job."""
         return None
 
     def record(self, stream: str, entry: RecordEntry) -> None:
-        """Nobody keeps a journal of a program that runs alone."""
+        """Does nothing: a program that runs alone has no journal."""
 
     def finish(self, summary: Mapping[str, Any], *, leaving: bool, phase: int = 0) -> None:
-        """Nobody waits for it."""
+        """Does nothing: no peer waits for it."""
 
     def withdraw(self) -> None:
-        """Nobody waits for it."""
+        """Does nothing: no peer waits for it."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -43,7 +43,7 @@ class PastPhases:
         self._contents: dict[int, Callable[[], bytes]] = {}
 
     def keep(self, number: int, content: Callable[[], bytes]) -> None:
-        """From now on this peer can tell what phase ``number`` came to; ``content`` packs it."""
+        """Keeps the result of phase ``number`` for others; ``content`` packs it."""
         with self._lock:
             self._contents[number] = content
 
@@ -100,9 +100,9 @@ def fetch_phase(number: int, settings: Settings, agent_client: AgentClient) -> b
     """The result of a phase, from the first peer that knows it.
 
     Raises:
-        DeadlineExceeded: Nobody could tell within ``--wait``.
+        DeadlineExceeded: No peer knew it within ``--wait``.
     """
-    deadline_s, why = settings.deadlines.wait_s, "nobody is there to ask"
+    deadline_s, why = settings.deadlines.wait_s, "no peer is there to ask"
     until = time.monotonic() + deadline_s
     while time.monotonic() < until:
         holders: Sequence[Peer] = [to_peer(one) for one in agent_client.phase_progress().holders]

@@ -69,7 +69,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
         self._external_requests: list[Asked] = []
         self._kept: set[str] = set()  # ids of requests for checkpoints
         self.description = Description()
-        self._told: set[int] = set()  # numbers of external requests
+        self._forwarded: set[int] = set()  # numbers of external requests
         self._offered = 0  # the number of the last offer
         self.failed_peers = FailedPeers()
         self._write_trace, self._tracing = write_trace, threading.Lock()
@@ -82,7 +82,7 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
             self._on_offer, self._offer = on_offer, None
 
     def remind(self) -> None:
-        """Posts once more for what has come while nobody could hold a barrier."""
+        """Posts once more for what has come while no barrier could be held."""
         with self._changed:
             waits = self._offer is not None or bool(self._external_requests)
         if waits:
@@ -142,9 +142,9 @@ class PeerService(PeerServiceServicer):  # type: ignore[misc]  # generated witho
     def ForwardRequest(self, external: Asked, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
         with self._changed:
             # A repetition, since the answer was lost.
-            if external.number and external.number in self._told:
+            if external.number and external.number in self._forwarded:
                 return pb.Ack()
-            self._told.add(external.number)
+            self._forwarded.add(external.number)
             # Sent again with every view, in case it has another coordinator; a second one would be written otherwise.
             if isinstance(external.what, SaveCheckpoint):
                 if external.id in self._kept:

@@ -64,7 +64,7 @@ def digests(buffers: Buffers) -> list[int]:
     """The checksum of every variable: 64 bits, of its bytes in their order.
 
     It is the same in every process on machines of one byte order. Two contents that differ by accident have the same
-    one with probability 2^-64; it is no defence against somebody who wants that.
+    one with probability 2^-64; it is no defence against an attacker.
 
     Cost:
         One pass over the memory, at its speed.

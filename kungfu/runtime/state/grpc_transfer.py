@@ -32,7 +32,7 @@ def receive_over_network(
         part: The range of bytes, and the rank that sends it.
         context: The view, and this peer's rank in it.
         on_open: Is given what ends the transfer early; false if that has been requested already.
-        on_progress: Is told how many bytes have come.
+        on_progress: Gets the number of bytes that have come.
 
     Raises:
         PeerFailure: The source is gone, or refuses.

@@ -25,7 +25,7 @@ from kungfu.runtime.state.buffers import Buffers
 from kungfu.runtime.state.transfer_context import TransferContext
 
 _REQUEST = struct.Struct("!qq")
-_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address that nobody listens on yet can only be tried again
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.0005, 0.01  # an address at which no process listens yet can only be tried again
 _HUNG_UP, _LATE = 1, 2
 
 
@@ -198,7 +198,7 @@ def _raise_for(outcome: int, rank: int, what: str, how_far: str, context: Transf
     # The process at the other end has ended, or has given up.
     if outcome == _HUNG_UP:
         raise PeerFailure(f"lost {what}: it hung up; {how_far}", ranks=[rank], view=context.view.version)
-    # It lives, and does not go on.
+    # It lives, and does not continue.
     if outcome == _LATE:
         raise _late(rank, f"{what}: {how_far}", context.deadline_s, context)
     if outcome != 0:

@@ -51,7 +51,7 @@ def sync_state(
     Raises:
         KungfuError: As ``attach`` and ``fetch`` do; an error of either ends the other.
     """
-    rescaled = not context.view.begins  # the first view is no rescale: a resumed job goes on as it was
+    rescaled = not context.view.begins  # the first view is no rescale: a resumed job continues as it was
     with ExitStack() as serving_block:
         # A joiner, or a survivor that had done fewer steps: it takes the state while its attachment opens.
         if not context.holds_state:
@@ -78,7 +78,7 @@ def _fetch_beside(
         try:
             attach()
         except BaseException:
-            # Without an attachment this peer cannot enter the view: the fetch need not go on to its deadline.
+            # Without an attachment this peer cannot enter the view: the fetch need not last to its deadline.
             failed.append(PeerFailure("the attachment of this peer could not be opened"))
             raise
     fetched.result()

@@ -82,7 +82,7 @@ class HorovodAttachment(Attachment):
     def prepare(self, size: int) -> str:
         """Starts the store for the rendezvous of the ``size`` peers of a future view; returns its address, '' for
         none."""
-        if size == 1:  # nobody to meet
+        if size == 1:  # no other peer to meet
             return ""
         self._stores.append(KeyValueStore(self._host))
         return self._stores[-1].address
@@ -100,26 +100,12 @@ class HorovodAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """Connects the op to the peers of a view, after closing its previous connection.
-
-        All peers of the view call this with the same arguments but the rank. The attachment is closed after an error.
-
-        Args:
-            rank: This peer's rank, below ``size``.
-            size: The number of peers; with 1 the attachment is the identity.
-            job: The name of the job.
-            view: The number of the view.
-            deadline_s: Seconds within which all must call; also about how long an all-reduce waits for another peer.
-            secret: At least one byte.
-            addresses: ``HOST:PORT`` of every peer, in rank order.
-            rendezvous: The address that ``prepare`` gave on rank 0.
-            abandoned: Gives a failure once waiting for the others is in vain.
+        """As `Attachment.open`; the peers announce themselves at the store of rank 0 before their engines start.
 
         Raises:
-            DeadlineExceeded: Names the ranks that did not come; or their engines were not connected in time.
-            PeerFailure: Rank 0 does not answer, a peer does not know the secret, one died while the engines connected,
-                or ``abandoned`` gave this failure.
-            UsageError: A rank outside the size, an empty secret, no rendezvous, or addresses that do not fit.
+            DeadlineExceeded: Also if the engines were not connected in time.
+            PeerFailure: Also if rank 0 does not answer, or a peer died while the engines connected.
+            UsageError: Also without a rendezvous, or for addresses that do not fit.
         """
         self._unplug(keep=rendezvous)
         check_rank(rank, size, secret)
@@ -132,7 +118,7 @@ class HorovodAttachment(Attachment):
             )
         mine = topology_of(rank, addresses=addresses)
         roster = Roster(store=rendezvous, job=job, view=view, rank=rank, size=size, secret=secret)
-        # Horovod cannot tell who has not come, nor who does not belong here: all announce themselves first.
+        # Horovod does not know which peers are missing, nor which do not belong here: all announce themselves first.
         wait_for_all(roster, deadline=time.monotonic() + deadline_s, abandoned=abandoned)
         engine.start(mine, store=rendezvous, deadline_s=deadline_s, view=view, abandoned=abandoned)
         self._stall.deadline_s = deadline_s

@@ -72,7 +72,7 @@ def wait_for_all(roster: Roster, *, deadline: float, abandoned: AbandonReason = 
     # Rank 0, which keeps the store, is there and stands still: the host of a process that has ended refuses the call.
     except NoAnswerError:
         missing = [0]
-    # Rank 0 has ended or cannot be reached: nobody can meet. The job may know why.
+    # Rank 0 has ended or cannot be reached: the peers cannot meet. The job may know why.
     except OSError as error:
         raise abandoned() or PeerFailure(
             f"rank 0 of view {roster.view} does not answer at {where}, where the peers meet ({error}); it has died "
@@ -96,7 +96,7 @@ def _is_there(roster: Roster, rank: int, *, deadline: float, abandoned: AbandonR
     ask = partial(_answer_of, deadline=deadline, abandoned=abandoned)
     announced = ask(partial(get_now, roster.store, key=_key(rank)))
     while announced is None and time.monotonic() < deadline:
-        # The job has given this view up: somebody in it is gone.
+        # The job has given this view up: a peer in it is gone.
         if (failure := abandoned()) is not None:
             raise failure
         announced = ask(partial(get, roster.store, key=_key(rank)))

@@ -59,8 +59,8 @@ class StallDetector:
         store: The address of the view's key-value store.
         deadline_s: Gives how many seconds a message may take at this moment.
         look: Gives the counter of messages, odd during one.
-        note: Told which ranks are late, once per message and on the lowest rank that waits.
-        give_up: Told why the wait ends, once.
+        note: Gets the ranks that are late, once per message and on the lowest rank that waits.
+        give_up: Gets the reason why the wait ends, once.
     """
 
     rank: int
@@ -84,20 +84,20 @@ class StallDetector:
         return stop
 
     def _run(self, stopped: threading.Event) -> None:
-        progress, told, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
+        progress, reported, noted = MessageProgress(count=0, since=time.monotonic()), _GOING, 0
         while not stopped.wait(self._between_looks_s()):
             now = time.monotonic()
             progress = updated(progress, count=self.look(), now=now)
             waiting_s = progress.waiting_s(now)
-            # Told only when it changes, and not for a message that ends between two looks.
+            # Reported only when it changes, and not for a message that ends between two looks.
             state = _WAITING if waiting_s > 2 * self._between_looks_s() else _GOING
-            if state != told:
-                told = self._tell(state)
+            if state != reported:
+                reported = self._report(state)
             # The deadline has expired: stopping the engine fails the message, here and everywhere.
             if waiting_s > self.deadline_s():
                 self.give_up(self._expired(waiting_s))
                 return
-            # Late enough to be told, once per message.
+            # Late enough to be noted, once per message.
             if waiting_s > noted_after_s(self.deadline_s()) and noted != progress.count:
                 noted = progress.count
                 self._note(waiting_s)
@@ -106,12 +106,12 @@ class StallDetector:
         return min(self.deadline_s() / _LOOKS, _MOST_BETWEEN_LOOKS_S)
 
     def _note(self, waiting_s: float) -> None:
-        with suppress(OSError):  # without the store nobody knows who waits
+        with suppress(OSError):  # without the store no peer knows which ones wait
             late = self._late_ranks()
             if late and min({*range(self.size)} - {*late}) == self.rank:
                 self.note(LateRanks(tuple(late), waiting_s, "a message"))
 
-    def _tell(self, state: bytes) -> bytes:
+    def _report(self, state: bytes) -> bytes:
         with suppress(OSError):  # without the store a wait still ends, only without names
             put(self.store, key=_key(self.rank), value=state)
         return state
