@@ -10,7 +10,17 @@ import pytest
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import SAMPLES, assert_fits_as_arrays, points
+from tests.keras.fitting import (
+    SAMPLES,
+    assert_same,
+    assert_takes_points,
+    compiled,
+    float64,
+    in_job,
+    network,
+    plainly,
+    points,
+)
 from tests.training.linear import linear_run
 
 X, Y = points()
@@ -22,13 +32,7 @@ def load(number: int) -> Any:
 
 @pytest.mark.parametrize("readers", [1, 3, 64])
 def test_samples_are_in_the_order_of_the_indices_whatever_the_number_of_readers(readers):
-    records = kf.data.records(range(SAMPLES), load, readers=readers)
-    assert len(records) == SAMPLES
-    for indices in ([49, 0, 20, 21, 3], [7], np.random.default_rng(0).permutation(SAMPLES)):
-        x, y = records.take(np.array(indices))
-        np.testing.assert_array_equal(x, X[indices])
-        np.testing.assert_array_equal(y, Y[indices])
-    assert [len(y) for _, y in records.dataset(16)] == [16, 16, 16, 2]
+    assert_takes_points(kf.data.records(range(SAMPLES), load, readers=readers))
 
 
 def test_so_many_are_loaded_at_once():
@@ -68,8 +72,17 @@ def test_the_loop_takes_readers_too_and_has_the_same_samples_in_the_same_order()
 
 
 @pytest.mark.slow
-def test_fit_trains_on_them_as_on_arrays():
-    assert_fits_as_arrays(kf.data.records(list(range(SAMPLES)), load, readers=4))
+def test_fit_trains_on_them_as_on_arrays_in_a_job_and_alone():
+    records = kf.data.records(list(range(SAMPLES)), load, readers=4)
+    with float64():
+        mine, alone, plain = (compiled(network(), metrics=["mae"]) for _ in range(3))
+        plainly(plain, X, Y, batch_size=16, epochs=2, validation_data=(X, Y), validation_batch_size=32)
+        in_job(mine, records, batch_size=16, epochs=2, validation_data=records.dataset(32))
+        assert_same(mine, plain)
+        kf.keras.attach(alone)
+        alone.run_eagerly = True  # by Keras' own step
+        alone.fit(records, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=records.dataset(32))
+        assert_same(alone, plain)
 
 
 @pytest.mark.parametrize(

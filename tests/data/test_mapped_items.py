@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import SAMPLES, assert_fits_as_arrays, points
+from tests.keras.fitting import SAMPLES, assert_takes_points, points
 
 X, Y = points()
 NUMBERS = np.arange(SAMPLES)
@@ -35,35 +34,9 @@ ITEMS: dict[str, tuple[Any, Any]] = {
 def test_samples_are_those_of_tf_data_by_index_whatever_the_number_of_readers(kind, readers):
     items, function = ITEMS[kind]
     samples = kf.data.mapped(items, function, readers=readers)
-    assert len(samples) == SAMPLES
-    for indices in ([49, 0, 20, 21, 3], np.random.default_rng(0).permutation(SAMPLES)):
-        x, y = samples.take(np.array(indices))
-        np.testing.assert_array_equal(x, X[indices])
-        np.testing.assert_array_equal(y, Y[indices])
+    assert_takes_points(samples)
     slices = tf.data.Dataset.range(items) if isinstance(items, int) else tf.data.Dataset.from_tensor_slices(items)
     assert samples.sample_spec == slices.map(function).element_spec
-    for mine, other in zip(samples.dataset(16), slices.map(function).batch(16), strict=True):
-        tf.nest.map_structure(np.testing.assert_array_equal, mine, other)
-
-
-def test_files_by_their_names_of_which_only_those_that_are_asked_for_are_read(tmp_path: Path):
-    names = [tmp_path / f"{number}.txt" for number in range(6)]
-    for number, name in enumerate(names[:4]):
-        name.write_text(f"{number} {number**2}")
-
-    def read(name: Any) -> Any:
-        row = tf.strings.to_number(tf.strings.split(tf.io.read_file(name)))
-        return tf.ensure_shape(row, [2])
-
-    samples = kf.data.mapped(np.array(list(map(str, names))), read)
-    assert samples.take(np.array([3, 0, 2])).numpy().tolist() == [[3, 9], [0, 0], [2, 4]]
-    with pytest.raises(tf.errors.NotFoundError, match=r"4\.txt"):
-        samples.take(np.array([1, 4]))
-
-
-@pytest.mark.slow
-def test_fit_trains_on_them_as_on_arrays():
-    assert_fits_as_arrays(kf.data.mapped(SAMPLES, of_number))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.keras.data.indexed import arguments_alone
-from kungfu.training.data.kept_rows import KeptRows
 from tests.keras import fitting
 from tests.training.linear import linear_run
 
@@ -30,32 +30,41 @@ def numbers(name: str) -> Any:
     return (np.array([float(line), 1.0], np.float32) for line in Path(name).read_text().split())
 
 
-def watched(folder: Path, opened: list[str]) -> Any:
-    """The files of the folder, which say when they are opened."""
+def files_of(folder: Path, read: Any = numbers, *, opened: list[str] | None = None) -> Any:
+    """The files of the folder, whose names are noted when they are opened."""
 
-    def read(name: str) -> Any:
-        opened.append(Path(name).name)
-        return numbers(name)
+    def noting(name: str) -> Any:
+        if opened is not None:
+            opened.append(Path(name).name)
+        return read(name)
 
-    return kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    return kf.data.partitions(sorted(folder.glob("*.txt")), noting, counts=COUNTS)
+
+
+def rows_of(run: Any, batches: Any) -> Iterator[list[int]]:
+    """The numbers of each step that is done."""
+    for x in batches:
+        if run.step(x) is not kf.Training.SKIPPED:
+            yield np.asarray(x)[:, 0].astype(int).tolist()
+
+
+def assert_takes(files: Any, *indices: int) -> None:
+    assert files.take(np.array(indices))[:, 0].numpy().tolist() == list(indices)
 
 
 def test_samples_are_those_of_the_files_and_are_counted_once(folder):
     files = kf.data.partitions(str(folder / "*.txt"), numbers)
     assert len(files) == 16
     for indices in ([0, 1, 2, 3, 4], [5, 6, 15], [2, 11], [7, 8]):
-        assert files.take(np.array(indices))[:, 0].numpy().tolist() == indices
+        assert_takes(files, *indices)
     assert len(list(folder.glob(".*.count.npz"))) == 5
     assert len(kf.data.partitions(str(folder / "*.txt"), None)) == 16, "as kept"
 
 
 def test_the_loop_walks_them_each_once_an_epoch_and_opens_each_file_once(folder):
-    opened, seen, run = [], [], linear_run()
-
-    files = watched(folder, opened)
-    for x in run.training.batches(files, batch_size=3, epochs=2, seed=1):
-        if run.step(x) is not kf.Training.SKIPPED:
-            seen.append(np.asarray(x)[:, 0].astype(int).tolist())
+    opened, run = [], linear_run()
+    files = files_of(folder, opened=opened)
+    seen = list(rows_of(run, run.training.batches(files, batch_size=3, epochs=2, seed=1)))
     assert [len(one) for one in seen] == [3, 3, 3, 3, 3, 1] * 2
     for epoch in (seen[:6], seen[6:]):
         assert sorted(row for batch in epoch for row in batch) == list(range(16))
@@ -70,11 +79,8 @@ def test_the_loop_walks_them_each_once_an_epoch_and_opens_each_file_once(folder)
     ],
 )
 def test_shares_may_be_cut_into_micro_batches_and_the_rest_of_an_epoch_be_left_out(folder, given, lengths):
-    run, seen = linear_run(), []
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
-    for x in run.training.batches(files, batch_size=5, epochs=2, seed=1, **given):
-        if run.step(x) is not kf.Training.SKIPPED:
-            seen.append(np.asarray(x)[:, 0].astype(int).tolist())
+    run = linear_run()
+    seen = list(rows_of(run, run.training.batches(files_of(folder), batch_size=5, epochs=2, seed=1, **given)))
     assert [len(one) for one in seen] == lengths * 2
     for epoch in (seen[: len(lengths)], seen[len(lengths) :]):
         rows = [row for batch in epoch for row in batch]
@@ -82,35 +88,24 @@ def test_shares_may_be_cut_into_micro_batches_and_the_rest_of_an_epoch_be_left_o
 
 
 def test_a_run_that_is_resumed_goes_on_in_the_middle_of_its_file(folder):
-    def seen_in(run: Any, batches: Any, *, keep_after: int = 0) -> list[int]:
-        seen: list[int] = []
-        for step, x in enumerate(batches):
-            if run.step(x) is not kf.Training.SKIPPED:
-                seen += np.asarray(x)[:, 0].astype(int).tolist()
-            if step + 1 == keep_after:
-                run.training.checkpoint(folder / "kept")
-        return seen
-
-    def begun() -> tuple[Any, Any]:
-        run, files = linear_run(), kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
-        return run, run.training.batches(files, batch_size=3, epochs=2, seed=1)
-
-    run, batches = begun()
-    whole = seen_in(run, batches, keep_after=2)
-    run, batches = begun()
+    run, whole = linear_run(), []
+    for rows in rows_of(run, run.training.batches(files_of(folder), batch_size=3, epochs=2, seed=1)):
+        whole.append(rows)
+        if len(whole) == 2:
+            run.training.checkpoint(folder / "kept")
+    run = linear_run()
+    batches = run.training.batches(files_of(folder), batch_size=3, epochs=2, seed=1)
     assert run.training.resume(folder / "kept") is not None
-    assert seen_in(run, batches) == whole[9:], "after the step that follows the call"
+    assert list(rows_of(run, batches)) == whole[3:], "after the step that follows the call"
     run = linear_run()
     assert run.training.resume(folder / "none") is None
     with pytest.raises(UsageError, match=r"call training.batches\(\) first, then training.resume\(\)"):
-        run.training.batches(
-            kf.data.partitions([folder / "0.txt"], numbers, counts=[4]), batch_size=1, epochs=1, seed=0
-        )
+        run.training.batches(files_of(folder), batch_size=1, epochs=1, seed=0)
 
 
 def test_the_dataset_for_evaluate_reads_apart_from_what_trains(folder):
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), numbers, counts=COUNTS)
-    assert files.take(np.array([5, 6]))[:, 0].numpy().tolist() == [5, 6]
+    files = files_of(folder)
+    assert_takes(files, 5, 6)
     data = files.dataset(5)
     assert [batch[:, 0].numpy().astype(int).tolist() for batch in data] == [
         list(range(start, min(start + 5, 16))) for start in range(0, 16, 5)
@@ -122,8 +117,7 @@ def test_the_dataset_for_evaluate_reads_apart_from_what_trains(folder):
 
 def test_alone_fit_reads_the_files_one_after_the_other(folder):
     opened = []
-
-    files = watched(folder, opened)
+    files = files_of(folder, opened=opened)
     for shuffle in (True, False):
         given = {"batch_size": 5, "shuffle": shuffle, "steps_per_epoch": None}
         batches, orders = arguments_alone(files, given, seed=3)["x"], []
@@ -138,11 +132,10 @@ def test_alone_fit_reads_the_files_one_after_the_other(folder):
 
 def test_a_place_in_the_middle_of_a_file_is_come_to_before_its_rows_are_taken(folder):
     opened = []
-
-    files = watched(folder, opened)
+    files = files_of(folder, opened=opened)
     files.read_to(np.array([3, 4, 8, 7, 15]))
     assert (files.passed, opened) == (3 + 2 + 4, ["4.txt", "2.txt", "0.txt"]), "none of one that begins with its start"
-    assert files.take(np.array([3, 4, 8, 7, 15]))[:, 0].numpy().tolist() == [3, 4, 8, 7, 15]
+    assert_takes(files, 3, 4, 8, 7, 15)
     assert len(opened) == 4, "rows of one file are read in its order"
     assert files.passed == 9
 
@@ -152,22 +145,10 @@ def test_reading_ahead_that_failed_fails_in_the_same_way_when_it_is_needed(folde
         yield from (one for one in numbers(name) if one[0] < 7)
         raise OSError("of the user's disk")
 
-    files = kf.data.partitions(sorted(folder.glob("*.txt")), read, counts=COUNTS)
+    files = files_of(folder, read)
     for _ in range(2):
         with pytest.raises(OSError, match="of the user's disk"):
             files.take(np.array([8]))
-
-
-def test_slices_that_become_smaller_open_no_file_again(folder):
-    """More peers, while the loader is ahead: the rows it has read are not read again from the start of their file."""
-    opened = []
-
-    files, kept = watched(folder, opened), KeptRows()
-    for rows in ([5, 6], [7, 8], [9, 10]):  # of the step, and the two ahead
-        kept.take(0, np.array(rows), files.take)
-    for row in range(7, 11):
-        assert kept.take(0, np.array([row]), files.take)[:, 0].numpy().tolist() == [row]
-    assert opened == ["2.txt"]
 
 
 def test_a_file_that_gives_another_number_is_told(folder):

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import SAMPLES, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import SAMPLES, assert_same, assert_takes_points, compiled, float64, in_job, network, points
 from tests.training.linear import linear_run
 
 FEATURES = {"x": tf.io.FixedLenFeature([3], tf.float32), "y": tf.io.FixedLenFeature([1], tf.float32)}
@@ -41,13 +41,8 @@ def files(tmp_path: Path) -> str:
 
 def test_samples_are_those_of_the_files_in_the_order_of_the_indices(files):
     records = kf.data.tfrecords(files, parse, readers=3)
-    for indices in ([49, 0, 20, 21, 3], np.random.default_rng(0).permutation(SAMPLES)):
-        x, y = records.take(np.array(indices))
-        np.testing.assert_array_equal(x, X[indices])
-        np.testing.assert_array_equal(y, Y[indices])
-    assert len(records) == SAMPLES
-    batches = [len(y) for _, y in records.dataset(16)]
-    assert (batches, int(records.dataset(16).cardinality())) == ([16, 16, 16, 2], 4)
+    assert_takes_points(records, dtype="float32")
+    assert int(records.dataset(16).cardinality()) == 4
 
 
 def test_many_files_are_open_a_few_at_a_time(tmp_path, monkeypatch):
@@ -71,14 +66,11 @@ def test_a_function_that_loads_them_once_more_is_refused(files):
 def test_fit_has_the_same_numbers_in_a_job_and_alone(files):
     records = kf.data.tfrecords(files, parse)
     with float64():
-        mine, alone, unshuffled, plain = (compiled(network(), metrics=["mae"]) for _ in range(4))
+        mine, alone = (compiled(network(), metrics=["mae"]) for _ in range(2))
         in_job(mine, records, batch_size=16, epochs=2, shuffle=True, validation_data=records.dataset(32))
         kf.keras.attach(alone)
         alone.fit(records, batch_size=16, epochs=2, verbose=0, validation_data=records.dataset(32))
         assert_same(mine, alone)
-        in_job(unshuffled, records, batch_size=16, epochs=2)
-        plainly(plain, X, Y, batch_size=16, epochs=2)
-        assert_same(unshuffled, plain)
     for given, told in (({"y": Y}, r"fit\(y=\.\.\.\) with TFRecords"), ({"batch_size": -1}, "batch_size=-1")):
         with pytest.raises(UsageError, match=told):
             in_job(compiled(network()), records, **given)

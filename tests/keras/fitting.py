@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import keras
 import numpy as np
 
 import kungfu as kf
+from kungfu.runtime.settings import Deadlines, Limits, Settings
 
 SAMPLES = 50
 
@@ -39,8 +39,8 @@ def points(classes: int = 0) -> tuple[np.ndarray, np.ndarray]:
 class Batches(keras.utils.PyDataset):
     """Inputs and targets by index, so many samples a batch."""
 
-    def __init__(self, x: Any, y: Any, size: int) -> None:
-        super().__init__()
+    def __init__(self, x: Any, y: Any, size: int, **given: Any) -> None:
+        super().__init__(**given)
         self.x, self.y, self.size = x, y, size
 
     def __len__(self) -> int:
@@ -82,25 +82,34 @@ def plainly(model: Any, *args: Any, op_by_op: bool = True, **given: Any) -> Any:
     return model.fit(*args, **{"verbose": 0, "shuffle": False, **given})
 
 
-@cache
-def _fitted_as_arrays() -> Any:
-    with float64():
-        (x, y), plain = points(), compiled(network(), metrics=["mae"])
-        plainly(plain, x, y, batch_size=16, epochs=2, validation_data=(x, y), validation_batch_size=32)
-    return plain
+def run_under_kungfu(monkeypatch: Any, name: str = "job", *, most: int = 1, **given: Any) -> Settings:
+    """Gives this process the environment of a peer of a job."""
+    settings = Settings(name, 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, most), Deadlines(), **given)
+    for variable, value in settings.to_environment().items():
+        monkeypatch.setenv(variable, value)
+    return settings
 
 
-def assert_fits_as_arrays(samples: Any) -> None:
-    """``fit`` of `points` by index, in a job and alone, comes to what that of their arrays does, with validation."""
-    plain = _fitted_as_arrays()
+def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, op_by_op: bool = True, **given: Any) -> Any:
+    """The fit of the job and the plain one, of the same model on the same data; gives the job's model."""
     with float64():
-        mine, alone = (compiled(network(), metrics=["mae"]) for _ in range(2))
-        in_job(mine, samples, batch_size=16, epochs=2, validation_data=samples.dataset(32))
+        mine, plain = compiled(make(), **compile_with()), compiled(make(), **compile_with())
+        in_job(mine, *args, **given)
+        plainly(plain, *args, op_by_op=op_by_op, **given)
         assert_same(mine, plain)
-        kf.keras.attach(alone)
-        alone.run_eagerly = True  # by Keras' own step
-        alone.fit(samples, batch_size=16, epochs=2, verbose=0, shuffle=False, validation_data=samples.dataset(32))
-        assert_same(alone, plain)
+        assert mine.fit.attached.training.traces() == 1
+    return mine
+
+
+def assert_takes_points(samples: Any, *, dtype: str = "float64") -> None:
+    """The samples are the `points`, in the order of the indices that are asked for."""
+    x, y = (one.astype(dtype) for one in points())
+    assert len(samples) == SAMPLES
+    for indices in ([49, 0, 20, 21, 3], [7], np.random.default_rng(0).permutation(SAMPLES)):
+        found = samples.take(np.array(indices))
+        np.testing.assert_array_equal(found[0], x[indices])
+        np.testing.assert_array_equal(found[1], y[indices])
+    assert [len(one) for _, one in samples.dataset(16)] == [16, 16, 16, 2]
 
 
 def assert_same(one: Any, other: Any, *, relative: float = 1e-8) -> None:
@@ -109,5 +118,11 @@ def assert_same(one: Any, other: Any, *, relative: float = 1e-8) -> None:
     assert one.history.epoch == other.history.epoch
     for name, values in other.history.history.items():
         np.testing.assert_allclose(one.history.history[name], values, rtol=relative, atol=1e-12, err_msg=name)
-    for mine, plain in zip(one.weights, other.weights, strict=True):
-        np.testing.assert_allclose(np.asarray(mine), np.asarray(plain), rtol=relative, atol=1e-12, err_msg=plain.path)
+    assert_same_variables(one.weights, other.weights, relative=relative)
+
+
+def assert_same_variables(some: Sequence[Any], others: Sequence[Any], *, relative: float = 0.0) -> None:
+    """Variables, or their values, are the same but for rounding; to the last bit, unless a tolerance is given."""
+    for one, other in zip(some, others, strict=True):
+        least = 1e-12 if relative else 0.0
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=relative, atol=least)

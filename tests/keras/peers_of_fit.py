@@ -177,19 +177,15 @@ class Peer:
             ("variables", lambda: self.state, conclude),
         )
 
-    def _share(self) -> Messages:
+    def _share(self, action: str = "share") -> Messages:
         def hear(brought: list[Any]) -> None:
             self._take_state(brought)
-            self._noted("share")
+            self._noted(action)
 
         return self._meet(("variables", lambda: self.state, hear))
 
     def _part(self) -> Messages:
-        def hear(brought: list[Any]) -> None:
-            self._take_state(brought)
-            self._noted("part")
-
-        return self._meet(("variables", lambda: self.state, hear))
+        return self._share("part")
 
 
 def fit_together(

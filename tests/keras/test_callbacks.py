@@ -12,8 +12,8 @@ from kungfu.errors import UsageError
 from kungfu.framework_internals import restored_epoch
 from kungfu.keras.callbacks import JobCallbacks
 from kungfu.keras.plain_values import pack, unpack
-from kungfu.runtime.api import CheckpointSettings, Deadlines, Limits, Settings
-from tests.keras.fitting import compiled, network
+from kungfu.runtime.api import CheckpointSettings
+from tests.keras.fitting import assert_same_variables, compiled, network, run_under_kungfu
 
 
 class Counting(keras.callbacks.Callback):
@@ -49,10 +49,7 @@ def enter(one: JobCallbacks, *, leads: bool, epoch: int | None) -> None:
 
 
 def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
-    coordinator, joiner = (
-        [Counting([]), keras.callbacks.EarlyStopping()],
-        [Counting([]), keras.callbacks.EarlyStopping()],
-    )
+    coordinator, joiner = ([Counting([]), keras.callbacks.EarlyStopping(restore_best_weights=True)] for _ in range(2))
     one, other = callbacks(*coordinator), callbacks(*joiner)
     enter(one, leads=True, epoch=0)
     one.epoch_ends(0, {"loss": 0.5, "val_loss": 0.25})
@@ -61,7 +58,8 @@ def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
     handle, kept = joiner[0]._handle, unpack(pack(one.kept()))
     other.take(kept)
     assert (joiner[0].epochs, joiner[0].best) == (1, 0.5)
-    assert joiner[1].best == 0.25
+    assert (joiner[1].best, joiner[1].best_epoch) == (0.25, 0)
+    assert_same_variables(joiner[1].best_weights, coordinator[1].best_weights)
     assert joiner[0]._handle is handle, "what is not plain stays a peer's own"
     history = other.running.callbacks[-1]
     assert (history.epoch, history.history) == ([0], {"loss": [0.5], "val_loss": [0.25]})
@@ -110,54 +108,6 @@ def test_another_list_on_one_peer_is_an_error_that_names_both():
         other.take(unpack(pack(one.kept())))
 
 
-def test_a_list_of_callbacks_that_keras_made_is_refused():
-    with pytest.raises(UsageError, match="give a plain list"):
-        callbacks(keras.callbacks.CallbackList([]))
-
-
-def test_a_joiner_is_given_the_best_weights_by_which_training_may_end():
-    one, other = (keras.callbacks.EarlyStopping("loss", restore_best_weights=True) for _ in range(2))
-    coordinator, joiner = callbacks(one), callbacks(other)
-    enter(coordinator, leads=True, epoch=0)
-    coordinator.epoch_ends(0, {"loss": 0.5})
-    enter(joiner, leads=False, epoch=1)
-    joiner.take(unpack(pack(coordinator.kept())))
-    for mine, best in zip(other.best_weights, one.best_weights, strict=True):
-        np.testing.assert_array_equal(mine, best)
-    assert (other.best, other.best_epoch) == (one.best, 0)
-
-
-def test_the_next_coordinator_keeps_the_best_of_the_checkpoints_before(tmp_path):
-    path = tmp_path / "best.weights.h5"
-    given = {"monitor": "loss", "save_best_only": True, "save_weights_only": True}
-    first, second = (callbacks(keras.callbacks.ModelCheckpoint(path, **given)) for _ in range(2))
-    for coordinator in (first, second):
-        enter(coordinator, leads=coordinator is first, epoch=0)
-    first.epoch_ends(0, {"loss": 0.5})
-    second.epoch_ends(0, {"loss": 0.5})
-    second.take(unpack(pack(first.kept())))
-    written = path.stat().st_mtime_ns
-    enter(second, leads=True, epoch=1)
-    second.epoch_ends(1, {"loss": 0.75})
-    assert path.stat().st_mtime_ns == written
-    second.epoch_begins(2)
-    second.epoch_ends(2, {"loss": 0.25})
-    assert path.stat().st_mtime_ns > written
-
-
-def test_a_peer_that_does_not_lead_writes_nothing_and_the_next_coordinator_goes_on(tmp_path):
-    one = callbacks(keras.callbacks.TensorBoard(tmp_path / "board", update_freq="batch"))
-    enter(one, leads=False, epoch=0)
-    one.epoch_ends(0, {"loss": 0.5})
-    assert not list(tmp_path.iterdir())
-    enter(one, leads=True, epoch=1)
-    one.batch_begins(0)
-    one.batch_ends(0, lambda: {"loss": 0.5})
-    one.epoch_ends(1, {"loss": 0.5})
-    one.end({})
-    assert list((tmp_path / "board" / "train").iterdir())
-
-
 def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_on(tmp_path):
     def made() -> tuple[JobCallbacks, Any]:
         model = compiled(network())
@@ -172,12 +122,10 @@ def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_
     trained.set_weights([one + 1 for one in trained.get_weights()])
     later = [np.asarray(one) for one in trained.weights]
     enter(next_coordinator, leads=True, epoch=1)
-    for mine, one in zip(trained.weights, later, strict=True):
-        np.testing.assert_array_equal(np.asarray(mine), one)
+    assert_same_variables(trained.weights, later)
     restored.set_weights([one + 1 for one in restored.get_weights()])
     enter(again, leads=True, epoch=None)
-    for mine, one in zip(restored.weights, wrote.weights, strict=True):
-        np.testing.assert_array_equal(np.asarray(mine), np.asarray(one))
+    assert_same_variables(restored.weights, wrote.weights)
     assert restored_epoch(restored) == 1
 
 
@@ -206,9 +154,6 @@ def test_lists_within_the_list_are_callbacks_too():
 
 
 def test_a_backup_is_refused_where_the_job_is_resumed_from_a_checkpoint(monkeypatch, tmp_path):
-    resumed = CheckpointSettings(resume=str(tmp_path))
-    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines(), checkpoints=resumed)
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    run_under_kungfu(monkeypatch, checkpoints=CheckpointSettings(resume=str(tmp_path)))
     with pytest.raises(UsageError, match="BackupAndRestore under kungfu-run --resume: both say where training begins"):
         callbacks(keras.callbacks.BackupAndRestore(tmp_path))

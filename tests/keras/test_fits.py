@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,10 +14,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.api import StandaloneMembership
-from kungfu.runtime.core.program_identity import NOTHING_SAID, Description, difference
 from kungfu.training.loop.job_connection import JobConnection
-from tests.jobs.programs.keras_phases import squares
-from tests.keras.fitting import compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import assert_same_variables, compiled, float64, in_job, network, plainly, points
 
 pytestmark = pytest.mark.slow
 
@@ -72,8 +70,7 @@ def test_fits_of_a_model_that_is_compiled_anew_are_as_by_keras() -> None:
         plain, expected = fits(plainly)
     for one, other in zip(histories, expected, strict=True):
         np.testing.assert_allclose(one["loss"], other["loss"], rtol=1e-8)
-    for one, other in zip(mine.weights, plain.weights, strict=True):
-        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-8)
+    assert_same_variables(mine.weights, plain.weights, relative=1e-8)
 
 
 def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatch) -> None:
@@ -83,8 +80,7 @@ def test_a_peer_that_comes_late_passes_through_the_fits_that_are_over(monkeypatc
     with float64():
         passed, its = fits(in_job)
     assert its == histories
-    for one, other in zip(passed.weights, trained.weights, strict=True):
-        np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+    assert_same_variables(passed.weights, trained.weights)
     assert passed.optimizer.iterations == trained.optimizer.iterations
     handle = passed.fit.attached.handle
     assert (handle.rank, handle.epoch) == (None, 2)
@@ -126,67 +122,6 @@ def test_a_fit_that_is_called_otherwise_on_a_peer_that_comes_late_is_refused(mon
         fits(in_job, batch_size=10)
 
 
-# ---- the program that peers compare ----------------------------------------------------------------------------------
-
-
-class Noting(Late):
-    """A peer that notes by what it is compared with others as it comes into a fit."""
-
-    def __init__(self, other: JobConnection | None = None, over: int = 0) -> None:
-        super().__init__(cast(JobConnection, other), over)
-        self.described: list[Description] = []
-
-    def join(self, state: Any, *, description: Description = NOTHING_SAID, **given: Any) -> Any:
-        self.described.append(description)
-        return super().join(state, **given)
-
-
-class Shifted(keras.Model):
-    """A model of the program's own, with a function in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.shift = keras.layers.Dense(5), keras.layers.Lambda(lambda x: x + 0.5)
-        self.last = keras.layers.Dense(1)
-
-    def call(self, x: Any) -> Any:
-        return self.last(self.shift(self.first(x)))
-
-
-@kf.policy
-def setting_all(training):
-    """Sets the rate, and by a hook a registered value."""
-    hook = kf.control.every(2).call(lambda control, *_: control.set_value("level", 3.0), training.step)
-    return kf.control.every(2).set_learning_rate(0.01), hook
-
-
-def changing_fits() -> None:
-    """Frozen; and again, with another loss and the optimizer whose rate was set meanwhile."""
-    (x, y), model, level = points(), Shifted(), [1.0]
-    model(x[:1])
-    model.first.trainable = False
-    optimizer = keras.optimizers.SGD(keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.5), momentum=0.9)
-    for weight in (0.5, 1.5):
-        model.compile(optimizer, squares(weight), loss_weights=[0.25], jit_compile=False)
-        handle = kf.keras.attach(model, policies=[setting_all()])
-        handle.register("level", lambda: level[0], lambda value: level.__setitem__(0, value))
-        _fitting(model, x, y, {"batch_size": 16, "epochs": 1, "verbose": 0})
-    assert level == [3.0]
-
-
-def test_a_peer_that_comes_into_a_later_fit_runs_the_program_of_the_others(monkeypatch) -> None:
-    """It is that before the first step, whatever was set since: rates, registered values, what is frozen."""
-    connection = connected(monkeypatch)
-    connection.membership = first = Noting()
-    changing_fits()
-    connected(monkeypatch).membership = late = Noting(connection, over=1)
-    changing_fits()
-    ((_, theirs), (its,)) = first.described, late.described
-    assert difference(theirs, its, names=("they", "it")) == ""
-    assert theirs.digest == its.digest
-    assert "loss.weight = 1.5" in [part.shown for part in its.parts]
-
-
 def test_after_a_fit_that_an_error_has_ended_there_is_no_other_one(monkeypatch) -> None:
     connected(monkeypatch)
     (x, y), model = points(), compiled(network())
@@ -203,7 +138,8 @@ def test_after_a_fit_that_an_error_has_ended_there_is_no_other_one(monkeypatch) 
 def test_the_handle_ends_a_fit_and_registers_for_each_of_them(monkeypatch) -> None:
     connected(monkeypatch)
     (x, y), model = points(), compiled(network())
-    handle, best = kf.keras.attach(model), {"steps": 0}
+    handle, best, attached = kf.keras.attach(model), {"steps": 0}, model.fit.attached
+    attached.is_fitting = True  # as under kungfu-run
     handle.register("best", lambda: best, best.update)
     handle.feed("price", 3.0)
 
@@ -214,21 +150,10 @@ def test_the_handle_ends_a_fit_and_registers_for_each_of_them(monkeypatch) -> No
 
     stopping = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     for fit in (1, 2):
-        history = _fitting(model, x, y, {"batch_size": 10, "epochs": 4, "verbose": 0, "callbacks": [stopping]})
+        history = attached.in_job(x, y, batch_size=10, epochs=4, verbose=0, callbacks=[stopping])
         assert (history.epoch, handle.epoch, handle.stopped) == ([0], 1, True)
         assert handle.step_number == 3 * fit
-        registry = handle._fitted.training._run.registry
-        assert "best" in registry.of("shared")
-
-
-def _fitting(model: Any, x: Any, y: Any, told: dict[str, Any]) -> Any:
-    """As ``fit`` does under kungfu-run."""
-    attached = model.fit.attached
-    attached.is_fitting = True
-    try:
-        return attached.in_job(x, y, **told)
-    finally:
-        attached.is_fitting = False
+        assert "best" in attached.calls.run.registry.of("shared")
 
 
 def test_alone_without_policies_the_handle_stops_keras_own_fit() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -12,7 +11,19 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from tests.keras.fitting import SAMPLES, Batches, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import (
+    SAMPLES,
+    Batches,
+    assert_as_keras,
+    assert_same,
+    assert_same_variables,
+    compiled,
+    float64,
+    in_job,
+    network,
+    plainly,
+    points,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -52,17 +63,6 @@ def two_outputs() -> Any:
     joined = keras.layers.Concatenate()(list(given.values()))
     outputs = {"value": keras.layers.Dense(1, name="value")(joined), "size": keras.layers.Dense(1, name="size")(joined)}
     return keras.Model(given, outputs)
-
-
-def assert_as_keras(make: Any, *args: Any, compile_with: Any = dict, op_by_op: bool = True, **given: Any) -> Any:
-    """The fit of the job and the plain one, of the same model on the same data; gives the job's model."""
-    with float64():
-        mine, plain = compiled(make(), **compile_with()), compiled(make(), **compile_with())
-        in_job(mine, *args, **given)
-        plainly(plain, *args, op_by_op=op_by_op, **given)
-        assert_same(mine, plain)
-        assert mine.fit.attached.training.traces() == 1
-    return mine
 
 
 class Told(keras.callbacks.Callback):
@@ -379,8 +379,7 @@ def test_no_epochs_at_all_leave_the_model_as_it_is():
     model = compiled(network())
     before = [np.asarray(one) for one in model.weights]
     assert in_job(model, x, y, epochs=0).history == {}
-    for one, other in zip(model.weights, before, strict=True):
-        np.testing.assert_array_equal(np.asarray(one), other)
+    assert_same_variables(model.weights, before)
 
 
 @pytest.mark.parametrize("per_execution", [1, 3])
@@ -395,18 +394,6 @@ def test_callbacks_are_called_per_execution_with_the_numbers_of_its_last_step(pe
     assert [batch for batch, _ in told.ended] == [each.ended[at][0] for at in ends]
     for (_, logs), at in zip(told.ended, ends, strict=True):
         assert logs == pytest.approx(each.ended[at][1], rel=1e-8)
-
-
-def test_the_last_number_of_a_batch_is_that_of_a_step_that_was_done():
-    """As the guide says of 9 batches, in executions of 4 steps."""
-    numbers = []
-    for fit in (in_job, plainly):
-        model, told = compiled(network(), steps_per_execution=4), Told()
-        fit(model, *points(), batch_size=6, callbacks=[told])
-        numbers.append([batch for batch, _ in told.ended])
-    assert numbers == [[3, 7, 8], [3, 7, 11]]
-    guide = (Path(__file__).parents[2] / "docs" / "keras.md").read_text()
-    assert "with 4 steps and 9 batches 3, 7, 8, while Keras counts steps beyond the data (11)" in guide
 
 
 def test_logs_are_computed_when_a_callback_looks_and_are_those_of_their_step():

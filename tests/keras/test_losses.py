@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kungfu.keras.train_step import WholeBatchLosses
 from kungfu.training.graph.combined_metrics import PeerShare
-from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly
+from tests.keras.fitting import assert_as_keras, compiled, float64, network
 
 SAMPLES, WORDS = 7, 4
 SLICES = [[3, 4], [7, 0], [1, 1, 5], [0, 0, 7]]
@@ -147,12 +147,10 @@ def masked_network() -> Any:
 def test_a_job_of_one_trains_on_masked_outputs_as_keras_does(jit_compile, capsys):
     draw = np.random.default_rng(2)
     x, y = draw.integers(0, 5, (20, WORDS)), draw.normal(size=(20, WORDS, 1))
-    with float64():
+
+    def given() -> dict[str, Any]:
         # By Keras' Adam the rows of an embedding's sparse gradient are squared one by one; in a job it is dense.
-        given = {"metrics": ["mae"], "jit_compile": jit_compile}
-        mine, plain = (compiled(masked_network(), optimizer=keras.optimizers.SGD(0.1), **given) for _ in range(2))
-        in_job(mine, x, y, batch_size=8, epochs=2)
-        plainly(plain, x, y, batch_size=8, epochs=2)
-        assert_same(mine, plain)
+        return {"metrics": ["mae"], "jit_compile": jit_compile, "optimizer": keras.optimizers.SGD(0.1)}
+
+    assert_as_keras(masked_network, x, y, batch_size=8, epochs=2, compile_with=given)
     assert ("run without XLA" in capsys.readouterr().err) == jit_compile
-    assert mine.fit.attached.training.traces() == 1

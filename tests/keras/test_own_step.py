@@ -11,7 +11,16 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from tests.keras.fitting import assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import (
+    assert_as_keras,
+    assert_same,
+    assert_same_variables,
+    float64,
+    in_job,
+    network,
+    plainly,
+    points,
+)
 
 X, Y = points()
 
@@ -72,8 +81,7 @@ def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
     for one in (model, watched):
         assert_same(one, plain)
         for mine, other in zip(one.both, plain.both, strict=True):
-            for slot, plain_slot in zip(mine.variables, other.variables, strict=True):
-                np.testing.assert_allclose(np.asarray(slot), np.asarray(plain_slot), rtol=1e-8, atol=1e-12)
+            assert_same_variables(mine.variables, other.variables, relative=1e-8)
         assert one.fit.attached.training.traces() == 1
     assert plain.history.history["steps"] == [4, 8]
     assert len(seen) >= 2
@@ -101,12 +109,9 @@ class OwnMetrics(keras.Model):
 
 @pytest.mark.slow
 def test_metrics_computed_in_the_programs_own_way_and_losses_of_layers():
-    with float64():
-        plain, model = (compiled(OwnMetrics(), metrics=["mse"]) for _ in range(2))
-        for fit, one in ((plainly, plain), (in_job, model)):
-            fit(one, X, Y, batch_size=16, epochs=2, validation_data=(X[:10], Y[:10]))
+    given = {"batch_size": 16, "epochs": 2, "validation_data": (X[:10], Y[:10])}
+    model = assert_as_keras(OwnMetrics, X, Y, **given, compile_with=lambda: {"metrics": ["mse"]})
     assert {"loss", "mse", "error", "val_error"} <= set(model.history.history)
-    assert_same(model, plain)
 
 
 class Wrong(keras.Model):

@@ -12,9 +12,8 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
 from kungfu.policies import schedule
-from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.graph.combined_metrics import _ADDITIVE
-from tests.keras.fitting import compiled, in_job, network, points
+from tests.keras.fitting import compiled, in_job, network, points, run_under_kungfu
 
 
 class OwnFit(keras.Model):
@@ -152,17 +151,10 @@ def test_alone_with_policies_only_the_step_has_to_run_as_a_graph():
     assert len(model.fit(X, Y, verbose=0).epoch) == 1
 
 
-def test_policies_are_refused_by_attach_with_the_line(monkeypatch):
-    model = compiled(network())
-    for given in ([schedule], schedule({1: 2}), "schedule({1: 2})", kf.control.every(5).rescale(2)):
-        with pytest.raises(PolicyError, match=r"policies must be a list, and .* \(.*test_refusals\.py:\d+\): "):
-            kf.keras.attach(model, policies=given)
-    limits, named = Limits(1, 4), ("schedule({5: 2})",)
-    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", limits, Deadlines(), named)
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+def test_a_policy_of_the_job_and_one_of_the_program_that_exclude_each_other_are_refused(monkeypatch):
+    run_under_kungfu(monkeypatch, most=4, policies=("schedule({5: 2})",))
     with pytest.raises(PolicyError, match=r"\(.*test_refusals\.py:\d+; kungfu-run --policy 'schedule\({5: 2}\)'\)"):
-        kf.keras.attach(model, policies=[schedule({1: 3})])
+        kf.keras.attach(compiled(network()), policies=[schedule({1: 3})])
 
 
 @pytest.mark.slow
@@ -170,9 +162,7 @@ def test_a_job_has_no_step_beside_its_fits(monkeypatch):
     model = compiled(network())
     in_job(model, X, Y, epochs=1)
     in_job(model, X, Y, epochs=1)
-    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    run_under_kungfu(monkeypatch)
     with pytest.raises(UsageError, match=r"model\.train_on_batch\(\) was called under kungfu-run"):
         model.train_on_batch(X, Y)
     monkeypatch.undo()

@@ -18,7 +18,7 @@ import pytest
 from kungfu.keras.saving import write_as_one_job
 from kungfu.runtime.settings import Deadlines, Limits, Settings
 from kungfu.training.loop.job_connection import JobConnection
-from tests.keras.fitting import network
+from tests.keras.fitting import network, run_under_kungfu
 
 METHODS = ("save", "save_weights", "export")
 
@@ -27,9 +27,7 @@ METHODS = ("save", "save_weights", "export")
 def connection(monkeypatch: Any, tmp_path: Path) -> JobConnection:
     """That of a peer whose first two fits are over; Keras writes as in a job meanwhile."""
     monkeypatch.chdir(tmp_path)
-    settings = Settings("job", 0, "127.0.0.1:1", "ab" * 32, "local", Limits(1, 1), Deadlines())
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
+    settings = run_under_kungfu(monkeypatch)
     for name in METHODS:
         monkeypatch.setattr(keras.Model, name, getattr(keras.Model, name))
     found = JobConnection(None)

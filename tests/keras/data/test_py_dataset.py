@@ -10,15 +10,23 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from kungfu.errors import UsageError
 from kungfu.keras.data.choose import fit_data
-from kungfu.keras.data.fit_data import BatchFormat
-from kungfu.keras.data.py_dataset import IndexedBatches
 from kungfu.runtime.api import Position
 from kungfu.training.data.sampler import StepSlice
-from tests.keras.fitting import SAMPLES, arguments, assert_same, compiled, float64, in_job, network, plainly, points
+from tests.keras.fitting import (
+    SAMPLES,
+    Batches,
+    arguments,
+    assert_same,
+    compiled,
+    float64,
+    in_job,
+    network,
+    plainly,
+    points,
+)
 
 X, Y = points()
 START = Position(0, 0)
@@ -52,22 +60,19 @@ class Numbered(keras.utils.PyDataset):
             self.order = self.draw.permutation(30)
 
 
-class Points(keras.utils.PyDataset):
+class Points(Batches):
     """The points in batches, mirrored anew in each epoch."""
 
     def __init__(self, size: int, **given: Any) -> None:
-        super().__init__(**given)
-        self.size, self.epoch = size, 0
-
-    def __len__(self) -> int:
-        return -(-SAMPLES // self.size)
+        super().__init__(X, Y, size, **given)
+        self.weights, self.sign = np.linspace(0.5, 1.5, SAMPLES), 1
 
     def __getitem__(self, index: int) -> Any:
-        rows = slice(index * self.size, (index + 1) * self.size)
-        return X[rows] * (-1) ** self.epoch, Y[rows], np.linspace(0.5, 1.5, SAMPLES)[rows]
+        x, y = super().__getitem__(index)
+        return x * self.sign, y, self.weights[index * self.size :][: len(x)]
 
     def on_epoch_end(self) -> None:
-        self.epoch += 1
+        self.sign = -self.sign
 
 
 def data(dataset: Any, **given: Any) -> Any:
@@ -193,10 +198,3 @@ def test_a_batch_of_another_size_in_the_middle_is_an_error():
 
     with pytest.raises(UsageError, match="whose batch 3 has 5 samples where 8 were expected"):
         walked(data(Uneven(), shuffle=False))
-
-
-def test_places_and_samples_of_passes_that_end_within_a_batch():
-    batches = IndexedBatches(Numbered(), BatchFormat("numbers"), 4, None, None)
-    for sample, first in ((0, 0), (7, 0), (8, 8), (29, 24), (30, 30), (53, 46), (60, 60)):
-        assert batches.read(0, sample)[0] == first
-    assert tf.nest.flatten(next(batches.read(0, 53)[1]))[1].tolist() == list(range(16, 24))
