@@ -29,16 +29,7 @@ from kungfu.event_log.events import (
     SupersededEvent,
 )
 from kungfu.rule_requests import HookAnswer
-from kungfu.runtime.api import (
-    Asked,
-    BarrierResult,
-    Leave,
-    RecordEntry,
-    Resize,
-    SetBatch,
-    SetRate,
-    SetValue,
-)
+from kungfu.runtime.api import Asked, BarrierResult, Leave, RecordEntry, Resize, SetBatch, SetRate, SetValue
 from kungfu.training.telemetry.decision_text import describe_decision
 from kungfu.training.telemetry.step_timer import Downtime
 
