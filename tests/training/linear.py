@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from kungfu.runtime.api import Membership
 from kungfu.training import Training
+from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.loop.attach import attach_built, build
 from kungfu.training.loop.job_connection import JobConnection
 
@@ -39,10 +41,22 @@ def linear_model(*layers: Any) -> Any:
     return keras.Sequential([keras.Input((FEATURES,)), *layers, output], name="linear")
 
 
+def nothing(training: Any, x: Any) -> None:
+    """A part of a step that does nothing."""
+
+
 def linear_run(
-    *layers: Any, optimizer: Any = None, policies: Sequence[Any] = (), membership: Membership | None = None
+    *layers: Any,
+    optimizer: Any = None,
+    policies: Sequence[Any] = (),
+    membership: Membership | None = None,
+    before: Callable[[Any, Any], object] = nothing,
+    after: Callable[[Any, Any], object] = nothing,
 ) -> Run:
-    """Attaches such a model; plain gradient descent with a rate of 1 unless an optimizer is given."""
+    """Attaches such a model; plain gradient descent with a rate of 1 unless an optimizer is given.
+
+    ``before(training, x)`` is a part of the step before it averages, ``after(training, gradients)`` at its end.
+    """
     model = linear_model(*layers)
     optimizer = keras.optimizers.SGD(1.0) if optimizer is None else optimizer
     connection = JobConnection(None)
@@ -56,11 +70,31 @@ def linear_run(
     def step(x: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+        local = tape.gradient(loss, model.trainable_variables)
+        before(training, x)
+        gradients = training.average(local, loss=loss)
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        after(training, gradients)
         return tf.reshape(gradients[-1], [-1])
 
     return Run(model, optimizer, training, step)
+
+
+@contextmanager
+def running(*, eagerly: bool) -> Iterator[None]:
+    """Within it functions run op by op, or traced."""
+    tf.config.run_functions_eagerly(eagerly)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(False)
+
+
+def numbers_of(graph_state: GraphState) -> dict[tuple[str, str], float]:
+    """The numbers of the last step, by group and name."""
+    record = graph_state.metrics.step_record
+    row = record.row(record.packed.numpy().tolist())
+    return {(one.group, one.name): value for one, value in zip(record.columns, row, strict=False)}
 
 
 def points(count: int) -> np.ndarray:

@@ -89,8 +89,8 @@ def send(
     sources["grads"] = _unscaled(gradients, scale)
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
-    norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
-    sources |= norms.before
+    wanted, norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
+    sources |= norms
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
     changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
@@ -101,7 +101,7 @@ def send(
     riding = [header, checksum.numbers.read_value(), program.piggybacked(sources), added.floats]
     (*sums, extras), norm, norm_of_sums = averaging.attachment.all_reduce_with_norms(
         [*_counted(gradients, samples), tf.concat(riding, axis=0)],
-        wanted=norms.wanted,
+        wanted=wanted,
         prescale=tf.math.divide_no_nan(_exact(samples), _exact(expected)),
         order=graph_state.order,
         tag="gradients",
@@ -112,7 +112,7 @@ def send(
 
     def corrected() -> list[Any]:
         others = _times(sums, expected, extras[0])
-        return [*others, norms.of_means(others)]
+        return [*others, where_wanted(wanted.sums, lambda: norm_squared(others) * wanted.factor)]
 
     *means, norm_of_means = _corrected([*sums, norm_of_sums], corrected, expected, extras[0])
 
@@ -120,7 +120,9 @@ def send(
         carried = [count.carried.assign(now) for count, now in zip(counts, asked, strict=True)]
         with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
             after = _known_after(averaging, extras)
-        known = sources | after | {"mean_grads": _unscaled(means, scale)} | norms.after(norm, norm_of_means)
+        known = sources | after | {"mean_grads": _unscaled(means, scale)}
+        taken = ((LOCAL_NORM, wanted.values, norm), (MEAN_NORM, wanted.sums, norm_of_means))
+        known |= {name: _float(one) for name, is_wanted, one in taken if is_wanted is not False}
         outcome = _conclude(averaging, known | program.gradient_reductions(known), extras, now)
         # A message that fails has carried nothing. What fires may be known without it, so the message is awaited.
         with tf.control_dependencies([*outcome, extras]):
@@ -147,35 +149,9 @@ def send_gradients(averaging: Averaging, gradients: Sequence[Any], *, number: in
     return _corrected(sums, lambda: _times(sums, expected, total[0]), expected, total[0]), waited_s
 
 
-@dataclass(frozen=True)
-class _GradientNorms:
-    """The tensors whose norms a step computes, and their placeholders before the message, by the names of reductions.
-
-    This peer's own norm is not known before the message carries it. In the policies' values that ride on the message a
-    placeholder stands for it, and the attachment puts the norm in its place. Where a policy computes with the norm
-    before that, as in a fold of the peer's own, the norm takes a pass over the gradients.
-    """
-
-    wanted: NormsWanted
-    before: Mapping[str, Any]
-
-    def after(self, of_values: Any, of_means: Any) -> dict[str, Any]:
-        """Graph: the norms once the message has come, float32, by the names of reductions."""
-        known = {}
-        if self.wanted.values is not False:
-            known[LOCAL_NORM] = tf.cast(of_values, tf.float32)
-        if self.wanted.sums is not False:
-            known[MEAN_NORM] = tf.cast(of_means, tf.float32)
-        return known
-
-    def of_means(self, means: Sequence[Any]) -> Any:
-        """Graph: the norm of means that are not the message's sums, in one pass."""
-        return where_wanted(self.wanted.sums, lambda: norm_squared(means) * self.wanted.factor)
-
-
 def _gradient_norms(
     program: Program, gradients: Sequence[Any], sources: Mapping[str, Any], *, samples: Any, loss_scale: Any | None
-) -> _GradientNorms:
+) -> tuple[NormsWanted, dict[str, Any]]:
     """Graph: the norms that this step's policies need, of gradients that are multiplied by ``loss_scale``.
 
     Args:
@@ -184,17 +160,19 @@ def _gradient_norms(
         sources: The sources known before the message; the gates of the norms are evaluated with them.
         samples: The samples of this peer. Without any its norm is NaN: it ran on another peer's sample.
         loss_scale: Float32, ``None`` for 1.
+
+    Returns:
+        The tensors whose norms the message takes; and what stands for this peer's norm before it, by the name of its
+        reduction. A placeholder does where policies only send the norm: the attachment puts the norm in its place.
+        Where a policy computes with it before, as in a fold of the peer's own, it takes a pass over the gradients.
     """
     factor = tf.constant(1.0, tf.float64) if loss_scale is None else tf.square(1.0 / tf.cast(loss_scale, tf.float64))
     values, sums = program.computes(LOCAL_NORM, sources), program.computes(MEAN_NORM, sources)
-    if values is False:
-        return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {})
-    if program.plan.only_sends_local_norm:
-        return _GradientNorms(NormsWanted(values=values, sums=sums, factor=factor), {LOCAL_NORM: norm_placeholder()})
-
+    if values is False or program.plan.only_sends_local_norm:
+        before = {} if values is False else {LOCAL_NORM: norm_placeholder()}
+        return NormsWanted(values=values, sums=sums, factor=factor), before
     own = where_wanted(values, lambda: tf.where(samples > 0, norm_squared(gradients) * factor, math.nan))
-    known = tf.cast(own, tf.float32)
-    return _GradientNorms(NormsWanted(values=False, sums=sums, factor=factor), {LOCAL_NORM: known})
+    return NormsWanted(values=False, sums=sums, factor=factor), {LOCAL_NORM: _float(own)}
 
 
 def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
@@ -203,10 +181,8 @@ def _counted(gradients: Sequence[Any], samples: Any) -> list[Any]:
 
 
 def _of_samples(program: Program, reductions: Mapping[str, Any], samples: Any) -> dict[str, Any]:
-    """Reductions of this peer's own gradients are NaN if it has no samples: what it ran on is another's.
-
-    What a step does not compute stays minus infinity.
-    """
+    """Reductions of this peer's own gradients are NaN if it has no samples: what it ran on is another's."""
+    # What a step does not compute stays minus infinity.
     local = {name for name, one in program.plan.gradient_reductions.items() if one.placement == "local"}
     return {
         name: tf.where(tf.logical_or(samples > 0, value == -math.inf), value, math.nan) if name in local else value
@@ -270,12 +246,9 @@ def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
 
 
 def _corrected(sums: Sequence[Any], corrected: Callable[[], list[Any]], expected: Any, total: Any) -> list[Any]:
-    """The means of the gradients, and what goes with them.
-
-    The sums were weighted by the samples that were expected; where others came, by those that came. Where none came at
-    all, the mean is zero, and no variable becomes NaN.
-    """
-    # Nearly always as many came as were expected, and no gradient is touched again.
+    """The means of the gradients, and what goes with them, from sums that were weighted by the expected samples."""
+    # Nearly always as many came as were expected, and no gradient is touched again. Where others came, the means are
+    # weighted by those; where none came at all, the mean is zero, and no variable becomes NaN.
     return list(tf.cond(tf.equal(expected, total), lambda: [tf.identity(value) for value in sums], corrected))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from kungfu.compiler import Outcome, Plan
 from kungfu.compiler.plan import is_whole
 from kungfu.control.action import mask_of
 from kungfu.runtime.api import Position, Terms, advanced
-from kungfu.training.graph.program_variables import FedValues, PublishedValues, make_published_values
+from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.state_checksum import StateChecksum
 from kungfu.training.graph.step_record import StepRecord, make_step_record
 from kungfu.training.graph.variable_io import read_variable, write_variable
@@ -69,11 +70,9 @@ class ProgressVariables:
         return Position(int(read_variable(self.epoch)), int(read_variable(self.offset)))
 
     def job_samples(self, global_batch_size: Any) -> Any:
-        """Graph: the samples of the whole job; 0 without loader.
-
-        Where remainders are dropped, those to come are as many as there are with this batch, which is in force.
-        """
+        """Graph: the samples of the whole job; 0 without loader."""
         samples = self.samples.read_value()
+        # Where remainders are dropped, the samples to come follow from this batch, which is in force.
         smallest = tf.where(self.drops > 0, tf.minimum(global_batch_size, samples), tf.ones_like(samples))
         smallest = tf.maximum(smallest, 1)  # no batch is agreed while the step is warmed up
 
@@ -194,10 +193,6 @@ class BarrierPosts:
         for count in self.counts:
             count.serve()
 
-    def variables(self) -> list[tf.Variable]:
-        counters = [getattr(count, one.name) for count in self.counts for one in fields(PostCount)]
-        return [*counters, self.everywhere, self.halted, self.checksum.numbers, self.checksum.differs]
-
 
 @dataclass(frozen=True)
 class StepTimes:
@@ -291,9 +286,6 @@ class RuleOutcomes:
         """The rules that fired in this step, which is one of the last two."""
         return self.posted[step % 2]
 
-    def all(self) -> tuple[Outcomes, ...]:
-        return *self.posted, self.shadows
-
 
 @dataclass(frozen=True)
 class MicroBatchState:
@@ -334,7 +326,7 @@ class GraphState:
     @classmethod
     def of(cls, plan: Plan) -> GraphState:
         """Fresh variables, with those for what the rules of this plan come to, and what it is published and fed."""
-        metrics = StepMetrics(make_step_record(plan), make_published_values(plan), FedValues.of(plan))
+        metrics = StepMetrics(make_step_record(plan), PublishedValues(plan), FedValues(plan))
         return cls(RuleOutcomes.of(plan), metrics)
 
     def handles(self) -> list[Any]:
@@ -342,13 +334,20 @@ class GraphState:
         return [variable.handle for variable in self.variables()]
 
     def variables(self) -> list[tf.Variable]:
-        groups: tuple[Any, ...] = (self.progress, self.view, self.times, *self.rules.all())
-        own = (getattr(group, one.name) for group in groups for one in fields(group))
-        metrics = (self.metrics.step_record.packed, self.metrics.samples, self.metrics.total_samples)
-        return [self.order, *own, *self.posts.variables(), *metrics]
+        metrics = self.metrics
+        parts = (self.progress, self.view, self.times, self.rules, self.posts, metrics.samples, metrics.total_samples)
+        return [self.order, metrics.step_record.packed, *_variables_in(parts)]
 
     def in_share(self) -> list[tf.Variable]:
         """The position of this peer in its share of a step, and the program's values, which no barrier sees."""
         metrics = self.metrics
-        place = [getattr(metrics.micro, one.name) for one in fields(MicroBatchState)]
-        return [*place, *metrics.published.all(), *metrics.fed.variables()]
+        return [*_variables_in(metrics.micro), *metrics.published.all(), *metrics.fed.variables()]
+
+
+def _variables_in(part: Any) -> Iterator[tf.Variable]:
+    """The variables of a record, and of the records in it."""
+    if isinstance(part, tf.Variable):
+        yield part
+        return
+    for one in part if isinstance(part, tuple) else (getattr(part, one.name) for one in fields(part)):
+        yield from _variables_in(one)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ import tensorflow as tf
 from kungfu.compiler import Plan
 from kungfu.errors import UsageError
 from kungfu.framework_internals import is_in_xla_context
-from kungfu.signal import Source
 from kungfu.signal.source_location import location_in_frames, location_of_caller
 from kungfu.signal.training import misuse
 from kungfu.training.graph.tracing.trace import StepTrace
@@ -34,26 +32,35 @@ _NOTHING: Mapping[str, Any] = {"float32": float("nan"), "int64": 0, "bool": Fals
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
+def _nothing(dtype: Any) -> Any:
+    return tf.constant(_NOTHING[dtype.name], dtype)
+
+
 class PublishedValues:
-    """The variables by name; ``declared`` is what a policy says of each, ``policies`` which rules use it.
+    """The variables of the names that a plan's rules use; `_held` keeps what is no float from the last micro-batch
+    of a share that had samples."""
 
-    ``held`` keeps what is no float from the last micro-batch of a share that had samples.
-    """
-
-    variables: Mapping[str, tf.Variable] = field(default_factory=dict)
-    declared: Mapping[str, Source] = field(default_factory=dict)
-    policies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    held: Mapping[str, tf.Variable] = field(default_factory=dict)
+    def __init__(self, plan: Plan) -> None:
+        self._declared = plan.given_by("publish")
+        self._policies = {name: plan.rules_reading(name)[0] for name in self._declared}
+        self.variables = {
+            name: tf.Variable(_NOTHING[one.type.dtype], dtype=one.type.dtype, trainable=False, name=f"kungfu/{name}")
+            for name, one in self._declared.items()
+        }
+        self._held = {
+            name: tf.Variable(one.read_value(), trainable=False, name=f"kungfu/{name}_held")
+            for name, one in self.variables.items()
+            if not one.dtype.is_floating
+        }
 
     def all(self) -> list[tf.Variable]:
         """All variables that a step writes."""
-        return [*self.variables.values(), *self.held.values()]
+        return [*self.variables.values(), *self._held.values()]
 
     def clear(self) -> None:
         """Graph: the step begins."""
-        for name, variable in self.variables.items():
-            variable.assign(tf.constant(_NOTHING[self.declared[name].type.dtype], variable.dtype))
+        for variable in self.variables.values():
+            variable.assign(_nothing(variable.dtype))
 
     def publish(self, name: str, value: Any, *, where: str) -> None:
         """Graph: a value from the user's line ``where``; ``PolicyError`` for another type or shape than declared."""
@@ -97,16 +104,13 @@ class PublishedValues:
 
     def refuse(self, name: str, what: str, *, where: str = "") -> None:
         """Raises ``PolicyError`` with the policy that declares the name, its line, and the line that is wrong."""
-        raise misuse(self.declared[name], what, policy=self.policies[name][0], where=where)
+        raise misuse(self._declared[name], what, policy=self._policies[name], where=where)
 
     def hold(self, samples: Any, done: Any) -> None:
-        """Graph: what is no float stays where a micro-batch, after ``done`` others of the share, has no samples.
-
-        Such a micro-batch ran on another peer's sample.
-        """
-        for name, held in self.held.items():
-            nothing = tf.constant(_NOTHING[self.declared[name].type.dtype], held.dtype)
-            before = tf.where(done > 0, held.read_value(), nothing)
+        """Graph: what is no float stays where a micro-batch, after ``done`` others of the share, has no samples."""
+        # Such a micro-batch ran on another peer's sample.
+        for name, held in self._held.items():
+            before = tf.where(done > 0, held.read_value(), _nothing(held.dtype))
             held.assign(tf.where(samples > 0, self.variables[name].read_value(), before))
             self.variables[name].assign(held.read_value())
 
@@ -121,25 +125,7 @@ class PublishedValues:
             name: next(averaged) if one.dtype.is_floating else one.read_value() for name, one in self.variables.items()
         }
         # A peer without samples ran on another's: what comes of that is not its own.
-        return {
-            name: tf.where(samples > 0, value, tf.constant(_NOTHING[value.dtype.name], value.dtype))
-            for name, value in values.items()
-        }
-
-
-def make_published_values(plan: Plan) -> PublishedValues:
-    """The variables of what a plan's rules use."""
-    declared = plan.given_by("publish")
-    variables = {
-        name: tf.Variable(_NOTHING[one.type.dtype], dtype=one.type.dtype, trainable=False, name=f"kungfu/{name}")
-        for name, one in declared.items()
-    }
-    held = {
-        name: tf.Variable(one.read_value(), trainable=False, name=f"kungfu/{name}_held")
-        for name, one in variables.items()
-        if not one.dtype.is_floating
-    }
-    return PublishedValues(variables, declared, {name: plan.rules_reading(name) for name in declared}, held)
+        return {name: tf.where(samples > 0, value, _nothing(value.dtype)) for name, value in values.items()}
 
 
 def _is_alike(given: Any, wanted: Any) -> bool:
@@ -187,10 +173,11 @@ def line_of(operation: tf.Operation) -> str:
 
 
 class FedValues:
-    """The numbers of this peer, one entry per declared name."""
+    """The numbers of this peer that a plan's rules are fed, one entry per declared name."""
 
-    def __init__(self, declared: Mapping[str, Source], policies: Mapping[str, str]) -> None:
-        self._declared, self._policies = declared, policies
+    def __init__(self, plan: Plan) -> None:
+        self._declared = declared = plan.given_by("feed")
+        self._policies = {name: plan.rules_reading(name)[0] for name in declared}
         self._names, self._unused = list(declared), set[str]()  # the latter were fed for no policy
         # Held while the step is tried out, which gives every variable back what it held.
         self.lock = threading.RLock()
@@ -199,21 +186,12 @@ class FedValues:
         self._offers = tf.Variable(self._counts, trainable=False, name="kungfu/fed_offers")
         self._carried = tf.Variable(self._counts, trainable=False, name="kungfu/fed_carried")
 
-    @classmethod
-    def of(cls, plan: Plan) -> FedValues:
-        """The program variables that a plan's rules use."""
-        declared = plan.given_by("feed")
-        return cls(declared, {name: plan.rules_reading(name)[0] for name in declared})
-
     def variables(self) -> list[tf.Variable]:
         """The variables that a step reads, if there is any name."""
         return [self._values, self._offers, self._carried] if self._names else []
 
     def feed(self, name: str, value: Any, *, where: str) -> None:
-        """Host: a number for the next message, from the user's line ``where``; ``PolicyError`` for anything else.
-
-        Of a name that no policy uses, that is said once.
-        """
+        """Host: a number for the next message, from the user's line ``where``; ``PolicyError`` for anything else."""
         if name not in self._declared:
             self._note_unused(name, where=where)
             return

@@ -16,9 +16,9 @@ from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
-from kungfu.training.graph.step_report import StepReport, code_of, read_report, write_report
+from kungfu.training.graph.step_report import StepReport, read_report, write_report
 from kungfu.training.graph.tracing.rollback import BatchRollback
-from kungfu.training.graph.tracing.trace import StepTrace, order_after_average
+from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.variable_io import (
     call_on_host,
     call_on_host_where,
@@ -64,13 +64,7 @@ class StepParts:
 def compile_step(
     function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any
 ) -> CompiledStep:
-    """The step of a user's function, traced.
-
-    Args:
-        function: The user's.
-        parts: The other parts of the step.
-        example: The tensors of its first call.
-        structure: The positional and the named arguments that these are the tensors of.
+    """The step of a user's function, traced; see `CompiledStep`.
 
     Raises:
         UsageError: The function does not average as often as the program says, or more than once in micro-batches.
@@ -82,9 +76,8 @@ def compile_step(
             "only the last micro-batch of a share averages, and what the step applies after its first average would "
             "not be known to the next micro-batch; leave max_local_batch_size out, or average once"
         )
-    ordered = order_after_average(function, means=lambda: trace.means)
     try:
-        compiled = CompiledStep(ordered, parts, example, structure)
+        compiled = CompiledStep(function, parts, example, structure)
     except Exception as error:
         # What kungfu raises inside of the function comes out as AutoGraph's.
         if trace.refused is None or error is trace.refused:
@@ -95,9 +88,13 @@ def compile_step(
 
 
 class CompiledStep:
-    """A user's step function with the barrier after it, called with a micro-batch and its place in the step.
+    """A user's step function with the barrier after it, called with a micro-batch and its index in the step.
 
-    The first dimension of every tensor is left open from the first trace, so that uneven slices never trace again.
+    Args:
+        function: The user's. The first dimension of every tensor is open, so that uneven slices never trace again.
+        parts: The other parts of the step.
+        example: The tensors of its first call.
+        structure: The positional and the named arguments that these are the tensors of.
     """
 
     def __init__(self, function: Callable[..., Any], parts: StepParts, example: Sequence[Any], structure: Any) -> None:
@@ -199,7 +196,7 @@ class CompiledStep:
                 _offer(self._parts, offer, offer_every)
             self._parts.rollback.remembered(_samples(tensors))
             report, *flat = self._outer(tf.constant(WHOLE, tf.int64), *tensors)
-            return [code_of(report), *flat]
+            return [tf.cast(report[0], tf.int64), *flat]
 
         def skip() -> list[Any]:
             return [tf.constant(DONE, tf.int64), *(tf.zeros(*spec) for spec in nothing)]

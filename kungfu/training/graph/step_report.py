@@ -47,11 +47,6 @@ def write_report(graph_state: GraphState, code: Any) -> Any:
     return pack_scalars([code, *_variables(graph_state), graph_state.metrics.step_record.packed])
 
 
-def code_of(report: Any) -> Any:
-    """Graph: what the step came to, int64."""
-    return tf.cast(report[0], tf.int64)
-
-
 def read_report(report: Any) -> StepReport:
     """The host's side of ``write_report``."""
     numbers = report.numpy().tolist()

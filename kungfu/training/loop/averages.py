@@ -1,4 +1,4 @@
-"""The averages and sums of a step of Keras' ``fit``."""
+"""The averages and sums of a step."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from kungfu.training.graph.totals import add_up
 from kungfu.training.run import Run
 
 
+def added_by_layers(run: Run) -> SummedTotals:
+    """Graph: what this peer has added to variables of layers since the step began; see `AddedSums`."""
+    added = run.memory.sums
+    return SummedTotals(added.outgoing(), added.conclude)
+
+
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
     """Graph: as ``Training.average``, and the sums of ``totals`` over the peers, of which policies see nothing."""
-    sums, added = list[Any](), run.memory.sums
+    sums = list[Any]()
 
     def last(averaging: Averaging) -> Any:
-        summed = [SummedTotals(totals, sums.extend), SummedTotals(added.outgoing(), added.conclude)]
+        summed = [SummedTotals(totals, sums.extend), added_by_layers(run)]
         return average(averaging, gradients, loss=loss, summed=summed)
 
     return run.average(gradients, last), sums

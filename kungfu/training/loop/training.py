@@ -22,6 +22,7 @@ from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
+from kungfu.training.loop.averages import added_by_layers
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
@@ -164,8 +165,9 @@ class Training:
         run, declared = self._run, self._run.declared
 
         def last(averaging: Averaging) -> Any:
-            adding: list[Any] = [run.memory.sums, *([] if declared.metrics is None else [declared.metrics])]
-            summed = [SummedTotals(one.outgoing(), one.conclude) for one in adding]
+            summed, metrics = [added_by_layers(run)], declared.metrics
+            if metrics is not None:
+                summed.append(SummedTotals(metrics.outgoing(), metrics.conclude))
             more: dict[str, Any] = {"accumulation": declared.accumulation, "waited": run.trace.waited}
             return average(averaging, gradients, loss=loss, summed=summed, **more)
 

@@ -43,10 +43,6 @@ class TrainedObjects:
     seed: int
     peer: int
 
-    def plant_seeds(self, *, after: int) -> None:
-        """Gives the seed generators of the model states of this peer's, other ones than before step ``after``."""
-        plant_seeds(self.state.classes.own, seed=self.seed, peer=self.peer, after=after)
-
 
 @dataclass(frozen=True)
 class CheckpointRequest:
@@ -166,7 +162,7 @@ class CheckpointManager:
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
-            trained.plant_seeds(after=manifest.step)
+            plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
         # The job goes on with another number of peers, which is a rescale to the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()

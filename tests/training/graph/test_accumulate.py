@@ -14,7 +14,7 @@ import tensorflow as tf
 import kungfu as kf
 from kungfu.errors import UsageError
 from kungfu.runtime.core.sample_slices import Stamp
-from tests.training.linear import linear_model, linear_run, points
+from tests.training.linear import linear_model, linear_run, points, running
 
 X = np.random.default_rng(0).normal(size=(23, 3))
 Y = X @ [1.0, -2.0, 0.5] + 0.1
@@ -205,11 +205,8 @@ def test_half_gradients_are_summed_wider_and_whole_numbers_are_averaged():
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_the_optimizer_is_the_users_own_again_after_each_step(eagerly):
     run = micro_run()
-    tf.config.run_functions_eagerly(eagerly)
-    try:
+    with running(eagerly=eagerly):
         fed(run, [2, 1], last=1)
-    finally:
-        tf.config.run_functions_eagerly(False)
     assert "apply" not in vars(run.optimizer)
     assert run.weights.tolist() == pytest.approx([-1 / 3, -1.0])
 

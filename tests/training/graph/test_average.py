@@ -9,22 +9,16 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import UsageError
-from kungfu.training.graph import average as module
 from kungfu.training.graph.average import average
-from tests.training.linear import linear_model, linear_run, points
+from tests.training.linear import linear_model, linear_run, numbers_of, points
 from tests.training.peers import attached_peers, averaging_of
 
 
-def averaged(given, *, batch=2):
+def averaged(given, *, loss=lambda x: tf.reduce_sum(x) * 0.0):
     """What ``average`` makes of constants in the first step that counts, as NumPy."""
-    model = linear_model()
-    training = kf.attach(model, keras.optimizers.SGD(1.0))
-
-    @training.step
-    def step(x):
-        return training.average(given(), loss=tf.reduce_sum(x) * 0.0)
-
-    return tf.nest.map_structure(np.asarray, step(np.ones((batch, 2), np.float32)))
+    training = kf.attach(linear_model(), keras.optimizers.SGD(1.0))
+    step = training.step(lambda x: training.average(given(), loss=loss(x)))
+    return tf.nest.map_structure(np.asarray, step(points(2)))
 
 
 def test_the_structure_of_the_gradients_is_kept_with_its_none():
@@ -40,15 +34,14 @@ def test_a_small_sparse_gradient_is_made_dense_and_its_repeated_rows_are_added()
     assert averaged(sparse)[0].tolist() == [[2.0], [0.0], [5.0]]
 
 
-def test_a_sparse_gradient_that_would_fill_the_memory_is_refused_with_its_size():
-    sparse = lambda: [tf.IndexedSlices(tf.ones([1, 1 << 10]), tf.constant([0]), tf.constant([1 << 17, 1 << 10]))]  # noqa: E731
-    with pytest.raises(UsageError, match=r"512 MiB.*at most 256 MiB"):
-        averaged(sparse)
-
-
-def test_a_sparse_gradient_without_a_shape_is_refused():
-    with pytest.raises(UsageError, match="unknown size"):
-        averaged(lambda: [tf.IndexedSlices(tf.ones([1, 2]), tf.constant([0]))])
+@pytest.mark.parametrize(
+    ("width", "shape", "words"),
+    [(1 << 10, [1 << 17, 1 << 10], r"512 MiB.*at most 256 MiB"), (2, None, "unknown size")],
+)
+def test_a_sparse_gradient_that_may_fill_the_memory_is_refused_with_its_size(width, shape, words):
+    shape = None if shape is None else tf.constant(shape)
+    with pytest.raises(UsageError, match=words):
+        averaged(lambda: [tf.IndexedSlices(tf.ones([1, width]), tf.constant([0]), shape)])
 
 
 def test_gradients_that_are_all_none_are_refused():
@@ -57,15 +50,8 @@ def test_gradients_that_are_all_none_are_refused():
 
 
 def test_a_loss_that_is_no_scalar_is_refused():
-    model = linear_model()
-    training = kf.attach(model, keras.optimizers.SGD(1.0))
-
-    @training.step
-    def step(x):
-        training.average([tf.constant(1.0)], loss=tf.reduce_sum(x, axis=1))
-
     with pytest.raises(UsageError, match="scalar"):
-        step(points(2))
+        averaged(lambda: [tf.constant(1.0)], loss=lambda x: tf.reduce_sum(x, axis=1))
 
 
 def test_whole_numbers_pass_through_a_sum_over_one_peer():
@@ -114,10 +100,6 @@ def test_a_large_loss_scale_is_kept_for_the_optimizer_and_taken_out_for_the_moni
     assert seen == [25.0]
 
 
-def test_the_limit_for_sparse_gradients_is_what_the_error_says():
-    assert module.DENSE_LIMIT_BYTES == 256 * 1024 * 1024
-
-
 @pytest.mark.parametrize(
     ("samples", "batch"),
     [((1.0, 1.0, 1.0), 3), ((1.0, 1.0, 1.0), 5), ((3.0, 1.0, 2.0), 6)],
@@ -143,11 +125,9 @@ def test_a_peer_without_samples_adds_nothing_to_means_whatever_it_ran_on():
         samples, floats, whole, loss = given[rank]
         averaging = averaging_of([], rank, attachment, size=2, samples=samples, batch=5)
         means = average(averaging, [tf.constant(floats), tf.constant(whole)], loss=loss)
-        record = averaging.graph_state.metrics.step_record
-        row = record.row(record.packed.numpy().tolist())
-        at = {(one.group, one.name): place for place, one in enumerate(record.columns)}
-        told = [row[at["local", "samples"]], row[at["local", "loss"]], row[at["agreed", "mean_loss"]]]
-        return [one.numpy().tolist() for one in means], told
+        numbers = numbers_of(averaging.graph_state)
+        known = [numbers[one] for one in (("local", "samples"), ("local", "loss"), ("agreed", "mean_loss"))]
+        return [one.numpy().tolist() for one in means], known
 
     with attached_peers(2) as run:
         (means, told), (others, told_without) = run(mean)

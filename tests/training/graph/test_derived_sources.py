@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kungfu import control, ops, policy
 from kungfu.training.graph.derived_sources import DERIVED_SOURCES, MessageNumbers, given_numbers
 from kungfu.training.graph.graph_state import ProgressVariables
-from tests.training.linear import linear_run, points
+from tests.training.linear import linear_run, numbers_of, points
 
 NOTHING = MessageNumbers(*[0.0] * 14, header=[0.0] * 4)
 
@@ -64,11 +64,10 @@ def test_a_rule_sees_what_the_record_says(remainder):
         return control.always().call(look, *(own.get(name, getattr(training, name)) for name in names))
 
     run = linear_run(policies=[policy(watched)()])
-    record, told = run.training._run.graph_state.metrics.step_record, []
+    told = []
     for batch in run.training.batches(points(18), batch_size=4, epochs=3, seed=0, remainder=remainder):
         run.step(batch)
-        row = record.row(record.packed.numpy().tolist())
-        numbers = {one.name: value for one, value in zip(record.columns, row, strict=True)}
+        numbers = {name: value for (_, name), value in numbers_of(run.training._run.graph_state).items()}
         told.append([numbers[name] for name in names])
     assert len(seen) > 6
     steps = [int(one[names.index("step")]) for one in seen]

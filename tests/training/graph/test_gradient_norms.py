@@ -27,7 +27,7 @@ from kungfu.runtime.attachment.solo import SoloAttachment
 from kungfu.signal.operation.numpy_kernels import norm_squared
 from kungfu.training.graph.average import average
 from kungfu.training.graph.gradient_message import Averaging
-from tests.training.linear import linear_run, points
+from tests.training.linear import linear_run, numbers_of, points
 from tests.training.peers import attached_peers, averaging_of, ignore
 
 pytestmark = pytest.mark.slow
@@ -49,11 +49,7 @@ def watching(**signals: Callable[[Any], Any]) -> Policy:
 
 def told(averaging: Averaging) -> Mapping[str, float]:
     """The numbers of the last step, by their names."""
-    record = averaging.graph_state.metrics.step_record
-    return {
-        one.name: float(value)
-        for one, value in zip(record.columns, record.row(record.packed.numpy().tolist()), strict=True)
-    }
+    return {name: float(value) for (_, name), value in numbers_of(averaging.graph_state).items()}
 
 
 def stepped(averaging: Averaging, gradients: Sequence[Any]) -> tuple[Mapping[str, float], list[np.ndarray]]:

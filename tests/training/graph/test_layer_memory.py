@@ -9,19 +9,14 @@ import pytest
 import tensorflow as tf
 
 import kungfu as kf
-from kungfu.compiler import compile_policies
 from kungfu.compiler.fused import fused
-from kungfu.compiler.lower import lower
 from kungfu.errors import UsageError
-from kungfu.runtime.api import Limits
 from kungfu.runtime.attachment.local import LocalAttachment
 from kungfu.training.graph.average import SummedTotals, average
-from kungfu.training.graph.gradient_message import Averaging
-from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import AddedSums, LayerMemory
 from kungfu.training.graph.training_state import classify
 from tests.training.linear import Run, linear_model, linear_run, points
-from tests.training.peers import attached_peers
+from tests.training.peers import attached_peers, averaging_of
 
 
 class Count(keras.layers.Layer):
@@ -127,56 +122,30 @@ def test_a_sum_grows_by_what_is_seen_and_a_step_that_fails_leaves_it():
 
 
 def test_a_sum_is_added_once_over_micro_batches():
-    count, optimizer = Count("sum", "int64"), keras.optimizers.SGD(0.1)
-    model = linear_model(count)
-    training = kf.attach(model, optimizer)
-    training._run.memory.share(training._run.trace)
-
-    @training.step
-    def step(x: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x, training=True))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-
-    for batch in training.batches(points(23), batch_size=10, epochs=2, seed=0, max_local_batch_size=4):
-        step(batch)
-    assert training.step_number == 6
+    count = Count("sum", "int64")
+    run = shared_run(count)
+    for batch in run.training.batches(points(23), batch_size=10, epochs=2, seed=0, max_local_batch_size=4):
+        run.step(batch)
+    assert run.training.step_number == 6
     assert int(count.seen) == 46
 
 
 def test_a_sum_that_is_added_to_after_the_message_is_refused():
-    count, optimizer = Count("sum", name="count"), keras.optimizers.SGD(0.1)
-    model = linear_model(count)
-    training = kf.attach(model, optimizer)
-    training._run.memory.share(training._run.trace)
-
-    @training.step
-    def step(x: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model.layers[-1](x))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        count(x)
-
+    count = Count("sum", name="count")
+    run = shared_run(count, after=lambda training, gradients: count(tf.ones([1, 2])))
     with pytest.raises(UsageError, match=r"'linear/count/seen' of the layer 'count' after training.average\(\), on wh"):
-        step(points(2))
+        run.step(points(2))
 
 
 def test_what_each_peer_adds_is_added_up_and_whole_numbers_stay_exact():
     start, samples = 2**40 + 1, (3.0, 0.0, 1.0)  # the second one ran on another's sample
 
     def of_peer(rank: int, attachment: LocalAttachment) -> Any:
-        plan = compile_policies([])
-        graph_state = GraphState.of(plan)
-        averaging = Averaging(graph_state, fused(lower(plan)), attachment, Limits(1, 3), rank, lambda: tf.constant(0.1))
-        graph_state.view.assign(version=1, size=3, rank=rank)
-        graph_state.view.global_batch_size.assign(4)
+        averaging = averaging_of([], rank, attachment, size=3, samples=samples[rank], batch=4, made=fused)
         whole, broken = tf.Variable(start, dtype=tf.int64), tf.Variable([0.5, 0.0])
         sums = AddedSums([whole, broken])
 
         for _ in range(2):
-            graph_state.metrics.samples.assign(samples[rank])
             with sums.traced():
                 whole.assign_add(max(1, int(samples[rank])))
                 broken.assign_add([0.25, float(rank)])

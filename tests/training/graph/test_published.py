@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.errors import PolicyError, UsageError
-from tests.training.linear import linear_model, points
+from tests.training.linear import linear_model, linear_run, points
 
 
 def watching(*, dtype: Any = "float32", name: str = "score") -> Any:
@@ -30,20 +30,8 @@ def watching(*, dtype: Any = "float32", name: str = "score") -> Any:
 
 def run(policies: Any, body: Any) -> tuple[Any, Any]:
     """A run whose step calls ``body(training, x)`` before it averages: the training and the step."""
-    model, optimizer = linear_model(), keras.optimizers.SGD(1.0)
-    training = kf.attach(model, optimizer, policies=policies)
-
-    @training.step
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x))
-        gradients = tape.gradient(loss, model.trainable_variables)
-        body(training, x)
-        gradients = training.average(gradients, loss=loss)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        return loss
-
-    return training, step
+    made = linear_run(policies=policies, before=body)
+    return made.training, made.step
 
 
 def told(training: Any, name: str = "score") -> float:
@@ -109,8 +97,8 @@ def published_of_each() -> dict[str, float]:
     return {name: told(training, name) for name in EACH}
 
 
-@pytest.mark.parametrize("dtype", ["int64", "bool", "float32"])
-def test_each_dtype_is_published(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", EACH)
+def test_each_dtype_is_published_and_a_float_of_another_width_is_cast(dtype: str) -> None:
     assert published_of_each()[dtype] == EACH[dtype][1]
 
 
@@ -196,18 +184,11 @@ def test_a_name_that_is_never_published_is_refused_at_the_first_step_with_what_w
 
 
 def test_what_is_published_after_the_message_has_left_is_refused() -> None:
-    model, optimizer = linear_model(), keras.optimizers.SGD(1.0)
-    training = kf.attach(model, optimizer, policies=[watching()])
-
-    @training.step
-    def step(x: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(x))
-        gradients = training.average(tape.gradient(loss, model.trainable_variables), loss=loss)
+    def after(training: Any, gradients: Any) -> None:
         training.publish("score", tf.linalg.global_norm(gradients))
 
     with pytest.raises(PolicyError, match=r"before training.average\(\).*policy 'watch' declares it"):
-        step(points(2))
+        linear_run(policies=[watching()], after=after).step(points(2))
 
 
 def publish_twice(training: Any, x: Any) -> None:
@@ -238,10 +219,6 @@ def test_another_shape_is_refused_with_the_users_line() -> None:
 def test_another_dtype_is_refused_with_both(dtype: str, value: Any) -> None:
     error = refused([watching(dtype=dtype)], lambda training, x: training.publish("score", tf.constant(value)))
     assert f"was given a {tf.constant(value).dtype.name}, and is declared as {dtype}" in str(error)
-
-
-def test_a_float_of_another_width_is_taken() -> None:
-    assert published_of_each()["half"] == EACH["half"][1]
 
 
 def test_outside_of_a_step_it_is_refused_with_what_to_write() -> None:

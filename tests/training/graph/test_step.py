@@ -13,7 +13,7 @@ from kungfu.errors import UsageError
 from kungfu.runtime.core.barrier import BarrierResult, Decision
 from kungfu.runtime.core.view import Peer, View
 from kungfu.training.loop.barrier import enter
-from tests.training.linear import linear_model, linear_run, points
+from tests.training.linear import linear_model, linear_run, numbers_of, points, running
 
 
 def stateful_run(**given):
@@ -33,13 +33,11 @@ def test_the_time_of_a_step_that_follows_a_barrier_is_not_known():
     """As on a modelled cluster: tests/testing/test_simulated_barrier.py."""
     hooked = policy(lambda training: control.always().when(training.step == 4).call(lambda control: None))()
     run, unknown = linear_run(policies=[hooked]), {name: [] for name in TIMES}
-    step_record = run.training._run.graph_state.metrics.step_record
-    names = [one.name for one in step_record.columns]
     for number in range(1, 11):
         run.step(points(2))
-        told = dict(zip(names, step_record.row(step_record.packed.numpy().tolist()), strict=True))
+        numbers = numbers_of(run.training._run.graph_state)
         for name in TIMES:
-            unknown[name] += [number] if np.isnan(told[name]) else []
+            unknown[name] += [number] if np.isnan(numbers["local", name]) else []
     # The barrier is held after step 5.
     assert unknown == {"busy_seconds": [1, 6], "step_seconds": [1, 2, 7]}
 
@@ -56,25 +54,18 @@ def test_the_time_of_a_step_in_another_view_is_not_known():
 @pytest.mark.parametrize("eagerly", [False, True])
 def test_a_stale_batch_is_skipped_and_changes_nothing(eagerly):
     run = stateful_run(optimizer=keras.optimizers.Adam(0.1))
-    tf.config.run_functions_eagerly(eagerly)
-    try:
-        skips_a_stale_batch(run)
-    finally:
-        tf.config.run_functions_eagerly(False)
-
-
-def skips_a_stale_batch(run):
-    loop = run.training.batches(points(12), batch_size=4, epochs=1, seed=0)
-    first = next(loop)
-    run.step(first)
-    second = next(loop)
-    assert run.step(second) is not kf.Training.SKIPPED
-    before = everything(run)
-    assert run.step(second) is kf.Training.SKIPPED
-    assert run.step(first) is kf.Training.SKIPPED
-    assert everything(run) == before
-    assert run.step(next(loop)) is not kf.Training.SKIPPED
-    assert everything(run) != before
+    with running(eagerly=eagerly):
+        loop = run.training.batches(points(12), batch_size=4, epochs=1, seed=0)
+        first = next(loop)
+        run.step(first)
+        second = next(loop)
+        assert run.step(second) is not kf.Training.SKIPPED
+        before = everything(run)
+        assert run.step(second) is kf.Training.SKIPPED
+        assert run.step(first) is kf.Training.SKIPPED
+        assert everything(run) == before
+        assert run.step(next(loop)) is not kf.Training.SKIPPED
+        assert everything(run) != before
 
 
 def test_a_batch_is_stale_too_behind_a_loop_that_moved_the_position_inside_the_graph():
@@ -119,21 +110,11 @@ def test_the_barrier_runs_after_the_update_of_its_step():
 
 
 def test_the_barrier_sees_what_its_step_did_to_a_variable_of_the_program():
-    model, own, seen = linear_model(), tf.Variable(0), []
-
-    @kf.policy
-    def looking(training):
-        return kf.control.every(2).call(lambda control: seen.append(int(own)))
-
-    training = kf.attach(model, keras.optimizers.SGD(1.0), policies=[looking()])
-
-    @training.step
-    def step(x):
-        training.average([tf.reduce_mean(x)], loss=0.0)
-        own.assign_add(1)
-
+    own, seen = tf.Variable(0), []
+    looking = policy(lambda training: control.every(2).call(lambda control: seen.append(int(own))))
+    run = linear_run(policies=[looking()], after=lambda training, gradients: own.assign_add(1))
     for _ in range(9):
-        step(points(2))
+        run.step(points(2))
     assert seen == [3, 5, 7, 9]
 
 
@@ -207,12 +188,9 @@ def test_steps_run_eagerly_like_traced():
     losses = []
     for eagerly in (False, True):
         run = stateful_run(optimizer=keras.optimizers.SGD(0.1, momentum=0.9))
-        try:
-            tf.config.run_functions_eagerly(eagerly)
+        with running(eagerly=eagerly):
             for x in run.training.batches(points(10), batch_size=4, epochs=2, seed=3):
                 run.step(x)
-        finally:
-            tf.config.run_functions_eagerly(False)
         losses.append(run.weights)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert np.any(losses[0] != 0)

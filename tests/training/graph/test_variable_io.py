@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kungfu.training.graph.variable_io import call_on_host, call_on_host_where
+from tests.training.linear import running
 
 
 def slow(x: Any) -> Any:
@@ -47,12 +48,9 @@ def test_a_call_runs_after_what_came_before_it_and_before_what_comes_after(eager
         for _ in tf.range(2):
             step(tf.constant(2.0))
 
-    tf.config.run_functions_eagerly(eagerly)
-    try:
+    with running(eagerly=eagerly):
         assert [float(one) for one in step(tf.constant(2.0))] == pytest.approx([7, 20.0, 101])
         loop()
-    finally:
-        tf.config.run_functions_eagerly(False)
     # 2, then ten times that and 1 and 2 more, and so on.
     assert [one for one, _ in seen] == pytest.approx([2.0, 23.0, 233.0])
     assert [count for _, count in seen] == [1, 102, 203]

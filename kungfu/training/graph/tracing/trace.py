@@ -57,6 +57,7 @@ class StepTrace:
                 returned = function(*args, **kwargs)
             finally:
                 self._leave()
+            _hold_back(self.means)
             self._end()
             return returned
 
@@ -143,10 +144,8 @@ class StepTrace:
         self._ours |= _ids(_captured()) - before
 
     def publish(self, name: str, where: str) -> str:
-        """A value is published under a name; gives the user's line that published it before, in this trace.
-
-        TensorFlow may trace a function inside the step twice: its line publishes once, in one graph and in another.
-        """
+        """A value is published under a name; gives the user's line that published it before, in this trace."""
+        # TensorFlow may trace a function inside the step twice: its line publishes once, in one graph and in another.
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         before = self.published.get(name)
         self.published[name] = (graph, where)
@@ -217,33 +216,21 @@ def refuse_xla(what: str) -> None:
     )
 
 
-def order_after_average(function: Callable[..., Any], *, means: Callable[[], Sequence[Any]]) -> Callable[..., Any]:
-    """The function, made so that no op that it creates after ``means()`` touches a variable before they are there.
+@tf.autograph.experimental.do_not_convert
+def _hold_back(means: Sequence[Any]) -> None:
+    """No op that a function creates after the tensors of its average touches a variable before they are there.
 
     A step in which peers are lost must have moved nothing. TensorFlow runs an op as soon as its inputs are there: a
     count of steps needs none of the means, and would be one ahead when the message of the step fails and the step is
     done again, on some peers and not on others.
 
     Args:
-        function: The user's.
-        means: Gives the tensors of the average once the function has been traced. In a graph of the program's own
-            inside the function they hold back what uses them, and no more.
+        means: In a graph of the program's own inside the function they hold back what uses them, and no more.
     """
-
-    def traced(*args: Any, **kwargs: Any) -> Any:
-        returned = function(*args, **kwargs)
-        _hold_back(means)
-        return returned
-
-    return traced
-
-
-@tf.autograph.experimental.do_not_convert
-def _hold_back(means: Callable[[], Sequence[Any]]) -> None:
     if tf.executing_eagerly():  # op by op, in the program's order
         return
     graph = tf.compat.v1.get_default_graph()
-    awaited = [mean.op for mean in means() if mean.graph is graph]
+    awaited = [mean.op for mean in means if mean.graph is graph]
     if not awaited:  # the average stands in a graph inside this one
         return
     operations = graph.get_operations()
