@@ -67,10 +67,8 @@ def is_made_by_keras(layer: Any, variable: Any) -> bool:
 
 
 def calls_of(model: Any) -> list[tuple[Any, Any, Any]]:
-    """The calls of a functional model: operation, arguments, and those by name; none of another layer.
-
-    ``get_config`` gives them, too, but with every config inside, and with the bytes of functions that hold their files.
-    """
+    """The calls of a functional model: operation, arguments, and those by name; none of another layer."""
+    # ``get_config`` gives them too, but with every config inside, and the bytes of functions that hold their files.
     depths = getattr(model, "_nodes_by_depth", {})
     nodes = [node for depth in sorted(depths, reverse=True) for node in depths[depth]]
     return [(one.operation, one.arguments.args, one.arguments.kwargs) for one in nodes if not one.is_input]
@@ -174,7 +172,7 @@ def added_to_unmasked() -> float:
 
 @contextmanager
 def gradients_noted(note: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Within it a function hears of all gradients that this thread takes in a graph: a tape tells nobody of them.
+    """Within it a function hears of all gradients that this thread takes in a graph: a tape reports none.
 
     Args:
         note: Is called with the gradients, and with what they were taken of.
@@ -278,11 +276,8 @@ def effect_op_makers() -> list[tuple[Any, str]]:
 
 
 def dataset_order(dataset: Any) -> Literal["as read", "by seed", "by chance"]:
-    """The order of a ``tf.data.Dataset``'s elements: as read, by a seed or by chance; from the steps that made it.
-
-    A step inside a function, such as that of ``interleave``, is not visible.
-    """
-    steps = [dataset]
+    """The order of a ``tf.data.Dataset``'s elements: as read, by a seed or by chance; from the steps that made it."""
+    steps = [dataset]  # one inside a function, such as that of ``interleave``, is not visible
     for one in steps:  # it grows meanwhile
         steps.extend(one._inputs())
     seeds = [(int(one._seed), int(one._seed2)) for one in steps if hasattr(one, "_seed2")]

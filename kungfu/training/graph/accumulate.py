@@ -33,11 +33,9 @@ class Accumulation:
         self._sums: list[tf.Variable] = []
 
     @contextmanager
-    def begun(self, which: Any) -> Iterator[None]:
-        """Graph: around the user's function, on micro-batch ``which[0]`` of ``which[1]`` (int64).
-
-        While it lasts, ``apply`` of the optimizers asks first whether this micro-batch is the last one.
-        """
+    def around_function(self, which: Any) -> Iterator[None]:
+        """Graph: around the user's function, on micro-batch ``which[0]`` of ``which[1]`` (int64): within it ``apply``
+        of the optimizers asks first whether this micro-batch is the last one."""
         micro = self._micro
         micro.done.assign(which[0])
         micro.last.assign(tf.equal(which[0] + 1, which[1]))
@@ -72,7 +70,7 @@ class Accumulation:
         micro = self._micro
 
         # The share is not used up: the step is not done.
-        def go_on() -> Any:
+        def count() -> Any:
             micro.done.assign_add(1)
             return tf.constant(ACCUMULATED, tf.int64)
 
@@ -81,7 +79,7 @@ class Accumulation:
             micro.done.assign(0)
             return conclude()
 
-        return tf.cond(micro.last.read_value(), end, go_on)
+        return tf.cond(micro.last.read_value(), end, count)
 
     def _whole(self, gradients: Sequence[Any], loss: Any) -> list[Any]:
         """The means over the share's samples; from here on the share is this peer's batch."""

@@ -92,12 +92,6 @@ def average_to_conclude(
 ) -> tuple[Any, Callable[[], Any]]:
     """`average`, of which nothing is kept before a further message of the step has come.
 
-    Args:
-        averaging: The variables of the run, its policies and its attachment.
-        gradients: A nest of tensors and ``None``; sparse gradients become dense.
-        loss: This peer's mean loss, a scalar.
-        waited: As of `average`.
-
     Returns:
         A nest like ``gradients`` of means; and a function that, called where the step's last message has come, lets
         the policies conclude.
@@ -114,8 +108,8 @@ def average_before_last(averaging: Averaging, gradients: Any, *, number: int) ->
     """The same mean, where another average follows in the step: nothing rides on its message.
 
     Args:
-        averaging: The variables of the run, its policies and its attachment.
-        gradients: A nest of tensors and ``None``; sparse gradients become dense.
+        averaging: As of `average`.
+        gradients: As of `average`.
         number: Of this average in the step, from 1.
 
     Returns:

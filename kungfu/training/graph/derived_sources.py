@@ -74,7 +74,7 @@ def _job_samples(given: MessageNumbers) -> float:
 
 def _mean_loss(given: MessageNumbers) -> float:
     samples, loss = given.header[:2]
-    # Nobody had samples: no number.
+    # No peer had samples: no number.
     return _float32(loss / samples) if samples else float("nan")
 
 

@@ -60,7 +60,7 @@ def _expected(graph_state: GraphState) -> tuple[Any, Any, Any]:
     samples = graph_state.metrics.samples.read_value()
     size = graph_state.view.size.read_value()
     expected = tf.cast(graph_state.view.global_batch_size.read_value(), tf.float32)
-    # No batch is agreed while the step is warmed up: then all peers are taken to have as many samples as this one.
+    # No batch is agreed while the step is warmed up: then all peers count as having as many samples as this one.
     return samples, size, tf.where(expected > 0, expected, samples * tf.cast(size, tf.float32))
 
 
@@ -89,8 +89,8 @@ def send(
     sources["grads"] = _unscaled(gradients, scale)
     fed, offers = graph_state.metrics.fed.offered()
     sources |= graph_state.metrics.published.offered(published, samples) | fed
-    wanted, norms = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
-    sources |= norms
+    wanted, local_norm = _gradient_norms(program, gradients, sources, samples=samples, loss_scale=scale)
+    sources |= local_norm
     sources |= _of_samples(program, program.gradient_reductions(sources), samples)
     # In the header a peer without samples has no part in the mean loss, whatever it computed.
     changes, others = (_float(now - count.served) for now, count in zip(asked, counts, strict=True))
@@ -121,8 +121,8 @@ def send(
         with tf.control_dependencies([*carried, *_stamp_synchronisation(graph_state, extras)]):
             after = _known_after(averaging, extras)
         known = sources | after | {"mean_grads": _unscaled(means, scale)}
-        taken = ((LOCAL_NORM, wanted.values, norm), (MEAN_NORM, wanted.sums, norm_of_means))
-        known |= {name: _float(one) for name, is_wanted, one in taken if is_wanted is not False}
+        norms = ((LOCAL_NORM, wanted.values, norm), (MEAN_NORM, wanted.sums, norm_of_means))
+        known |= {name: _float(one) for name, is_wanted, one in norms if is_wanted is not False}
         outcome = _conclude(averaging, known | program.gradient_reductions(known), extras, now)
         # A message that fails has carried nothing. What fires may be known without it, so the message is awaited.
         with tf.control_dependencies([*outcome, extras]):
@@ -238,7 +238,7 @@ def _known_before(averaging: Averaging, loss: Any, samples: Any, size: Any, expe
 
 
 def _unscaled(gradients: Sequence[Any], loss_scale: Any | None) -> list[Any]:
-    """Without the factor of a loss-scaling optimizer: what a monitor takes norms of."""
+    """Without the factor of a loss-scaling optimizer: a monitor computes norms of these."""
     if loss_scale is None:
         return list(gradients)
     inverse = 1.0 / _float(loss_scale)
@@ -333,7 +333,7 @@ def _post(averaging: Averaging, outcome: Any) -> None:
     """Graph: keeps the inputs of the rules that fired, and requests a barrier where one of them acts."""
     graph_state, rules = averaging.graph_state, averaging.program.plan.rules
     acting = [rule.mode == "acting" for rule in rules]
-    # Some rules only say what they would do: the host tells of them, without a barrier.
+    # Some rules only say what they would do: the host reports them, without a barrier.
     if not all(acting):
         graph_state.rules.shadows.assign(outcome, standing=tf.logical_not(tf.constant(acting, tf.bool)))
     if not any(acting):

@@ -2,7 +2,7 @@
 
 Each peer sees other samples, so such a variable has another value on each, and only the program knows which one is the
 job's: a count is the sum of what the peers have counted, a queue of keys is one peer's. The program says it with
-``add_weight(aggregation=...)``, or ``attach`` is told for a layer that it cannot edit:
+``add_weight(aggregation=...)``, or in ``attach(combine=...)`` for a layer that it cannot edit:
 
 - "sum": in each step, what each peer has added to the variable is added up over the peers, by a message of the step.
   The variable is equal on all peers after every step, so it is a part of the shared state.

@@ -49,11 +49,9 @@ class LearningRateControl:
         self._ramp = tf.Variable(tf.zeros([5], tf.float64), trainable=False, name="kungfu/rate_ramp")
 
     def first_ramp(self, *, steps: int) -> Ramp | None:
-        """The ramp that holds what the run before has left on a schedule, from this many steps on.
-
-        A rate continues by itself, as a variable of the optimizer; a factor is no part of that, and those who join or
-        resume later have it from the terms of the view alone.
-        """
+        """The ramp that holds what the run before has left on a schedule, from this many steps on."""
+        # A rate continues by itself, as a variable of the optimizer; a factor is no part of that, and peers that join
+        # or resume later have it from the terms of the view alone.
         return None if self._left == 1.0 else Ramp(self._left, self._left, since=steps, over=0.0)
 
     def in_force(self) -> float:
@@ -84,7 +82,7 @@ class LearningRateControl:
         """Host: puts a ramp in force; one that is over moves nothing any more, unless it holds a schedule's factor."""
         if ramp is None:  # no rule has set the rate yet
             return
-        if self._factored is not None:  # what is asked before the first step is told the rate of that step
+        if self._factored is not None:  # what reads the rate before the first step gets that of this step
             self._factored.factor.assign(ramp.at(done))
         # The factor of a schedule stays in force for good; a rate that has arrived stays by itself.
         self._moves.assign(self._factored is not None or done <= ramp.since + ramp.over)
@@ -126,7 +124,7 @@ def make_learning_rate(optimizers: Sequence[Any]) -> LearningRateControl:
     factored, left = None, 1.0
     schedule = learning_rate_or_schedule(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        # One factor at a time: that of the run before is taken over by the terms of this one.
+        # One factor at a time: that of the run before continues in the terms of this one.
         left = float(schedule.factor.numpy()) if isinstance(schedule, _Factored) else 1.0
         schedule = without_factor(schedule)
         factored = _Factored(schedule, tf.Variable(1.0, dtype=tf.float64, trainable=False, name="kungfu/rate_factor"))

@@ -18,14 +18,14 @@ import tensorflow as tf
 from kungfu.runtime.api import digests, memory_of
 from kungfu.training.graph.variable_io import read_variable, write_variable
 
-# The checksum has 30 bits, in words of 6: the sum of the squares of so many is exact in float32 up to 4,227 peers.
+# The checksum has 30 bits, in words of 6: their sum of squares is exact in float32 up to 4,227 peers.
 _WORDS, _BITS = 5, 6
 CHECKSUM_FLOATS = 2 * _WORDS
 
 
 @dataclass(frozen=True)
 class StateChecksum:
-    """The checksum of this peer, and what the message told of those of all.
+    """The checksum of this peer, and the comparison of those of all peers by the last message.
 
     Args:
         numbers: float32, the words of the checksum and their squares; zeros in a step in which none is compared.
@@ -41,10 +41,8 @@ class StateChecksum:
         write_variable(self.numbers, [float(one) for one in (*words, *(word**2 for word in words))])
 
     def compared(self, sums: Any, size: Any) -> Any:
-        """Graph: 1 where the peers' checksums differ, else 0, int64, from the sums of their numbers over the peers.
-
-        Numbers ``x`` of ``n`` peers are all the same exactly where ``n * sum(x**2) == sum(x)**2``.
-        """
+        """Graph: 1 where the peers' checksums differ, else 0, int64, from the sums of their numbers over the peers."""
+        # Numbers x of n peers are all the same exactly where n * sum(x**2) == sum(x)**2.
         words, squares = tf.split(tf.cast(sums, tf.float64), 2)
         unlike = tf.reduce_any(tf.not_equal(tf.cast(size, tf.float64) * squares, tf.square(words)))  # pow rounds
         return self.differs.assign(tf.cast(unlike, tf.int64))

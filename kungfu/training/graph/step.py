@@ -177,8 +177,8 @@ class CompiledStep:
 
         Args:
             tensors: The batch.
-            failed: Raises the failure of a barrier, which makes the loop fail: what the step came to cannot be told
-                there.
+            failed: Raises the failure of a barrier, which makes the loop fail: what the step came to cannot be
+                raised there.
             offer: Puts a checksum on the message of the step at hand, or takes it off.
             offer_every: The steps between two calls of it, in each of which and the one after it is called; 0 for none.
 
@@ -224,7 +224,7 @@ class CompiledStep:
         samples = tf.where(micro[2] > 0, 0, _samples(tensors))
         _begin(parts, samples)
         args, kwargs = tf.nest.pack_sequence_as(self._structure, list(tensors))
-        with nullcontext() if accumulation is None else accumulation.begun(micro):
+        with nullcontext() if accumulation is None else accumulation.around_function(micro):
             returned = self._inner(*args, **kwargs)
         # Only now is it known which variables the function touches.
         trace, rollback = parts.trace, parts.rollback
@@ -297,14 +297,14 @@ def _begin(parts: StepParts, samples: Any) -> None:
 
 
 def _advance(graph_state: GraphState) -> None:
-    """The step is done: counts it, and moves the agreed position by the samples that all peers took."""
+    """The step is done: counts it, and moves the agreed position by the samples that all peers trained on."""
     progress = graph_state.progress
     progress.step.assign_add(1)
     graph_state.view.steps.assign_add(1)
     samples = progress.samples.read_value()
-    taken = tf.cast(tf.round(graph_state.metrics.total_samples.read_value()), tf.int64)
-    progress.trained.assign_add(taken)
-    offset = progress.offset + taken
+    trained = tf.cast(tf.round(graph_state.metrics.total_samples.read_value()), tf.int64)
+    progress.trained.assign_add(trained)
+    offset = progress.offset + trained
     # As in kungfu.runtime.core.sample_slices.advanced.
     least = tf.where(progress.drops > 0, tf.minimum(graph_state.view.global_batch_size, samples), tf.ones_like(samples))
     # The epoch ends where no further step fits; without a loader there are no epochs.

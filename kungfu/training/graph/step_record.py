@@ -94,7 +94,7 @@ class StepRecord:
         return int(packed[_STEPS]) + 1
 
     def loss(self, packed: Sequence[float]) -> float:
-        """The mean loss of all peers, in float64; NaN if nobody had samples."""
+        """The mean loss of all peers, in float64; NaN if no peer had samples."""
         samples = packed[_SAMPLES]
         return packed[_LOSS] / samples if samples else math.nan
 
@@ -138,11 +138,11 @@ class StepRecord:
 
     def _fractions_by_id(self, packed: Sequence[float], peers: Sequence[int]) -> dict[str, Any]:
         fractions = self.straggler_fractions(packed)
-        # No policy measures them, or the view of the step is over, and nobody remembers who was in it.
+        # No policy measures them, or the view of the step is over, and its peers are not known any more.
         if not fractions or len(fractions) != len(peers):
             return {}
-        told = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
-        return {straggler_fractions.__name__: told}
+        by_id = {str(peer): round(one, 4) for peer, one in zip(peers, fractions, strict=True)}
+        return {straggler_fractions.__name__: by_id}
 
     @cached_property
     def _watched(self) -> Sequence[tuple[str, int, type]]:
@@ -172,10 +172,8 @@ class StepRecord:
 
 
 def make_step_record(plan: Plan) -> StepRecord:
-    """The record of a plan's steps: every source that is one number, the reductions of the gradients, and the rules.
-
-    Those of the user's own are in it where a rule uses them.
-    """
+    """The record of a plan's steps: every source that is one number (those of the program where a rule uses them), the
+    reductions of the gradients, and the rules."""
     columns = tuple(_columns(plan))
     # Its length follows the size of the view where there is a fraction for each peer.
     nothing = np.full(GIVEN_NUMBERS + sum(not _is_derived(one) for one in columns), np.nan)

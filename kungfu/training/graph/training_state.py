@@ -84,10 +84,8 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
 
 
 def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: int = 0) -> None:
-    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's place.
-
-    A run that is resumed ``after`` this many steps does not draw again what it drew from the start.
-    """
+    """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's index; a run that
+    is resumed ``after`` this many steps does not draw again what it drew from the start."""
     for place, variable in enumerate(own.values()):
         entropy = [seed, peer, place, after] if after else [seed, peer, place]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
@@ -111,7 +109,8 @@ class TrainingState:
         self.classes = classes
         self._on_rescaled = on_rescaled
         self._variables = self.agreed()
-        self._registered_before = _registered_before()
+        with tf.device("/CPU:0"):
+            self._registered_before = tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
     def carry(self, registered: StateClasses) -> StateClasses:
         """From now on what is registered travels with the state; gives all of it."""
@@ -181,11 +180,6 @@ class TrainingState:
     def _shared_memory(self) -> Buffers:
         buffers = self.readable()
         return replace(buffers, table=buffers.table[: len(self.classes.shared)])
-
-
-def _registered_before() -> tf.Variable:
-    with tf.device("/CPU:0"):
-        return tf.Variable(0, dtype=tf.int64, trainable=False, name="kungfu/registered_before")
 
 
 _PARTS = 4  # of a digest of 64 bits: the squares of 16 bits each can be summed over many peers without overflow

@@ -41,7 +41,7 @@ def random_streams(run: Run) -> RandomStreams:
 def described(run: Run) -> Description:
     """The description of this peer's program, once everything is registered."""
     trained, declared = run.trained, run.declared
-    more = {"told": declared.described, "remembered": run.memory.described}
+    more = {"facts": declared.described, "remembered": run.memory.described}
     return describe(run.plan, trained.model, trained.optimizers, run.registry, declared.data, **more)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints of one peer: requested, taken between two steps, written while training continues, and resumed."""
+"""Checkpoints of one peer: requested, begun between two steps, written while training continues, and resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from kungfu.training.graph.training_state import TrainingState, plant_seeds
 from kungfu.training.state.registry import Registry
 from kungfu.training.state.snapshot import CheckpointedState, StateSnapshot, load, phase_file
 
-# Of the data: peers have to hold the same, and a run that goes on may be given others, as no position is in them.
+# Of the data: peers have to hold the same, and a run that is resumed may be given others, as no position is in them.
 _MAY_CHANGE = ("weights", "validation")
 
 
@@ -62,7 +62,7 @@ class CheckpointManager:
         trained: The trained objects.
         registry: The values that the program has registered.
         settings: The folder of checkpoints, how many stay, and which one to resume.
-        record: Takes the stream and the event.
+        record: Records an event in a stream.
         past_phases: What the phases of the job that are over came to.
 
     Cost:
@@ -125,7 +125,7 @@ class CheckpointManager:
             UsageError: The checkpoint was written while other data was walked.
         """
         self.state()
-        # Not where the program has called `resume`, which takes what `kungfu-run` names before its own.
+        # Not where the program has called `resume`, which loads what `kungfu-run` names before its own.
         if self._settings.resume and self._resumed is None:
             self.resume(Path(self._settings.resume))
         resumed = self._resumed
@@ -135,8 +135,8 @@ class CheckpointManager:
         others = [name for name in bound if data.get(name) != resumed.data[name]]
         if others:
             raise UsageError(
-                f"the checkpoint was written while training walked {_told(resumed.data, others)}, and now it walks "
-                f"{_told(data, others)}: the position in the data is not valid for them; give the same data, in the "
+                f"the checkpoint was written while training walked {_shown(resumed.data, others)}, and now it walks "
+                f"{_shown(data, others)}: the position in the data is not valid for them; give the same data, in the "
                 "same order, and the same seed"
             )
 
@@ -158,12 +158,12 @@ class CheckpointManager:
         self._registry.collect()
         own = [(one, tf.identity(one)) for one in checkpointed.classes.own.values()]
         self._resumed = manifest = load(path, checkpointed)
-        # A checkpoint holds what the peer that wrote it calls its own; that goes on at peer 0, and nowhere else.
+        # A checkpoint holds what the peer that wrote it calls its own; that continues at peer 0 only.
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
             plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
-        # The job goes on with another number of peers, which is a rescale to the folds.
+        # The job continues with another number of peers, which is a rescale to the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()
         self._registry.restore()
@@ -213,7 +213,7 @@ class CheckpointManager:
         self._entrusted.clear()
 
     def start_wanted(self, manifest: Manifest, *, rank: int) -> None:
-        """Between two steps: rank 0 takes the checkpoints that were requested; other peers remember that it was to."""
+        """Between two steps: rank 0 begins the requested checkpoints; other peers remember them."""
         # For the others a newer request of a folder takes the place of an older one.
         if rank == 0:
             for request in self._wanted.values():
@@ -241,7 +241,7 @@ class CheckpointManager:
         }
 
     def wait(self) -> None:
-        """Until the checkpoint that was taken last is on disk."""
+        """Waits until the newest checkpoint is on disk."""
         if self._writing is not None:
             self._writing.result()
 
@@ -251,7 +251,7 @@ class CheckpointManager:
         return replace(folder, job=settings.job)
 
     def _write(self, request: CheckpointRequest, manifest: Manifest, snapshot: StateSnapshot, held_s: float) -> None:
-        """A disk that is full, or gone, or another job in the folder does not end training: it is told."""
+        """A disk that is full, or gone, or another job in the folder does not end training: it is reported."""
         started, folder = time.monotonic(), self._folder(request)
         where, size_bytes, reason = folder.path, None, ""
         try:
@@ -267,7 +267,7 @@ class CheckpointManager:
         self._record("events", event)
 
 
-def _told(data: Mapping[str, int], others: Sequence[str]) -> str:
+def _shown(data: Mapping[str, int], others: Sequence[str]) -> str:
     """The data in words: their number and seed, and what else is another than before."""
     more = "".join(f", {name.replace('_', ' ')} {data.get(name)}" for name in others if name not in ("samples", "seed"))
     return f"{data.get('samples')} samples by seed {data.get('seed')}{more}"

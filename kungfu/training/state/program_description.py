@@ -45,7 +45,7 @@ def describe(
     registry: Registry,
     data: Mapping[str, int],
     *,
-    told: Sequence[str] = (),
+    facts: Sequence[str] = (),
     remembered: Sequence[str] = (),
 ) -> Description:
     """All that has to be alike on the peers of a job: versions, plan, configs, variables, registered values, data.
@@ -58,7 +58,7 @@ def describe(
         registry: The values that the program has registered.
         data: The data of the loader, by its number of samples, its seed, and the checksum of the first batch of data
             that every peer reads; empty without loader.
-        told: Further facts in words, such as the arguments of ``fit``.
+        facts: Further facts in words, such as the arguments of ``fit``.
         remembered: The program's declarations about variables in which layers keep their inputs.
     """
     return Description.of(
@@ -69,7 +69,7 @@ def describe(
             *_optimizers(optimizers),
             *(ProgramPart.of("registered values", one) for one in registry.described()),
             *(ProgramPart.of(_DATA_SECTIONS.get(name, _DATA), f"{name} {value}") for name, value in data.items()),
-            *(ProgramPart.of("the call of fit", one) for one in told),
+            *(ProgramPart.of("the call of fit", one) for one in facts),
             *(ProgramPart.of("compile()", *one) for one in compile_entries(model)),
             *(ProgramPart.of("aggregation of layers' variables", one) for one in remembered),
         ]
@@ -101,7 +101,7 @@ def _optimizers(optimizers: Sequence[Any]) -> Iterator[ProgramPart]:
 
 
 def _variable(section: str, place: int, variable: Any, what: str, *, where: str = "") -> ProgramPart:
-    """Told by its name, and decided by its place."""
+    """The part of a variable: shown with its name, compared by its index."""
     name = getattr(variable, "path", None) or variable.name
     kind = f"{tf.as_dtype(variable.dtype).name}{tuple(variable.shape)}, {what}"
     return ProgramPart.of(section, f"variable {place} {name}: {kind}", f"{where}{place} {kind}")

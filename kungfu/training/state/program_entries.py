@@ -36,7 +36,7 @@ from kungfu.training.graph.learning_rate import without_factor
 # An entry as people read it, and the text that decides.
 Entry = tuple[str, str]
 
-_MOST_SINGLE = 64  # values of a sequence or an array that are entries, or told, one by one
+_MOST_SINGLE = 64  # values of a sequence or an array that are entries one by one
 _MOST_NUMBERS = 1 << 16  # in an array: Keras makes lists of them, so a config with more is not asked for
 _DEEPEST = 12  # levels of a config, or of functions that hold functions
 # Names, and by what Keras makes an object again; models and optimizers have entries of their own.
@@ -61,7 +61,7 @@ class _Place:
     decides: str
     order: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
-    told: set[int] = field(default_factory=set)  # the functions that have entries already, of this place and its parts
+    described: set[int] = field(default_factory=set)  # functions that have entries already, here and in parts
 
     def at(self, key: Any) -> _Place:
         """The place of a part of what is here; of what ``compile`` was given by output, by the place of that."""
@@ -204,7 +204,7 @@ def _many(values: Sequence[Any]) -> str:
 
 
 def _object(place: _Place, one: Any) -> Iterator[Entry]:
-    """The class and the config of an object; also its numbers, where the config may not tell them."""
+    """The class and the config of an object; also its numbers, if the config may lack them."""
     place = replace(place, order={})  # its entries are called like no output
     yield place.holds(getattr(one, "__qualname__", type(one).__qualname__))
     if isinstance(one, type | keras.initializers.Initializer):
@@ -299,9 +299,9 @@ def _python_function(value: Any) -> FunctionType | None:
 
 def _function(place: _Place, function: FunctionType) -> Iterator[Entry]:
     yield place.holds(function.__qualname__)
-    if _is_of_library(function) or id(function) in place.told:
+    if _is_of_library(function) or id(function) in place.described:
         return
-    place.told.add(id(function))
+    place.described.add(id(function))
     text = _code(function.__code__)
     yield place.at("code").holds(f"{_PYTHON} bytecode {zlib.crc32(text.encode()):08x}", text)
     for name, value in sorted(_read(function).items()):
@@ -322,10 +322,8 @@ def _constant(value: Any) -> Any:
 
 
 def _read(function: FunctionType) -> dict[str, Any]:
-    """The numbers and losses that a function reads from its module, its closure and its defaults.
-
-    Functions of its closure and its defaults too; one of its module may read what has nothing to do with it.
-    """
+    """The numbers and losses that a function reads from its module, its closure and its defaults."""
+    # Functions of its closure and its defaults too; one of its module may read what has nothing to do with it.
     code, steps = function.__code__, list(_instructions(function.__code__))
     globals_ = {one.argval for one in steps if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")} & function.__globals__.keys()
     found = {name: one for name in globals_ if not callable(one := function.__globals__[name]) or _is_loss(one)}

@@ -31,10 +31,10 @@ class PendingSync:
     Args:
         source: The rank whose shared values are those of the new view; ``None`` if the view stays.
         loads_values: True if this peer may have held other shared values, in place of which it has the source's.
-        holders: The ranks that held the state when the view began, over which the mean of averaged values is taken;
+        holders: The ranks that held the state when the view began, whose averaged values have a part in the mean;
             ``None`` for all.
-        rescaled: The change of membership that hooks are told; ``None`` if there is none.
-        set_values: The values set by a hook of this peer, by name: if the source's hook sets a value, all take it.
+        rescaled: The change of membership for the hooks; ``None`` if there is none.
+        set_values: The values set by a hook of this peer, by name: one that the source's hook sets is all peers'.
     """
 
     source: int | None = None
@@ -189,7 +189,7 @@ def _agree(shared: Mapping[str, tf.Variable], pending: PendingSync, peers: PeerG
 def _sent(
     shared: Mapping[str, tf.Variable], pending: PendingSync, *, source: int, peers: PeerGroup
 ) -> tuple[dict[str, np.ndarray[Any, Any]], set[str]]:
-    """The values of rank ``source``, and the names that its hooks set: a sum to which nobody else adds anything."""
+    """The values of rank ``source``, and the names that its hooks set: a sum to which no other peer adds anything."""
     marks = np.array([name in pending.set_values for name in shared], np.uint8).tobytes()
     content = marks + b"".join(one.numpy().tobytes() for one in shared.values())
     agreed = peers.added(content if peers.rank == source else b"", of=len(content))

@@ -157,7 +157,7 @@ def load(path: Path, checkpointed: CheckpointedState) -> Manifest:
         UsageError: It names what does not fit or cannot be read; then no variable was touched.
     """
     manifest = read_manifest(path)
-    # Names, shapes and types first: they tell what the program attached otherwise.
+    # Names, shapes and types first: they show what the program attached otherwise.
     wrong = list(mismatches(manifest.variables, list(entries(checkpointed.classes.all()))))
     if wrong:
         more = f" (and {len(wrong) - _SHOWN} more)" if len(wrong) > _SHOWN else ""

@@ -53,7 +53,7 @@ class ValueCodec:
         form = _form_of(value)
         array = np.asarray(value) if form == "array" else _number(self.name, value)
         if (form, array.shape, array.dtype) != (self.form, self.shape, self.dtype):
-            was, now = _told(self.form, self.dtype, self.shape), _told(form, array.dtype, array.shape)
+            was, now = _described(self.form, self.dtype, self.shape), _described(form, array.dtype, array.shape)
             raise UsageError(
                 f"the value of {self.name!r} was {was} when it was registered and is {now}: it must stay so"
             )
@@ -120,7 +120,7 @@ def _form_of(value: Any) -> _Form:
 
 
 def _number(name: str, value: Any) -> np.ndarray[Any, Any]:
-    """An array without dimensions; of text it is only ever told that it is none."""
+    """An array without dimensions; of text an empty one, which only shows that it is no number."""
     form = _form_of(value)
     if form == "int" and not -(1 << 63) <= value < 1 << 63:
         raise UsageError(f"the value of {name!r} is {value}: a whole number has 64 bits")
@@ -141,5 +141,5 @@ def _check_text(name: str, value: Any) -> None:
         raise UsageError(f"training.register({name!r}): get() gives {value!r}; register {_ALLOWED}")
 
 
-def _told(form: _Form, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _described(form: _Form, dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
     return f"an array {dtype}{list(shape)}" if form == "array" else "JSON" if form == "text" else form

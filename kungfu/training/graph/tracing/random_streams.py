@@ -67,13 +67,10 @@ class RandomStreams:
                 continue
             # Any other one: the graph draws from a state beside it, the same one in every trace.
             if id(handle) not in self._states:
-                self._states[id(handle)] = self._made(handle)
+                with tf.init_scope(), tf.device(handle.device):
+                    self._states[id(handle)] = make_resource_variable(self._state(handle), name="kungfu/stream")
             own = self._states[id(handle)]
             replace_capture(graph, handle, external=own.handle, internal=inside)
-
-    def _made(self, handle: Any) -> tf.Variable:
-        with tf.init_scope(), tf.device(handle.device):
-            return make_resource_variable(self._state(handle), name="kungfu/stream")
 
     def _state(self, handle: Any) -> Any:
         """The initial state of a generator here: it depends on the state that it has in the program, too."""
