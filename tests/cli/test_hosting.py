@@ -41,7 +41,7 @@ def test_a_secret_comes_from_a_file_or_from_the_environment(tmp_path: Path) -> N
     second = read(*hosts, "--self", "127.0.0.2", environment={SECRET_KEY: SECRET})
     assert (first.secret, first.hosts) == (second.secret, second.hosts)
     assert second.secret == SECRET
-    assert (first.place, second.place) == (0, 1)
+    assert (first.index, second.index) == (0, 1)
     assert first.local == Host("127.0.0.1", 2, 28100)
     other = read(*hosts, "--self", "127.0.0.2", "--port", "28101", environment={SECRET_KEY: SECRET})
     assert other.local == Host("127.0.0.2", 2, 28101)

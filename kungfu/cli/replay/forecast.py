@@ -118,7 +118,7 @@ def _totals(seconds: float, peer_seconds: float, samples: int, sizes: Sequence[t
 def forecast_as_text(estimate: Forecast) -> Iterator[Text | Table]:
     """A table of the job as it was beside the estimate, with its measurements and guesses."""
     if estimate.run is None:
-        yield Text(f"what this policy would have cost cannot be estimate: {estimate.unknown}", style="yellow")
+        yield Text(f"what this policy would have cost cannot be estimated: {estimate.unknown}", style="yellow")
         return
     yield Text("\nthe same samples under this policy, on a model of the job", style="bold")
     yield _table(estimate, estimate.run)
