@@ -160,7 +160,7 @@ class Agent:
         interrupts: list[SignalReceived] = []
 
         def interrupted() -> bool:
-            while not interrupts and (event := context.take(0.0)) is not None:
+            while not interrupts and (event := context.next_event(0.0)) is not None:
                 if isinstance(event, SignalReceived):
                     interrupts.append(event)
                 # A message of the leader that has admitted this agent, before its reply: handled afterwards.
@@ -245,7 +245,7 @@ class Agent:
     def _next(self) -> Ending | None:
         assert self._role is not None
         wait_s = self._last_tick + (_IDLE_TICK_S if self._role.is_idle else _TICK_S) - time.monotonic()
-        event = self._deferred.popleft() if self._deferred else self._context.take(wait_s) if wait_s > 0 else None
+        event = self._deferred.popleft() if self._deferred else self._context.next_event(wait_s) if wait_s > 0 else None
         # No event came; or peers report all the time, and deadlines must be kept all the same.
         if event is None:
             event, self._last_tick = decided.Tick(), time.monotonic()

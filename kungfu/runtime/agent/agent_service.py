@@ -46,7 +46,7 @@ class AgentService(AgentServiceServicer):  # type: ignore[misc]  # generated wit
         return self._confirm(event, context)
 
     def ReportRecords(self, request: pb.Records, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name
-        self._put(self._recorder.take(request))
+        self._put(self._recorder.receive(request))
         return pb.Ack()
 
     def ReportFinished(self, request: pb.TrainingFinished, context: Any) -> pb.Ack:  # noqa: N802 - gRPC's name

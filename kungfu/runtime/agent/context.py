@@ -32,7 +32,7 @@ class JobSpec:
         size: The number of peers that begin the job.
         settings: The peers' settings, without their own id.
         environment: The variables that peers get.
-        budgets: The most peers that are replaced.
+        replacements: The most peers that are replaced.
         scaling: "elastic" if the peers of the job may be changed from outside.
         hosts: The hosts of the job; a job that names none runs on this machine, with room for every peer.
         own_host: The number of this one among them.
@@ -43,7 +43,7 @@ class JobSpec:
     size: int
     settings: Settings
     environment: Mapping[str, str]
-    budgets: ReplacementLimits = field(default_factory=ReplacementLimits)
+    replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
     scaling: Scaling = "elastic"
     hosts: tuple[Host, ...] = (Host("127.0.0.1", 1 << 16, 0),)
     own_host: int = 0
@@ -55,8 +55,8 @@ class JobSpec:
         return self.settings.deadlines
 
     @property
-    def rules(self) -> JobLimits:
-        return JobLimits(self.deadlines, self.budgets, self.settings.limits.minimum)
+    def limits(self) -> JobLimits:
+        return JobLimits(self.deadlines, self.replacements, self.settings.limits.minimum)
 
     @property
     def hosts_by_number(self) -> dict[int, Host]:
@@ -154,7 +154,7 @@ class AgentContext:
         """Queues an event for the main thread."""
         self.events.put(event)
 
-    def take(self, timeout_s: float) -> Any | None:
+    def next_event(self, timeout_s: float) -> Any | None:
         """The next event for the main thread; ``None`` if none comes in time."""
         try:
             return self.events.get(timeout=timeout_s)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from kungfu.runtime.agent.consensus.consensus_service import LeaderLost, ReplicateReceived
 from kungfu.runtime.agent.context import AgentContext, Ending, SignalReceived
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits
-from kungfu.runtime.core.cluster.events import Spawn
 from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc.convert import to_spawn
@@ -55,11 +55,13 @@ class Follower:
 
     def _perform(self, request: pb.ReplicateRequest) -> Ending | LeaderLost | None:
         for records in request.reports:
-            self._context.recorder.take(records)
+            self._context.recorder.receive(records)
         # In another term another agent leads by now, which has not decided this.
         if request.term == self._context.consensus.term:
             for start in request.starts:
-                self._start(to_spawn(start))
+                # Reported before the process is watched: the leader must hear of the start before the exit.
+                report = partial(self._report_spawned, start.peer)
+                self._context.supervisor.start(self._context.settings, to_spawn(start), on_start=report)
             for peer in request.kills:
                 self._context.supervisor.kill(peer)
         # The job is over, or this host was let go.
@@ -73,10 +75,6 @@ class Follower:
             return LeaderLost("the host that led the job has left it")
         return None
 
-    def _start(self, spawn: Spawn) -> None:
-        def report(pid: int) -> None:
-            spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=spawn.peer, pid=pid)
-            self._context.host_events.put(spawned)
-
-        # Reported before the process is watched: the leader must hear of the start before the exit.
-        self._context.supervisor.start(self._context.settings, spawn, on_start=report)
+    def _report_spawned(self, peer: int, pid: int) -> None:
+        spawned = pb.HostEvent(host=self._number, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=peer, pid=pid)
+        self._context.host_events.put(spawned)

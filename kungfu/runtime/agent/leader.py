@@ -200,7 +200,9 @@ class Leader:
             StartedEvent(job=settings.job, size=self._job.size, command=command, attachment=settings.attachment),
             shown=True,
         )
-        return self._controller.apply(start_job(self._job.size, rules=self._job.rules, now=self._clock(), hosts=hosts))
+        return self._controller.apply(
+            start_job(self._job.size, limits=self._job.limits, now=self._clock(), hosts=hosts)
+        )
 
     def _check_missing_hosts(self) -> Ending | None:
         limit_s = self._job.deadlines.ready_s
@@ -298,7 +300,7 @@ class Leader:
         # The leader that founded the job has performed all that it decided.
         if self._elected is None:
             return
-        here = _on_host(self._inherited, self.cluster, event.host)
+        here = {peer for peer in self._inherited if self.cluster.hosts.of.get(peer, 0) == event.host}
         # Peers that were never started count as killed.
         for peer in sorted(here - set(event.started)):
             killed = pb.HostEvent(host=event.host, kind=pb.HOST_EVENT_KIND_ENDED, peer=peer, code=-signal.SIGKILL)
@@ -319,11 +321,6 @@ def _without(hosts: Hosts, host: int) -> Hosts:
     """The hosts that are left of those that were there before the job began."""
     slots = {number: count for number, count in hosts.slots.items() if number != host}
     return Hosts(slots, shares={number: share for number, share in hosts.shares.items() if number != host})
-
-
-def _on_host(peers: frozenset[int], cluster: Cluster, host: int) -> set[int]:
-    """The peers, out of some, that run on a host."""
-    return {peer for peer in peers if cluster.hosts.of.get(peer, 0) == host}
 
 
 def _phase_progress(cluster: Cluster) -> pb.PhaseProgress:

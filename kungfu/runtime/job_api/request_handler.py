@@ -46,7 +46,7 @@ class RequestHandler:
     Args:
         settings: The job's.
         scaling: "elastic" if requests may change its peers.
-        tell: Records events that a person sees.
+        record: Records events that a person sees.
         process_of: Gives the process id of a peer.
         hosts: The hosts of the job, in the order of their numbers; without any the peers run on the agent's host.
         request_log: The requests so far, after an election.
@@ -57,12 +57,12 @@ class RequestHandler:
         settings: Settings,
         *,
         scaling: Scaling,
-        tell: Callable[[RequestEvent], Any],
+        record: Callable[[RequestEvent], Any],
         process_of: Callable[[int], int],
         hosts: Sequence[Host] = (),
         request_log: RequestLog | None = None,
     ) -> None:
-        self._settings, self._scaling, self._tell, self._process_of = settings, scaling, tell, process_of
+        self._settings, self._scaling, self._record, self._process_of = settings, scaling, record, process_of
         self._hosts = [host.name for host in hosts] or [settings.agent.partition(":")[0]]
         self._request_log, self._recent = request_log or RequestLog(), RecentMetrics()
         self._states: dict[int, tuple[str, float]] = {}
@@ -129,9 +129,12 @@ class RequestHandler:
             # A profile counts the steps; a checkpoint was written, or could not be.
             case NewRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
-                if external is not None:
-                    checkpoints = (one for one in events if isinstance(one, CheckpointEvent))
-                    yield from (_checkpoint_reply(one, external) for one in checkpoints if _is_reply_to(one, external))
+                is_asked = external is not None and isinstance(external.what, SaveCheckpoint)
+                for one in events if is_asked else ():
+                    # Rank 0 has written it, or could not, as the external request asked.
+                    if isinstance(one, CheckpointEvent) and external is not None and one.rule == external.by:
+                        why = f"{one.path}: {one.error}" if one.error else ""
+                        yield requests.CoordinatorReplied(external.id, why, one.path)
             case ViewStarted() | TrainingFinished() | Tick():
                 yield event
         # Joiners did not get ready.
@@ -174,7 +177,7 @@ class RequestHandler:
         for name, entry in self._request_log.entries.items() if changed else ():
             known = before.entries.get(name)
             if known is None or known.newest.state != entry.newest.state:
-                self._tell(_as_event(entry, now))
+                self._record(_as_event(entry, now))
         return externals
 
     def _admission_context(self, cluster: Cluster) -> AdmissionContext:
@@ -248,15 +251,6 @@ class RequestHandler:
             peer: before[peer] if peer in before and before[peer][0] == state else (state, now)
             for peer, state in states.items()
         }
-
-
-def _is_reply_to(event: CheckpointEvent, external: Asked) -> bool:
-    """True if a checkpoint of rank 0 is the outcome of an external request."""
-    return isinstance(external.what, SaveCheckpoint) and event.rule == external.by
-
-
-def _checkpoint_reply(event: CheckpointEvent, external: Asked) -> requests.CoordinatorReplied:
-    return requests.CoordinatorReplied(external.id, f"{event.path}: {event.error}" if event.error else "", event.path)
 
 
 def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:

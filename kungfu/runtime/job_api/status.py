@@ -123,14 +123,11 @@ def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | Non
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:
     """The state of each running process, by id; one whose training is over is leaving too."""
     members = set(cluster.view.ids) - cluster.processes.finished if cluster.view else set()
-    return {peer: _state(cluster, peer, member=peer in members) for peer in sorted(cluster.alive)}
-
-
-def _state(cluster: Cluster, peer: int, *, member: bool) -> PeerState:
-    entry = cluster.starting.get(peer)
-    if entry is not None:
-        return "starting" if entry.ready is None else "ready"
-    return "training" if member else "leaving"
+    states: dict[int, PeerState] = {
+        peer: "training" if peer in members else "leaving" for peer in sorted(cluster.alive)
+    }
+    coming = {peer: entry for peer, entry in cluster.starting.items() if peer in states}
+    return states | {peer: "starting" if entry.ready is None else "ready" for peer, entry in coming.items()}
 
 
 def request_progress(entry: LoggedRequest, *, answer: Answer, now: float) -> RequestProgress:

@@ -18,6 +18,7 @@ import pytest
 from kungfu.event_log.events import LoggedEvent
 from kungfu.runtime.agent.agent import Agent, Ending, JobSpec
 from kungfu.runtime.agent.record.journal import Journal
+from kungfu.runtime.core.failure import Failure
 from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.core.requests.admission import Scaling
 from kungfu.runtime.job_api.client import connected
@@ -55,6 +56,11 @@ class Run:
     console: Console
     events: list[dict[str, Any]]
     folder: Path
+
+    @property
+    def failure(self) -> Failure:
+        assert self.ending.failure is not None
+        return self.ending.failure
 
     def all(self, event: str) -> list[dict[str, Any]]:
         return [fields for fields in self.events if fields["event"] == event]
@@ -127,10 +133,9 @@ def test_a_joiner_of_another_program_is_told_why_and_nobody_comes_in_its_place(t
 def test_a_usage_error_of_a_member_ends_the_job_with_2_and_its_output(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "member is wrong")
     assert job.ending.code == 2
-    assert job.ending.failure is not None
-    where = job.ending.failure.text.partition("(tests/runtime/agent/peer.py:")
+    where = job.failure.text.partition("(tests/runtime/agent/peer.py:")
     assert where[0] == "rank 1 (peer 1): its program raised UsageError: a file of this peer is missing "
-    assert job.ending.failure.output[-1] == "kungfu.errors.UsageError: a file of this peer is missing"
+    assert job.failure.output[-1] == "kungfu.errors.UsageError: a file of this peer is missing"
     (told,) = [event for event in job.all("program ended") if event["peer"] == 1]
     assert (told["rank"], told["step"], told["how"], told["others"]) == (1, 2, "usage", 1)
 
@@ -138,9 +143,8 @@ def test_a_usage_error_of_a_member_ends_the_job_with_2_and_its_output(tmp_path: 
 def test_a_member_that_exits_with_a_code_ends_the_job_with_it(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "member exits")
     assert job.ending.code == 7
-    assert job.ending.failure is not None
-    assert (job.ending.failure.peer, job.ending.failure.chosen) == (1, True)
-    assert job.ending.failure.text == (
+    assert (job.failure.peer, job.failure.chosen) == (1, True)
+    assert job.failure.text == (
         "rank 1 (peer 1): exit code 7: its program ended by itself after step 2, before the end of training"
     )
 
@@ -148,19 +152,17 @@ def test_a_member_that_exits_with_a_code_ends_the_job_with_it(tmp_path: Path) ->
 def test_a_script_that_fails_after_its_training_fails_the_job_with_its_output(tmp_path: Path) -> None:
     job = run(tmp_path, PEER, "script fails")
     assert job.ending.code == 1
-    assert job.ending.failure is not None
-    assert job.ending.failure.text == (
+    assert job.failure.text == (
         "rank 0 (peer 0): exit code 1, after its training was over: ValueError: cannot save the model"
     )
-    assert job.ending.failure.output[-1] == "ValueError: cannot save the model"
+    assert job.failure.output[-1] == "ValueError: cannot save the model"
 
 
 def test_a_peer_that_is_never_ready_ends_the_job_at_the_deadline(tmp_path: Path) -> None:
     deadlines = Deadlines(ready_s=1.0, wait_s=120.0)
     job = run(tmp_path, "-c", "import signal; signal.pause()", deadlines=deadlines)
     assert job.ending.code == 3
-    assert job.ending.failure is not None
-    assert "waited 1 s for peer 0 to get ready; it has started" in job.ending.failure.text
+    assert "waited 1 s for peer 0 to get ready; it has started" in job.failure.text
     assert [event["event"] for event in job.events[-3:]] == ["failed", "peer ended", "peer ended"]
     assert [ended["how"] for ended in job.all("peer ended")] == ["killed by SIGTERM"] * 2
 

@@ -73,9 +73,7 @@ def cluster_of(text: bytes) -> Cluster:
 
 
 @contextmanager
-def taking_over(
-    agent: Agent, hosts: Mapping[int, Host], folder: Path
-) -> Iterator[tuple[Leader, AgentContext, Elected]]:
+def taking_over(agent: Agent, hosts: Mapping[int, Host], folder: Path) -> Iterator[tuple[Leader, AgentContext]]:
     """The agent has lost the leader and takes over; ``begin`` is still to be called."""
     agent.consensus.lose_leader()
     elected = elect(agent.consensus, hosts, SETTINGS, how="host 127.0.0.1 is lost")
@@ -83,7 +81,7 @@ def taking_over(
     context = context_of(agent, hosts, folder)
     leader = Leader(context, elected=elected)
     try:
-        yield leader, context, elected
+        yield leader, context
     finally:
         leader.close(Ending(0))
         context.recorder.journal.close()
@@ -99,7 +97,7 @@ def test_a_new_leader_that_alone_holds_its_state_needs_the_majority_before_too(t
         old.stop()
         for agent in (two, three):
             agent.consensus.lose_leader()
-        with taking_over(one, hosts, tmp_path) as (leader, _, _):
+        with taking_over(one, hosts, tmp_path) as (leader, _):
             for agent in (two, three):
                 agent.stop()  # who hear each other still, and of the view that they know are two of three
             ending = leader.begin()
@@ -125,26 +123,28 @@ def test_a_host_lost_as_the_first_view_begins_ends_no_job_with_a_majority(tmp_pa
 
 
 @contextmanager
-def orphaned(
-    serving: Mapping[int, type[HostService]] = MappingProxyType({}),
-) -> Iterator[tuple[dict[int, Host], Agent, Agent]]:
-    """Two agents that have lost the leader of a job on three hosts; of one peer on the first, of two on the other."""
+def led_anew(
+    folder: Path, serving: Mapping[int, type[HostService]] = MappingProxyType({})
+) -> Iterator[tuple[Leader, AgentContext, dict[int, Host], Agent, Agent]]:
+    """Of three hosts the one that led is lost, which ran no peer; the next one leads by now, and runs one of three.
+
+    Gives its leader and context, the hosts, and the two agents that are left.
+    """
     with agents(3, serving) as (hosts, (old, one, two)):
         for agent in (one, two):
             follow(agent, 0, text=state(1, 2, 2, hosts=3))
         old.stop()
         two.consensus.lose_leader()
-        yield hosts, one, two
+        with taking_over(one, hosts, folder) as (leader, context):
+            assert leader.begin() is None
+            yield leader, context, hosts, one, two
 
 
 def test_the_last_message_of_the_former_leader_does_not_matter(tmp_path: Path) -> None:
     """The last message of the leader before does not matter to the one that has taken over."""
-    with orphaned() as (hosts, one, _two), taking_over(one, hosts, tmp_path) as (leader, _, _):
-        assert leader.begin() is None
-        assert (
-            leader.handle(ReplicateReceived(pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])))
-            is None
-        )
+    late = pb.ReplicateRequest(job="job", term=1, leader=0, number=7, kills=[1])
+    with led_anew(tmp_path) as (leader, *_):
+        assert leader.handle(ReplicateReceived(late)) is None
         assert leader.handle(LeaderLost("seen twice")) is None
         assert leader.cluster.view is not None
 
@@ -204,30 +204,24 @@ def kills_sent_to(agent: Agent) -> list[int]:
 
 
 def test_a_peer_that_was_started_too_late_to_be_known_of_is_ended(tmp_path: Path) -> None:
-    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
-        assert leader.begin() is None
+    with led_anew(tmp_path) as (leader, *_, two):
         assert leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=9, pid=4711)) is None
         assert kills_sent_to(two) == [9]
 
 
 def test_a_notice_that_is_repeated_is_no_second_signal(tmp_path: Path) -> None:
     """A notice that is repeated is no second signal for this leader, nor for the next one."""
-    with orphaned() as (hosts, one, two):
-        told = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
-        with taking_over(one, hosts, tmp_path) as (leader, _, _):
-            assert leader.begin() is None
-            assert [leader.handle(told), leader.handle(told)] == [None, None]
-            assert leader.cluster.hosts.leaving == {2}
-            held = two.consensus.log.snapshot
-            assert held is not None
-            assert (held.cluster.hosts.leaving, held.last_events) == ({2}, {2: 4})
-            told.number = 5
-            assert leader.handle(told) == Ending(128 + signal.SIGTERM)
+    told = pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SIGNALLED, code=signal.SIGTERM, number=4)
+    with led_anew(tmp_path) as (leader, *_, two):
+        assert [leader.handle(told), leader.handle(told)] == [None, None]
+        assert leader.cluster.hosts.leaving == {2}
+        assert (two.held.cluster.hosts.leaving, two.held.last_events) == ({2}, {2: 4})
+        told.number = 5
+        assert leader.handle(told) == Ending(128 + signal.SIGTERM)
 
 
 def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_path: Path) -> None:
-    with orphaned() as (hosts, one, _two), taking_over(one, hosts, tmp_path) as (leader, context, _):
-        assert leader.begin() is None
+    with led_anew(tmp_path) as (leader, context, hosts, *_):
         line = command_line_of(context.job)
         late = AdmissionRequested(pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=line))
         assert late.reply.cancel()
@@ -241,14 +235,13 @@ def test_a_host_that_was_told_to_ask_again_is_not_taken_in_behind_its_back(tmp_p
 
 def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_path: Path) -> None:
     """An agent that did not hear its admission reply receives it again, and another one in its place does not."""
-    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, context, elected):
-        assert leader.begin() is None
+    with led_anew(tmp_path) as (leader, context, _, one, two):
         came = pb.HostAdmissionRequest(
             host=pb.HostInfo(number=0, pid=1, incarnation="a"), command_line=command_line_of(context.job)
         )
         told = [AdmissionRequested(came), AdmissionRequested(came)]
         assert [leader.handle(entering) for entering in told] == [None, None]
-        assert [entering.reply.result(0.0).term for entering in told] == [elected.term] * 2
+        assert [entering.reply.result(0.0).term for entering in told] == [one.consensus.term] * 2
         assert all(entering.reply.result(0.0).settings for entering in told)
         came.host.incarnation = "b"
         other = AdmissionRequested(came)
@@ -256,14 +249,11 @@ def test_an_agent_that_did_not_hear_its_admission_reply_receives_it_again(tmp_pa
         assert other.reply.result(0.0) == pb.HostAdmissionReply(retry=True), (
             "that the one before it is gone is not known yet"
         )
-        held = two.consensus.log.snapshot
-        assert held is not None
-        assert held.incarnations == {0: "a"}, "so that the next leader can tell it too"
+        assert two.held.incarnations == {0: "a"}, "so that the next leader can tell it too"
 
 
 def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
-    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, context, _):
-        assert leader.begin() is None
+    with led_anew(tmp_path) as (leader, context, *_, two):
         two.stop()
         entering = AdmissionRequested(
             pb.HostAdmissionRequest(host=pb.HostInfo(number=0, pid=1), command_line=command_line_of(context.job))
@@ -275,14 +265,11 @@ def test_a_leader_without_a_majority_takes_no_host_in(tmp_path: Path) -> None:
 
 
 def test_of_a_peer_that_has_ended_the_agents_hold_no_address_and_no_process(tmp_path: Path) -> None:
-    with orphaned() as (hosts, one, two), taking_over(one, hosts, tmp_path) as (leader, _, _):
-        assert leader.begin() is None
+    with led_anew(tmp_path) as (leader, *_, two):
         for peer in (1, 2):
             leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_SPAWNED, peer=peer, pid=100 + peer))
         assert leader.handle(pb.HostEvent(host=2, kind=pb.HOST_EVENT_KIND_ENDED, peer=1, code=1)) is None
-        held = two.consensus.log.snapshot
-        assert held is not None
-        assert held.pids == {2: 102}
+        assert two.held.pids == {2: 102}
 
 
 class Watching(HostService):
@@ -299,8 +286,7 @@ class Watching(HostService):
 
 def test_a_request_is_answered_only_after_the_followers_know_of_it(tmp_path: Path) -> None:
     Watching.query, Watching.replied = Query(Asked(Resize(2), id="r")), []
-    with orphaned({2: Watching}) as (hosts, one, _), taking_over(one, hosts, tmp_path) as (leader, _, _):
-        assert leader.begin() is None
+    with led_anew(tmp_path, {2: Watching}) as (leader, *_):
         assert leader.handle(Watching.query) is None
         assert Watching.query.reply.result(timeout=0.0).id == "r"
     assert Watching.replied[:1] == [False]

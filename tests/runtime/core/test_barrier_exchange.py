@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kungfu.runtime.core.barrier import Decision, JoinerOffer, decide
 from kungfu.runtime.core.next_membership import BarrierInput
-from kungfu.runtime.core.request import Asked, Leave, Resize, Retry
+from kungfu.runtime.core.request import Asked, Retry
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
@@ -196,88 +192,3 @@ def test_what_was_refused_is_forgotten_when_a_host_with_free_slots_comes() -> No
     decision = decide(BarrierInput(view_of(3), terms, LIMITS, requests=[Asked(Retry(), "a host has come", id="r")]))
     assert (decision.view, decision.terms) == (view_of(3), terms_of(3))
     assert not decided(view_of(3), terms, outside=size_request(3)).terms.replacement_refused
-
-
-# ---- whatever happens ------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Job:
-    """A job and its agent, which keeps joiners that are on their way.
-
-    Args:
-        view: The view.
-        terms: Its terms.
-        limits: The least and the most peers.
-        starting: The ids of the joiners.
-        missing: How many were asked for that have no slot.
-        next_id: The id of the next joiner.
-        meant: The size that was asked for last and is not superseded.
-    """
-
-    view: View
-    terms: Terms
-    limits: Limits
-    starting: list[int] = field(default_factory=list)
-    missing: list[int] = field(default_factory=list)
-    next_id: int = 50
-    meant: int = 0
-
-    def barrier(self, requests: tuple[Asked, ...], *, offers: bool, room: int) -> None:
-        """One barrier: at most ``room`` of the peers that it asks for find a slot."""
-        offer = JoinerOffer(peers(*self.starting), tuple(self.missing)) if offers else None
-        before, under_exchange = self.view, {*self.terms.leaving}
-        decision = decide(BarrierInput(before, self.terms, self.limits, requests=requests, offer=offer))
-        after = decision.view
-        joined, left = {*after.ids} - {*before.ids}, {*before.ids} - {*after.ids}
-        assert joined <= {*self.starting}
-        assert {*before.ids} & {*after.ids}, "nobody would hold the state"
-        assert after.size >= min(before.size, self.limits.minimum)
-        assert after.size <= max(before.size, self.limits.maximum + len(decision.terms.departing))
-        assert {*decision.terms.leaving} <= {*before.ids} & {*after.ids}, "no joiner is exchanged"
-        if not requests:
-            exchanged = left - {*self.terms.departing}
-            assert len(exchanged) <= len(joined), "nobody leaves for a peer that has not come"
-            assert exchanged <= under_exchange
-        if requests and isinstance(lead := requests[0].what, Resize):
-            self.meant = self.limits.clip(lead.size)
-        if any(isinstance(one.what, Leave) and one.what.when == "now" for one in decision.requests):
-            self.meant = decision.terms.target_size or after.size - len(decision.terms.departing)
-        if self.terms.target_size and offer is not None and joined and not requests:
-            reached = after.size - len(decision.terms.departing)
-            assert reached == self.terms.target_size or decision.terms.refused_size == self.terms.target_size
-        self.view, self.terms = after, decision.terms
-        if joined:
-            self.starting, self.missing = [], []
-        if decision.prepare is not None:
-            self.prepare(decision.prepare - before.size, room=room)
-
-    def prepare(self, count: int, *, room: int) -> None:
-        """The agent brings the joiners to this number."""
-        self.missing = []
-        self.starting = self.starting[: max(0, count)]
-        for place in range(count - len(self.starting)):
-            (self.starting if place < room else self.missing).append(self.next_id)
-            self.next_id += 1
-
-
-@given(st.data(), st.integers(1, 4), st.integers(1, 6))
-def test_the_job_comes_to_rest_where_it_was_asked_to_or_says_so(data: st.DataObject, minimum: int, size: int) -> None:
-    job = Job(view_of(max(size, minimum)), terms_of(max(size, minimum)), Limits(minimum, 6))
-    job.meant = job.view.size
-    for _ in range(data.draw(st.integers(1, 8))):
-        asked = data.draw(st.sampled_from(["size", "replaced", "both", "now", "nothing"]))
-        named = tuple(data.draw(st.sets(st.sampled_from((*job.view.ids, 99)), min_size=1)))
-        requests = {
-            "size": (size_request(data.draw(st.integers(0, 8))),),
-            "replaced": (leaving(*named, when="replaced", size=job.view.size),),
-            "now": (leaving(*named, size=0),),
-            "nothing": (),
-        }
-        requests["both"] = (*requests["size"], *requests["replaced"])
-        job.barrier(requests[asked], offers=data.draw(st.booleans()), room=data.draw(st.integers(0, 6)))
-    refused_before = job.terms.refused_size
-    for _ in range(4):
-        job.barrier((), offers=bool(job.starting or job.missing), room=6)
-    assert (job.terms.target_size, job.terms.leaving, job.terms.departing) == (0, (), ())
-    assert job.view.size == job.meant or job.terms.refused_size or refused_before, "a size that was not reached is said"

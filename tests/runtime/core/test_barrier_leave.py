@@ -67,21 +67,6 @@ def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_cha
     assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
 
 
-def test_only_as_many_are_replaced_as_have_come() -> None:
-    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
-    offer = JoinerOffer(peers(7), missing=(8,), reason="peer 8: ended")
-    assert decided(view_of(3), asked.terms, LIMITS, offer=offer).view.ids == (1, 2, 7)
-    nobody = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer((), missing=(7, 8), reason="ended"))
-    assert nobody.view == view_of(3)
-    assert (nobody.terms.leaving, nobody.terms.target_size) == ((), 0)
-
-
-def test_a_newer_request_from_outside_lets_those_stay_who_were_to_be_replaced() -> None:
-    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, when="replaced"))
-    decision = decided(view_of(3), asked.terms, LIMITS, outside=size_request(3))
-    assert decision == Decision(view_of(3), terms_of(3), prepare=3)
-
-
 def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
     terms = Terms(64, 32.0, target_size=2, leaving=(9,))
     assert decided(view_of(2), terms, LIMITS, offer=JoinerOffer()).view == view_of(2)
@@ -230,12 +215,6 @@ def test_who_is_named_goes_first_and_the_others_make_up_the_size(
     assert decision.prepare == prepare
 
 
-def test_those_who_come_for_a_size_and_for_an_exchange_come_in_one_change() -> None:
-    asked = decided(view_of(3), terms_of(3), LIMITS, asked=together(4, leaving(0, when="replaced")))
-    swapped = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
-    assert swapped == Decision(View(6, peers(1, 2, 7, 8)), terms_of(4))
-
-
 def test_an_evicted_peer_that_the_minimum_holds_leaves_when_the_size_brings_another() -> None:
     asked = decided(view_of(2), terms_of(2), Limits(2, 6), asked=together(3, leaving(0)))
     assert (asked.view, asked.terms.leaving, asked.prepare) == (view_of(2), (0,), 4)
@@ -252,11 +231,3 @@ def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> N
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
     joined = decided(decision.view, decision.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
     assert joined.terms == terms_of(5)
-
-
-def test_a_notice_while_another_is_exchanged_leaves_the_exchange_as_it_is() -> None:
-    asked = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(1, when="replaced"))
-    people = 5  # that the agent counts: four, and one that is getting ready
-    noticed = decided(view_of(4), asked.terms, LIMITS, asked=leaving(2, when="noticed", size=people))
-    assert (noticed.view.ids, noticed.terms.target_size, noticed.terms.leaving) == ((0, 1, 3), 4, (1,))
-    assert noticed.prepare == 6, "one for each of both, beside the four that it still counts"

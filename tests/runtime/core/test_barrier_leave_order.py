@@ -36,15 +36,8 @@ def decided(
         # nothing is measured: the newest go, as ever
         (2, {}, (0, 1), {}),
         # rank 0 is the straggler
-        (3, {0: 0.51, 1: 1.0, 2: 1.0, 3: 1.0}, (1, 2, 3), {0: 0.51}),
         (2, {0: 0.51, 1: 1.0, 2: 1.0, 3: 1.0}, (1, 2), {0: 0.51}),
-        # two are slow, and one leaves: the slower one
-        (3, {0: 0.7, 1: 0.5, 2: 1.0, 3: 1.2}, (0, 2, 3), {1: 0.5}),
         (2, {0: 0.7, 1: 0.5, 2: 1.0, 3: 1.2}, (2, 3), {1: 0.5, 0: 0.7}),
-        # the newest is the slow one
-        (3, {0: 1.0, 1: 1.0, 2: 1.0, 3: 0.3}, (0, 1, 2), {3: 0.3}),
-        # a difference that may be noise decides nothing
-        (3, {0: 0.9, 1: 1.0, 2: 1.0, 3: 1.0}, (0, 1, 2), {}),
         # below the least size nobody else leaves
         (0, {1: 0.5}, (0,), {1: 0.5}),
     ],

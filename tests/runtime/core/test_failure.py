@@ -47,18 +47,6 @@ def test_the_root_is_the_end_that_no_other_explains(tails: dict[int, list[str]],
     assert root(tails, first=first).peer == peer
 
 
-def test_what_is_printed_after_the_error_does_not_hide_it() -> None:
-    noise = [*LOST, "INFO: closing the log", "loss: 0.3", "Epoch: 4"]
-    ended = {0: "exit code 1", 1: "killed by SIGKILL"}
-    found = find_root_cause(ended, {0: noise}, ranks=RANKS, first=0, late=False, exit_kinds={0: "loss"})
-    assert found.text == "rank 1 (peer 1): killed by SIGKILL"
-
-
-def test_an_error_raised_while_another_was_handled_is_the_peers_own() -> None:
-    both = [*LOST, "During handling of the above exception, another exception occurred:", *RAISED]
-    assert root({0: LOST, 1: both}).peer == 1
-
-
 def test_errors_of_libraries_are_the_peers_own() -> None:
     graph = ["tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:"]
     found = root({0: LOST, 1: graph})

@@ -70,7 +70,7 @@ def serve_job(folder: Path, *, scaling: Scaling = "elastic", secret: str = SECRE
     """A job of peers 0 and 1 in view 3, which takes 1 to 4; its file in ``folder`` holds ``secret``."""
     settings = Settings("job", -1, "127.0.0.1:0", SECRET, "local", Limits(1, 4), Deadlines(60.0, 20.0))
     place = ServedJob(folder, with_view(Cluster(JobLimits(settings.deadlines)), view(3, 0, 1)))
-    handler = RequestHandler(settings, scaling=scaling, tell=place.journal.append, process_of=lambda peer: 100 + peer)
+    handler = RequestHandler(settings, scaling=scaling, record=place.journal.append, process_of=lambda peer: 100 + peer)
     service = JobService(place.put)
     server = rpc.serve((add_JobServiceServicer_to_server, service), host="127.0.0.1", secret=SECRET, threads=4)
     process = identify_process(os.getpid())

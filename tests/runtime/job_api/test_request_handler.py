@@ -13,7 +13,7 @@ from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, S
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
 from kungfu.runtime.core.view import Peer, View
-from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery
+from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery, Subject
 from kungfu.runtime.job_api.request_handler import RequestHandler
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
@@ -36,7 +36,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.handler = RequestHandler(
-            SETTINGS, scaling="elastic", tell=self.journal.append, process_of=lambda peer: 100 + peer
+            SETTINGS, scaling="elastic", record=self.journal.append, process_of=lambda peer: 100 + peer
         )
         self.cluster = Cluster(JobLimits(SETTINGS.deadlines))
         self.moves(view(3, 0, 1))
@@ -52,20 +52,19 @@ class Agent:
         self.cluster = replace(self.cluster, view=after, processes=people, starting=on_the_way)
         self.handle(ViewStarted(after))
 
-    def asked(self, action: Request, *, name: str = "r") -> RequestProgress:
-        query = Query(Asked(action, id=name))
+    def ask(self, subject: Subject) -> Any:
+        query = Query(subject)
         self.handle(query)
         return query.reply.result(timeout=0.0)
 
-    def look(self, name: str = "r") -> RequestProgress:
-        query = Query(ProgressQuery(name))
-        self.handle(query)
-        return query.reply.result(timeout=0.0)
+    def asked(self, action: Request, *, name: str = "r") -> RequestProgress:
+        return self.ask(Asked(action, id=name))
+
+    def look(self) -> RequestProgress:
+        return self.ask(ProgressQuery("r"))
 
     def status(self) -> JobStatus:
-        query = Query(StatusQuery())
-        self.handle(query)
-        return query.reply.result(timeout=0.0)
+        return self.ask(StatusQuery())
 
 
 def test_a_peer_is_told_with_how_long_it_has_been_as_it_is() -> None:

@@ -222,16 +222,11 @@ class Replicator:
         self, settings: Settings, hosts: Mapping[int, Host], *, leader: int, term: int, clock: Callable[[], float],
         put: Callable[[object], None], version: int = 0,
     ) -> None:  # fmt: skip
-        self._settings, self._hosts, self._leader, self._term, self._clock = settings, hosts, leader, term, clock
+        self._settings, self._hosts, self._leader, self.term, self._clock = settings, hosts, leader, term, clock
         self._put = put
         self._links: dict[int, FollowerLink] = {}
         self._counts: dict[int, int] = {}  # of the messages to followers that were removed
         self._version, self._committed, self._state, self._requests = version, 0, b"", b""
-
-    @property
-    def term(self) -> int:
-        """The term of this leader."""
-        return self._term
 
     @property
     def reachable(self) -> frozenset[int]:
@@ -330,5 +325,5 @@ class Replicator:
             closer.join()
 
     def _stamp(self, message: pb.ReplicateRequest) -> None:
-        message.job, message.term, message.leader = self._settings.job, self._term, self._leader
+        message.job, message.term, message.leader = self._settings.job, self.term, self._leader
         message.now, message.committed = self._clock(), self._committed

@@ -211,28 +211,20 @@ class ConsensusState:
             The vote, with the log held at that moment: no message of a leader is taken in between.
         """
         with self._changed:
-            return self._answer_vote(request)
-
-    def _answer_vote(self, request: pb.VoteRequest) -> pb.VoteReply:
-        log, cluster = self.log, self.cluster
-        hosts = cluster.hosts if cluster else None
-        reply = pb.VoteReply(
-            term=log.term,
-            version=log.version,
-            state=log.encoded,
-            requests=log.requests,
-            voted_term=max(self.term, self._voted[0]),
-        )
-        # This agent knows nothing of that job: it has no vote.
-        if request.job != self.job or hosts is None:
-            return pb.VoteReply()
-        # The candidate was given up while it could not be reached: it must stop.
-        if request.host not in hosts.known:
-            reply.fenced = True
-        # The leader is not lost for this agent, so it does not vote.
-        elif self.leader is not None:
-            reply.hears_leader = True
-        # No pre-vote: the answer binds this agent.
-        elif request.binding:
-            reply.granted = self.grant_vote(request.term, request.host)
-        return reply
+            log, cluster, voted = self.log, self.cluster, max(self.term, self._voted[0])
+            # This agent knows nothing of that job: it has no vote.
+            if request.job != self.job or cluster is None:
+                return pb.VoteReply()
+            reply = pb.VoteReply(
+                term=log.term, version=log.version, state=log.encoded, requests=log.requests, voted_term=voted
+            )
+            # The candidate was given up while it could not be reached: it must stop.
+            if request.host not in cluster.hosts.known:
+                reply.fenced = True
+            # The leader is not lost for this agent, so it does not vote.
+            elif self.leader is not None:
+                reply.hears_leader = True
+            # No pre-vote: the answer binds this agent.
+            elif request.binding:
+                reply.granted = self.grant_vote(request.term, request.host)
+            return reply

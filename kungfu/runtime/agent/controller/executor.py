@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 from kungfu.event_log.events import (
     BrokenEvent,
@@ -10,17 +11,21 @@ from kungfu.event_log.events import (
     LostEvent,
     MachinesDifferEvent,
     MissingEvent,
+    NoticedEvent,
     OfferedEvent,
+    PeerEndedEvent,
     PhaseEvent,
+    ProgramEndedEvent,
     RegroupingEvent,
     SpawnedEvent,
+    ViewEvent,
 )
 from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import AgentContext
 from kungfu.runtime.agent.controller.peer_client import PeerClient
 from kungfu.runtime.core.cluster import events as decided
-from kungfu.runtime.core.cluster.cluster import Cluster
+from kungfu.runtime.core.cluster.cluster import Cluster, exit_in_words
 from kungfu.runtime.core.failure import headline
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked
@@ -86,6 +91,31 @@ class Executor:
                 self._peers.send_to_rank_0(command)
             case Asked():
                 self._peers.send_to_rank_0(command)
+
+    def record_event(self, event: Any, cluster: Cluster) -> None:
+        """Records what peers did by themselves, in the cluster as it was before; commands are recorded as performed."""
+        if isinstance(event, decided.ViewStarted):
+            self._record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
+        elif isinstance(event, decided.ProcessEnded):
+            self._record(PeerEndedEvent(peer=event.peer, how=exit_in_words(event.code)))
+        elif isinstance(event, decided.ProgramExiting):
+            self._record_exit(event, cluster)
+        elif isinstance(event, decided.PeerNoticed):
+            self._record(NoticedEvent(peer=event.peer), shown=True)
+        elif isinstance(event, decided.PeerProgressed):
+            self.addresses[event.peer.id] = event.peer
+
+    def _record_exit(self, event: decided.ProgramExiting, cluster: Cluster) -> None:
+        """Records once that a program ends, or leaves its loop, while its peer trains."""
+        peer, exit = event.peer, event.exit
+        # It does not train, or has said so before.
+        if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
+            return
+        others = len(cluster.members) - 1
+        ended = ProgramEndedEvent(
+            peer=peer, rank=cluster.view.rank_of(peer), step=exit.step, others=others, how=exit.kind, error=exit.error
+        )
+        self._record(ended, shown=True)
 
     def close(self) -> None:
         """This agent ends: what peers were not reached with by now, they will not be told by it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,10 +12,6 @@ from kungfu.event_log.events import (
     FailedEvent,
     HostLeftEvent,
     LoggedEvent,
-    NoticedEvent,
-    PeerEndedEvent,
-    ProgramEndedEvent,
-    ViewEvent,
 )
 from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.agent.consensus.election import Elected, has_quorum
@@ -21,14 +19,16 @@ from kungfu.runtime.agent.consensus.job_snapshot import JobSnapshot, RequestLogE
 from kungfu.runtime.agent.consensus.replication import Replicator
 from kungfu.runtime.agent.context import NO_QUORUM_CODE, AgentContext, Ending
 from kungfu.runtime.agent.controller.executor import Executor
-from kungfu.runtime.agent.controller.root_cause import root_cause
 from kungfu.runtime.core.cluster import events as decided
 from kungfu.runtime.core.cluster.cluster import Cluster, Hosts, Transition, exit_in_words
 from kungfu.runtime.core.cluster.transitions import react
-from kungfu.runtime.core.failure import Failure
+from kungfu.runtime.core.failure import Failure, find_root_cause, named
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from kungfu.runtime.job_api.request_handler import RequestHandler
+
+# How long the leader waits for further ends after the first failure: the peer that the others lost is the root.
+_ROOT_CAUSE_S = 3.0
 
 
 class JobController:
@@ -51,14 +51,14 @@ class JobController:
         if elected is not None:
             snapshot, term, version = elected.snapshot, elected.term, elected.version
         else:
-            snapshot, term, version = JobSnapshot(Cluster(context.job.rules, hosts=Hosts(slots={}))), 1, 0
+            snapshot, term, version = JobSnapshot(Cluster(context.job.limits, hosts=Hosts(slots={}))), 1, 0
         self.cluster, self.last_events = snapshot.cluster, dict(snapshot.last_events)
         self.incarnations = dict(snapshot.incarnations)
         # The last one that every follower has acknowledged, and those after it.
         self._uncommitted: tuple[Cluster, ...] = elected.uncommitted if elected else (self.cluster,)
         self.requests = RequestHandler(
-            context.settings, scaling=context.job.scaling, tell=partial(self.record, shown=True),
-            process_of=self._process_of, hosts=context.job.hosts,
+            context.settings, scaling=context.job.scaling, record=partial(self.record, shown=True),
+            process_of=lambda peer: self.executor.pids.get(peer, 0), hosts=context.job.hosts,
             request_log=elected.request_log if elected else None,
         )  # fmt: skip
         self._encoder = RequestLogEncoder()
@@ -77,7 +77,7 @@ class JobController:
         """Handles an event of a peer, a question or a request, or a tick; returns how the job ended, if it did."""
         # Questions, and lines of the record, change nothing in the job.
         if not isinstance(event, Query | NewRecords):
-            self._record_event(event)
+            self.executor.record_event(event, self.cluster)
             if (ending := self.decide(event)) is not None:
                 return ending
         return self.handle_request(event)
@@ -97,31 +97,6 @@ class JobController:
         for external in externals:
             self.executor.perform(external, self.cluster)
         return None
-
-    def _record_event(self, event: Any) -> None:
-        """Records what peers did of themselves; commands are recorded where they are performed."""
-        if isinstance(event, decided.ViewStarted):
-            self.record(ViewEvent(version=event.view.version, peers=tuple(event.view.ids)), shown=True)
-        elif isinstance(event, decided.ProcessEnded):
-            self.record(PeerEndedEvent(peer=event.peer, how=exit_in_words(event.code)))
-        elif isinstance(event, decided.ProgramExiting):
-            self._record_exit(event)
-        elif isinstance(event, decided.PeerNoticed):
-            self.record(NoticedEvent(peer=event.peer), shown=True)
-        elif isinstance(event, decided.PeerProgressed):
-            self.executor.addresses[event.peer.id] = event.peer
-
-    def _record_exit(self, event: decided.ProgramExiting) -> None:
-        """Records once that a program ends, or leaves its loop, while its peer trains."""
-        peer, exit, cluster = event.peer, event.exit, self.cluster
-        # It does not train, or has said so before.
-        if cluster.view is None or peer not in cluster.members or peer in cluster.losses.exiting:
-            return
-        others = len(cluster.members) - 1
-        ended = ProgramEndedEvent(
-            peer=peer, rank=cluster.view.rank_of(peer), step=exit.step, others=others, how=exit.kind, error=exit.error
-        )
-        self.record(ended, shown=True)
 
     def apply(self, outcome: Transition) -> Ending | None:
         """Takes over the decided state, replicates it, then performs its commands."""
@@ -215,9 +190,6 @@ class JobController:
 
     # ---- the record --------------------------------------------------------------------------------------------------
 
-    def _process_of(self, peer: int) -> int:
-        return self.executor.pids.get(peer, 0)
-
     def record(self, event: LoggedEvent, *, shown: bool = False) -> None:
         """Adds an event to the record; ``shown``: a person should see it."""
         self._context.recorder.event(event, shown=shown)
@@ -226,3 +198,58 @@ class JobController:
     def name_of(self, host: int) -> str:
         """The name of a host, by its number."""
         return self._job.hosts[host].name
+
+
+def root_cause(
+    context: AgentContext, command: decided.Fail, cluster: Cluster, tails: Mapping[int, Sequence[str]]
+) -> Failure:
+    """Waits a moment for the ends of other peers, then takes the one that comes first in the chain of causes.
+
+    Args:
+        context: The agent's; ends that are waited for come from its queue.
+        command: The failure that was seen first.
+        cluster: The job when it was seen.
+        tails: The last lines that each ended peer printed, by peer.
+
+    Returns:
+        The failure at the root, with the exit code of the job and the last output of that peer.
+
+    Cost:
+        At most three seconds; none where a deadline has expired, for then nobody has ended.
+    """
+    ended, known = {command.peer: command.reason, **command.others}, dict(tails)
+    exit_kinds = {peer: departure.exit.kind for peer, departure in cluster.losses.exiting.items()}
+    # Its process has not ended, but it has said what is wrong.
+    if command.kind is not None:
+        exit_kinds[command.peer] = command.kind
+    awaited = cluster.alive - set(command.others)
+    # Where the cause is known, only its own end is waited for, with its last output; else the ends of all others.
+    awaited = awaited & {command.peer} if command.code is not None else awaited - {command.peer}
+    deadline = time.monotonic() + _ROOT_CAUSE_S
+    while awaited and not command.late and (left := deadline - time.monotonic()) > 0:
+        event = context.next_event(left)
+        # No other process has ended in time.
+        if event is None:
+            break
+        # A program says why it ends before its process has ended.
+        if isinstance(event, decided.ProgramExiting):
+            exit_kinds[event.peer] = event.exit.kind
+        elif isinstance(event, pb.HostEvent) and event.kind == pb.HOST_EVENT_KIND_ENDED:
+            known[event.peer] = list(event.tail)
+            awaited -= {event.peer}
+            # This end may be the reason for the others.
+            if _is_bad(event, cluster) and event.peer not in ended:
+                ended[event.peer] = exit_in_words(event.code)
+    last_words = {peer: known.get(peer) or context.supervisor.tail(peer) for peer in ended}
+    ids = cluster.view.ids if cluster.view else ()
+    ranks = {peer: rank for rank, peer in enumerate(ids) if peer in ended}
+    # The cause is known: a program chose its exit code, say.
+    if command.code is not None:
+        text, output = named(command.peer, command.reason, ranks.get(command.peer)), tuple(last_words[command.peer])
+        return Failure(command.peer, text, command.code, output, command.chosen)
+    return find_root_cause(ended, last_words, ranks=ranks, first=command.peer, late=command.late, exit_kinds=exit_kinds)
+
+
+def _is_bad(event: pb.HostEvent, cluster: Cluster) -> bool:
+    """True if this end may be the cause of others; before the first view any end may."""
+    return event.peer not in cluster.processes.released and (event.code != 0 or cluster.view is None)

@@ -28,7 +28,7 @@ STREAMS = ("events", "metrics")
 # Some hundred thousand steps of a few peers.
 TRACE_LIMIT_BYTES = 256 << 20
 # A disk at its limit fails and works by turns.
-_TELL_EVERY_S = 60.0
+_NOTIFY_EVERY_S = 60.0
 
 
 def _no_console(event: LoggedEvent) -> None:
@@ -44,7 +44,7 @@ class Journal:
         clock: Seconds since 1970.
 
     Attributes:
-        tell: Takes an event when lines are being lost, and one when they are not any more.
+        notify: Takes an event when lines are being lost, and one when they are not any more.
 
     Raises:
         UsageError: The folder holds a record already, or cannot be written.
@@ -54,18 +54,18 @@ class Journal:
         self, folder: Path, *, trace_limit_bytes: int = TRACE_LIMIT_BYTES, clock: Callable[[], float] = time.time
     ) -> None:
         self.folder, self._clock = folder, clock
-        self.tell: Callable[[LoggedEvent], None] = _no_console
+        self.notify: Callable[[LoggedEvent], None] = _no_console
         self._lock = threading.RLock()  # a line may end a gap, which is recorded by another line
         self._trace_left = self._trace_limit = trace_limit_bytes
         self._failing: dict[Path, LogFile] = {}
         self._unrecorded: dict[str, LogGap] = {}  # gaps that are over but not recorded yet, by file
         self._unwritten: dict[str, Callable[[], None]] = {}
-        self._told_at: float | None = None
-        self._told = False  # of lines that are lost, and not yet that they no longer are
+        self._notified_at: float | None = None
+        self._is_notified = False  # of lines that are lost, and not yet that they no longer are
         if (folder / "events.jsonl").exists():
             raise UsageError(f"--logdir {folder} holds the record of a run already; delete it or give another folder")
         names = (*STREAMS, "trace") if trace_limit_bytes else STREAMS
-        first = {"events": f"{event_to_line(RecordEvent(version=RECORD_VERSION))}\n".encode()}
+        first = {"events": _line(RecordEvent(version=RECORD_VERSION))}
         self._files = {
             name: LogFile(folder / f"{name}.jsonl", clock=clock, head=first.get(name, b"")) for name in names
         }
@@ -88,7 +88,7 @@ class Journal:
         """Writes one more event, stamped with the time (seconds since 1970), and returns it."""
         with self._lock:  # the agent and the threads that serve the peers all write
             stamped = self._stamped(event)
-            self._append(self._files["events"], f"{event_to_line(stamped)}\n")
+            self.append_to(self._files["events"], _line(stamped))
             self._write_small_files()
         return stamped
 
@@ -103,7 +103,7 @@ class Journal:
         with self._lock:
             if stream == "trace":
                 lines = [kept for line in lines if (kept := self._fitting(line)) is not None]
-            self._append(self._files[stream], "".join(f"{line}\n" for line in lines))
+            self.append_to(self._files[stream], "".join(f"{line}\n" for line in lines).encode())
             self._end_gap_of_events()
             self._write_small_files()
 
@@ -116,7 +116,7 @@ class Journal:
     def close(self) -> None:
         """Closes the files; idempotent. Lines missing at the end of one are reported and, if possible, recorded."""
         with self._lock:
-            self._told, lacking = False, dict[str, LogGap]()
+            self._is_notified, lacking = False, dict[str, LogGap]()
             for stream in ("trace", "metrics", "events"):  # events.jsonl last: it records the gaps of the others
                 if (file := self._files.get(stream)) is None:
                     continue
@@ -126,7 +126,7 @@ class Journal:
                     self.on_gap_over(file, ended)
                 self.close_file(file)
             for name, gap in lacking.items():
-                self.tell(_event(name, gap))
+                self.notify(_event(name, gap))
 
     # ---- gaps --------------------------------------------------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class Journal:
             self._failing[file.path] = file
             # A full disk fails all files: people hear of the first one.
             if first and file.gap is not None:
-                self._tell_of_loss(self._name(file), file.gap.error)
+                self._notify_of_loss(self._name(file), file.gap.error)
 
     def on_gap_over(self, file: LogFile, gap: LogGap) -> None:
         """Notes that a file can be written again, and records the gap."""
@@ -165,8 +165,7 @@ class Journal:
         name = self._name(file)
 
         def line(gap: LogGap) -> bytes:
-            event = self._stamped(_event(name, merged(self._unrecorded.get(name), gap)))
-            return f"{event_to_line(event)}\n".encode()
+            return _line(self._stamped(_event(name, merged(self._unrecorded.get(name), gap))))
 
         if (ended := file.end_gap(line)) is None:
             return
@@ -174,23 +173,28 @@ class Journal:
         self._conclude_gap(_event(name, merged(self._unrecorded.pop(name, None), ended)))
 
     def _conclude_gap(self, event: LoggedEvent) -> None:
-        """Records the gaps that are not recorded yet, and tells a person who was told of lost lines."""
+        """Records the gaps that are not recorded yet, and notifies a person who was notified of lost lines."""
         self._write_gaps()
-        if self._told:
-            self._told = bool(self._failing)
-            self.tell(event)
+        if self._is_notified:
+            self._is_notified = bool(self._failing)
+            self.notify(event)
 
     def _write_gaps(self) -> None:
         """Records the gaps, if ``events.jsonl`` can be written."""
         events = self._files["events"]
         while self._unrecorded and events.gap is None and events.is_open:
             name, gap = next(iter(self._unrecorded.items()))
-            self._append(events, f"{event_to_line(self._stamped(_event(name, gap)))}\n")
+            self.append_to(events, _line(self._stamped(_event(name, gap))))
             if events.gap is None:
                 self._unrecorded.pop(name, None)
 
-    def _append(self, file: LogFile, text: str) -> None:
-        _append(self, file, text.encode())
+    def append_to(self, file: LogFile, data: bytes) -> None:
+        """Appends to one of the files, and notes where a gap begins or ends."""
+        had_gap, ended = file.gap is not None, file.write(data)
+        if ended is not None:
+            self.on_gap_over(file, ended)
+        elif file.gap is not None and not had_gap:
+            self.on_gap(file)
 
     def _write_small_files(self) -> None:
         for name, write in list(self._unwritten.items()):
@@ -198,17 +202,17 @@ class Journal:
                 write()
             # It is tried again with a later line.
             except OSError as error:
-                self._tell_of_loss(name, error.strerror or str(error))
+                self._notify_of_loss(name, error.strerror or str(error))
             else:
                 del self._unwritten[name]
 
-    def _tell_of_loss(self, name: str, error: str) -> None:
+    def _notify_of_loss(self, name: str, error: str) -> None:
         now = self._clock()
-        # People were told a moment ago.
-        if self._told_at is not None and 0 <= now - self._told_at < _TELL_EVERY_S:
+        # People were notified a moment ago.
+        if self._notified_at is not None and 0 <= now - self._notified_at < _NOTIFY_EVERY_S:
             return
-        self._told_at, self._told = now, True
-        self.tell(UnrecordedEvent(file=name, error=error))
+        self._notified_at, self._is_notified = now, True
+        self.notify(UnrecordedEvent(file=name, error=error))
 
     def _name(self, file: LogFile) -> str:
         return str(file.path.relative_to(self.folder))
@@ -230,20 +234,15 @@ class Output:
 
     def write(self, line: bytes) -> None:
         """Appends a line; one that cannot be written is counted."""
-        _append(self._journal, self._file, line)
+        self._journal.append_to(self._file, line)
 
     def close(self) -> None:
         """Closes the log: the peer has exited."""
         self._journal.close_file(self._file)
 
 
-def _append(journal: Journal, file: LogFile, data: bytes) -> None:
-    """Appends to one of the journal's files, and notes where a gap begins or ends."""
-    had_gap, ended = file.gap is not None, file.write(data)
-    if ended is not None:
-        journal.on_gap_over(file, ended)
-    elif file.gap is not None and not had_gap:
-        journal.on_gap(file)
+def _line(event: LoggedEvent) -> bytes:
+    return f"{event_to_line(event)}\n".encode()
 
 
 def _event(name: str, gap: LogGap) -> GapEvent:

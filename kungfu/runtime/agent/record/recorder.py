@@ -19,27 +19,21 @@ from kungfu.runtime.ipc import messages_pb2 as pb
 _LEADER = -1
 
 
-class Console(Protocol):
-    """The console of a person while the job runs; the command decides its appearance."""
-
-    def line(self, who: str, text: str) -> None:
-        """A peer has printed a line."""
-
-    def event(self, event: LoggedEvent) -> None:
-        """Something was decided or done."""
-
-    def status(self, fields: Mapping[str, Any]) -> None:
-        """The metrics of the newest step."""
-
-
 class RecordListener(Protocol):
-    """Hears of everything that a host records, for another program; it must return at once, from whatever thread."""
+    """Hears of what a host records; one for another program hears of all, and must return at once on any thread."""
 
     def event(self, event: LoggedEvent) -> None:
-        """An event was recorded, whether a person sees it or not."""
+        """An event was recorded."""
 
     def status(self, fields: Mapping[str, Any]) -> None:
         """A step was measured."""
+
+
+class Console(RecordListener, Protocol):
+    """The console of a person while the job runs, which hears of what a person should see, and decides its look."""
+
+    def line(self, who: str, text: str) -> None:
+        """A peer has printed a line."""
 
 
 def replicate_nowhere(records: pb.Records) -> None:
@@ -61,7 +55,7 @@ class HostRecorder:
 
     def __init__(self, journal: Journal, console: Console, *, listeners: Sequence[RecordListener] = ()) -> None:
         self.journal, self._console, self._listeners = journal, console, listeners
-        journal.tell = console.event
+        journal.notify = console.event
         self.replicate: Callable[[pb.Records], None] = replicate_nowhere
         self._lock = threading.Lock()
         self._undefined = UndefinedSignals()
@@ -91,7 +85,7 @@ class HostRecorder:
         if is_new:
             self.event(event, shown=True)
 
-    def take(self, records: pb.Records) -> NewRecords:
+    def receive(self, records: pb.Records) -> NewRecords:
         """Records what a peer, or the leader on another host, has sent; a repeated message changes nothing."""
         events, metrics = list[AnyEvent](), list[dict[str, Any]]()
         lines: dict[str, list[str]] = {"events": [], "metrics": [], "trace": []}

@@ -121,7 +121,11 @@ class StandbyPool:
         """One of them becomes a peer with these variables; ``None`` if there is none that can."""
         for one in sorted(self._waiting, key=lambda one: not one.has_loaded):
             self._waiting.remove(one)
-            if _same(one.environment, environment) and not one.process.has_exited() and _told(one.line, environment):
+            if (
+                _same(one.environment, environment)
+                and not one.process.has_exited()
+                and _send_environment(one.line, environment)
+            ):
                 return one.process
             one.end()
         return None
@@ -137,8 +141,8 @@ def _same(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return all(one.get(name) == other.get(name) for name in (one.keys() | other.keys()) - _READ_LATER)
 
 
-def _told(line: socket.socket, environment: Mapping[str, str]) -> bool:
-    """Tells it the environment; the end of what it reads is the end of that."""
+def _send_environment(line: socket.socket, environment: Mapping[str, str]) -> bool:
+    """Sends a process its environment, to the end of what it reads; returns whether it could."""
     try:
         with line:
             line.setblocking(True)

@@ -27,7 +27,7 @@ class JobLimits:
     """The limits of the whole job; below ``minimum`` peers, without joiners, it ends."""
 
     deadlines: Deadlines
-    budgets: ReplacementLimits = field(default_factory=ReplacementLimits)
+    replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
     minimum: int = 1
 
 
@@ -234,7 +234,7 @@ class Cluster:
     """The agent's knowledge of its job.
 
     Args:
-        rules: The limits of the whole job.
+        limits: The limits of the whole job.
         view: The view in force; ``None`` before the first one.
         starting: The joiners, by id.
         missing: Why peers that were requested will not come, by id, until the coordinator hears of it.
@@ -247,7 +247,7 @@ class Cluster:
         phases: The phases of the job.
     """
 
-    rules: JobLimits
+    limits: JobLimits
     view: View | None = None
     starting: Mapping[int, Starting] = field(default_factory=dict)
     missing: Mapping[int, str] = field(default_factory=dict)

@@ -125,7 +125,7 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
         # Nobody waits, or nobody trains; or the view after a recovery will show who has left and who was lost.
         return cluster, []
     count = min(len(queue), sum(placement.free_slots(cluster).values()))
-    limit, left = cluster.rules.deadlines.ready_s, queue[count:]
+    limit, left = cluster.limits.deadlines.ready_s, queue[count:]
     # No slot will be free for them any more: a host was lost, say, or a member that was given notice did not leave.
     given_up = len(left) if not placement.about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
     if not count and not given_up:
@@ -221,7 +221,7 @@ def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transit
 
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
     """A joiner that has been on its way for too long, and how far it came."""
-    limit = cluster.rules.deadlines.ready_s
+    limit = cluster.limits.deadlines.ready_s
     waiting = {peer: max(entry.since, entry.reads) for peer, entry in cluster.starting.items() if entry.ready is None}
     late = [peer for peer, since in waiting.items() if now - since > limit]
     if not late:

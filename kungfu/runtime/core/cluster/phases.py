@@ -122,12 +122,12 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
         losses = losses.with_ended(peer, code)
     replaced = _to_be_replaced(cluster, losses)
     coming = _number_coming(cluster, view, replaced)
-    if view.size + coming < cluster.rules.minimum:
+    if view.size + coming < cluster.limits.minimum:
         # The job would go on with fewer peers than it may have.
         lost = {**cluster.losses.broken_after}
         root = min(cluster.phases.lost, default=-1)
         left = f"{view.size} peer{'' if view.size == 1 else 's'} came to phase {cluster.phases.number + 1}"
-        reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.rules.minimum}"
+        reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.limits.minimum}"
         return cluster, [Fail(root, reason, others=lost)]
     # Who was lost between the phases has not failed after its training: the training goes on.
     losses = replace(losses, broken_after={})
@@ -227,7 +227,7 @@ def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
 
 def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
     """Kills former members that the others have waited for in vain; ends a job whose phase does not begin."""
-    phases, deadlines = cluster.phases, cluster.rules.deadlines
+    phases, deadlines = cluster.phases, cluster.limits.deadlines
     if phases.is_forming and now - phases.since > _FORMING_WAITS * deadlines.wait_s:
         # Something holds each of them up.
         late = f"phase {phases.number} of the job had not begun {now - phases.since:.0f} s after all were ready for it"

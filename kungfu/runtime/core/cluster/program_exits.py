@@ -136,7 +136,7 @@ def describe_departure(departure: Departure) -> str:
 
 def kill_late_exits(cluster: Cluster, now: float) -> Transition:
     """Kills the processes that take too long to end after their programs have ended while others train."""
-    departed, grace_s = dict(cluster.losses.exiting), cluster.rules.deadlines.grace_s
+    departed, grace_s = dict(cluster.losses.exiting), cluster.limits.deadlines.grace_s
     kills: list[Command] = []
     for peer, one in cluster.losses.exiting.items():
         if one.killed or not one.trained or not one.is_gone or peer not in cluster.alive or now - one.since <= grace_s:

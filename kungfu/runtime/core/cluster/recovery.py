@@ -204,9 +204,9 @@ def _reason_to_fail(cluster: Cluster) -> Fail | None:
         # Something ends each view before it trains, and would end the next one.
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + _number_coming(cluster)
-    if expected < cluster.rules.minimum and not _is_trained(cluster):
+    if expected < cluster.limits.minimum and not _is_trained(cluster):
         # The job would go on with fewer peers than it may have.
-        left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.rules.minimum}"
+        left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.limits.minimum}"
         return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
 
@@ -247,11 +247,11 @@ def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
 
 def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
     """The lost peers that are replaced, the failed ones before those taken away: the last ones within each budget."""
-    lost, budgets = list(lost), cluster.rules.budgets
+    lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
     taken = tuple(peer for peer in lost if peer in losses.noticed)
-    over_failures = max(0, losses.failures - budgets.failures)
-    over_preemptions = max(0, losses.preemptions - budgets.preemptions)
+    over_failures = max(0, losses.failures - limits.failures)
+    over_preemptions = max(0, losses.preemptions - limits.preemptions)
     return failed[over_failures:] + taken[over_preemptions:]
 
 
@@ -295,7 +295,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
     strayed = [peer for peer in silent if peer in cluster.losses.exiting]
     waited = now - regrouping.since
-    limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.rules.deadlines.wait_s
+    limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.limits.deadlines.wait_s
     if waited <= limit:
         # They may still notice the loss.
         return cluster, []

@@ -77,9 +77,9 @@ _NOBODY_ENDED = (
 _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
-def start_job(size: int, *, rules: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
+def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
     """Starts a job of ``size`` peers on hosts that have slots for them; without ``hosts`` on a single one."""
-    return joiners.spawn(Cluster(rules, hosts=hosts or Hosts()), [None] * size, now)
+    return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
 
 
 def react(cluster: Cluster, event: Event, now: float) -> Transition:
@@ -194,7 +194,7 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
         # There is nobody to let go.
         return []
     people = len(cluster.members) + len(cluster.starting)
-    beyond_budget = max(0, cluster.losses.preemptions - cluster.rules.budgets.preemptions)
+    beyond_budget = max(0, cluster.losses.preemptions - cluster.limits.replacements.preemptions)
     size = people - min(len(peers), beyond_budget)
     notice = Asked(Leave(tuple(peers), "noticed", size), "preemption notice", id=AGENT)
     return [notice]

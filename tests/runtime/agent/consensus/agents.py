@@ -43,6 +43,12 @@ class Agent:
     heard: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
     started: list[int] = field(default_factory=list)
 
+    @property
+    def held(self) -> JobSnapshot:
+        """The state of the job that it holds."""
+        assert self.consensus.log.snapshot is not None
+        return self.consensus.log.snapshot
+
     def stop(self) -> None:
         """From now on nothing of it answers."""
         self.server.stop()

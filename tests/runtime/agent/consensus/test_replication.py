@@ -13,12 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from kungfu.runtime.agent.consensus.consensus_service import HostService, ReplicateReceived
-from kungfu.runtime.agent.consensus.replication import (
-    HostReported,
-    Replicator,
-    lost_after_s,
-    split_off,
-)
+from kungfu.runtime.agent.consensus.job_snapshot import parse_snapshot
+from kungfu.runtime.agent.consensus.replication import HostReported, Replicator, lost_after_s, split_off
 from kungfu.runtime.core.cluster.events import HostLost
 from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
@@ -44,12 +40,10 @@ def test_everybody_holds_the_state_before_the_leader_goes_on() -> None:
         for number in (1, 2):
             made[number].started.append(7)
             replicator.add_follower(number)
-        assert replicator.commit(state(0, 1, 2, hosts=3))
+        sent = state(0, 1, 2, hosts=3)
+        assert replicator.commit(sent)
         for number in (1, 2):
-            snapshot = made[number].consensus.log.snapshot
-            assert snapshot is not None
-            assert snapshot.cluster.view is not None
-            assert snapshot.cluster.view.size == 3
+            assert made[number].held == parse_snapshot(sent)
             assert made[number].consensus.leader == 0
         assert {heard.get(timeout=180.0) for _ in range(2)} == {HostReported(1, (7,)), HostReported(2, (7,))}
         assert replicator.reachable == {0, 1, 2}
@@ -132,10 +126,7 @@ def test_an_agent_that_answers_but_does_not_hold_the_newest_state_is_not_counted
         Behind.may.set()
         assert waiting.get(timeout=180.0), "without enough of them the leader goes on when the last one holds it"
         thread.join()
-        snapshot = made[2].consensus.log.snapshot
-        assert snapshot is not None
-        assert snapshot.cluster.view is not None
-        assert snapshot.cluster.view.version == 3
+        assert made[2].held == parse_snapshot(newest)
 
 
 def test_those_who_hold_the_state_hear_at_once_that_all_do(monkeypatch: pytest.MonkeyPatch) -> None:

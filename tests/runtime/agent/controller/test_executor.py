@@ -21,7 +21,7 @@ def test_a_job_that_is_resumed_in_a_later_fit_is_told_to_begin_with_its_phase(tm
     with agents(1) as (hosts, (founder,)):
         context = context_of(founder, hosts, tmp_path)
         controller = JobController(context, None)
-        controller.cluster, _ = start_job(2, rules=context.job.rules, now=0.0)
+        controller.cluster, _ = start_job(2, limits=context.job.limits, now=0.0)
         for number in range(2):
             ready = PeerProgressed(Peer(number, "127.0.0.1:1"), ready=True, phase=phase)
             assert controller.handle(ready) is None

@@ -40,7 +40,7 @@ class ListeningPeer(PeerService):
         self.came: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.let_go = threading.Event()
 
-    def _heard(self, method: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
+    def hear(self, method: Callable[[Any, Any], Any], request: Any, context: Any) -> Any:
         mood = "hears" if self.moods.empty() else self.moods.get()
         if mood == "is deaf":
             self.let_go.wait(SOON_S)
@@ -51,20 +51,16 @@ class ListeningPeer(PeerService):
         self.came.put(request)
         return answer
 
-    def OfferJoiners(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().OfferJoiners, request, context)
 
-    def ForwardRequest(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().ForwardRequest, request, context)
+def _in_its_mood(name: str) -> Callable[[ListeningPeer, Any, Any], Any]:
+    def receive(self: ListeningPeer, request: Any, context: Any) -> Any:
+        return self.hear(getattr(super(ListeningPeer, self), name), request, context)
 
-    def AnnounceFailure(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().AnnounceFailure, request, context)
+    return receive
 
-    def Admit(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().Admit, request, context)
 
-    def PrepareAttachment(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        return self._heard(super().PrepareAttachment, request, context)
+for _method in ("OfferJoiners", "ForwardRequest", "AnnounceFailure", "Admit", "PrepareAttachment"):
+    setattr(ListeningPeer, _method, _in_its_mood(_method))
 
 
 class Agent:

@@ -116,7 +116,7 @@ def opened(folder: Path, **options: Any) -> tuple[Journal, Clock, list[dict[str,
     """A journal, its clock, and what it tells a person."""
     clock, told = Clock(), list[dict[str, Any]]()
     journal = Journal(folder, clock=clock, **options)
-    journal.tell = lambda event: told.append(event_to_json(event))
+    journal.notify = lambda event: told.append(event_to_json(event))
     return journal, clock, told
 
 

@@ -78,8 +78,8 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
     recorder.event(called(2), shown=True)
     measured = pb.Record(metrics='{"step": 3, "loss": "NaN"}')
     for _ in range(2):  # the peer repeats what was not confirmed to it
-        recorder.take(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
-    recorder.take(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host
+        recorder.receive(pb.Records(peer=0, number=1, records=[record(called(3)), measured]))
+    recorder.receive(pb.Records(peer=-1, records=[record(called(4))]))  # of the leader on another host
     journal.close()
     assert [event.step for event in heard.events if isinstance(event, CalledEvent)] == [1, 2, 3, 4]
     assert all(event.time is not None for event in heard.events)
@@ -90,8 +90,8 @@ def test_a_listener_hears_of_all_that_is_recorded_once_on_whatever_host(tmp_path
 def test_what_is_no_event_leaves_a_gap_and_the_others_are_recorded(tmp_path: Path) -> None:
     sent = [record(called(3)), record(called(4), step="four"), record(called(5))]
     with recorder_in(tmp_path) as recorder:
-        recorder.take(pb.Records(peer=0, number=1, records=sent))
-        recorder.take(pb.Records(peer=0, number=1, records=sent))  # told again
+        recorder.receive(pb.Records(peer=0, number=1, records=sent))
+        recorder.receive(pb.Records(peer=0, number=1, records=sent))  # told again
     first, gap, last = lines_in(tmp_path)
     assert (first["step"], last["step"]) == (3, 5)
     assert (gap["event"], gap["lines"]) == ("gap", 1)
@@ -103,7 +103,7 @@ def test_that_a_peer_has_finished_is_recorded_once_however_often_it_is_told(tmp_
         for peer in (0, 0, 1):
             recorder.finished(finished(peer))
         # Peer 2 has told the leader before, which has replicated it.
-        recorder.take(pb.Records(peer=-1, records=[record(finished(2))]))
+        recorder.receive(pb.Records(peer=-1, records=[record(finished(2))]))
         recorder.finished(finished(2))
     assert [line["peer"] for line in lines_in(tmp_path)] == [0, 1, 2]
 
@@ -113,6 +113,6 @@ def test_the_leader_alone_notices_a_signal_without_a_number(tmp_path: Path) -> N
     for peer, noticed in ((0, [UndefinedEvent]), (-1, [])):
         console = Heard()
         with closing(Journal(tmp_path / str(peer))) as journal:
-            reported = HostRecorder(journal, console).take(pb.Records(peer=peer, number=1, records=rows))
+            reported = HostRecorder(journal, console).receive(pb.Records(peer=peer, number=1, records=rows))
         assert [type(one) for one in reported.events] == [type(one) for one in console.events] == noticed
         assert [line["event"] for line in lines_in(tmp_path / str(peer))] == ["undefined"] * len(noticed)

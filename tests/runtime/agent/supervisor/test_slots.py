@@ -60,10 +60,6 @@ def test_what_the_user_names_is_divided_and_does_not_go_whole_to_every_peer() ->
     assert given({"CUDA_VISIBLE_DEVICES": ""}, peers=2, gpus=2) == ["", ""]
 
 
-def test_slots_beyond_the_devices_share_them() -> None:
-    assert given({"CUDA_VISIBLE_DEVICES": "4,5"}, peers=5) == ["4", "5", "4", "5", "4"]
-
-
 @pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "4,5"}])
 def test_no_peer_takes_all_the_memory_of_a_device(environment: dict[str, str]) -> None:
     """Neither where slots share one, nor where a peer takes over from one that leaves, nor where none is known of."""
@@ -159,12 +155,6 @@ def test_the_newcomer_of_an_exchange_gets_the_device_of_the_peer_that_leaves_for
         assert [start(peer) for peer in range(3)] == ["GPU-0", "GPU-1", "GPU-2"]
         assert start(3, leaving=(2,)) == "GPU-2"
         assert start(4, leaving=(1,), ended=2) == "GPU-1"
-
-
-def test_the_newcomer_of_an_exchange_gets_another_device_while_there_is_one(tmp_path: Path) -> None:
-    with seated(tmp_path, slots=3, clock=lambda: 0.0) as start:
-        assert [start(peer) for peer in range(2)] == ["GPU-0", "GPU-1"]
-        assert start(2, leaving=(0,)) == "GPU-2", "peer 0 still runs on its own"
 
 
 def test_temporary_files_of_the_peers_go_with_the_job(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-RULES = JobLimits(Deadlines(ready_s=100.0, wait_s=10.0))
+JOB_LIMITS = JobLimits(Deadlines(ready_s=100.0, wait_s=10.0))
 USUAL = "2 threads, one processor"
 Kind = TypeVar("Kind", bound=Command)
 
@@ -72,10 +72,10 @@ def ready(id_: int, phase: int = 1, program: str = "p", machine: str = USUAL) ->
 
 def started(size: int) -> Cluster:
     """A cluster whose first peers start."""
-    return start_job(size, rules=RULES, now=0.0)[0]
+    return start_job(size, limits=JOB_LIMITS, now=0.0)[0]
 
 
-def training(*ids: int, rules: JobLimits = RULES, hosts: Hosts | None = None) -> Cluster:
+def training(*ids: int, limits: JobLimits = JOB_LIMITS, hosts: Hosts | None = None) -> Cluster:
     """A cluster of these peers, in its first view."""
-    first, _ = start_job(len(ids), rules=rules, now=0.0, hosts=hosts)
+    first, _ = start_job(len(ids), limits=limits, now=0.0, hosts=hosts)
     return after(first, *map(ready, ids), ViewStarted(view_of(*ids)))[0]

@@ -70,7 +70,7 @@ class World:
 
 
 def begun(size: int, hosts: Hosts | None = None) -> World:
-    cluster, _ = start_job(size, rules=JobLimits(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
+    cluster, _ = start_job(size, limits=JobLimits(Deadlines(ready_s=100.0)), now=0.0, hosts=hosts)
     view = View(1, tuple(Peer(id_, f"host:{id_}") for id_ in range(size)))
     for peer in view.peers:
         cluster, _ = react(cluster, PeerProgressed(peer, ready=True), 0.0)
@@ -94,7 +94,7 @@ def happen(world: World, what: str, which: int) -> None:
             world.tell(ProcessEnded(peer, -9))
 
 
-Wish = int | Literal["evict", "stop"] | None
+Wish = int | Literal["evict", "replace", "stop"] | None
 
 
 def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]]) -> None:
@@ -105,9 +105,10 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
     requests = [] if forwarded is None else [forwarded]
     if asked == "stop":
         requests.append(Asked(StopTraining(), "rule", 1))
-    elif asked == "evict":
-        going = world.view.ids[world.view.size // 2]
-        requests.append(Asked(Leave((going,), "now", world.view.size - 1, "local_batch_size"), "rule", 1))
+    elif asked in ("evict", "replace"):
+        going, when = world.view.ids[world.view.size // 2], "now" if asked == "evict" else "replaced"
+        size = world.view.size - (asked == "evict")
+        requests.append(Asked(Leave((going,), when, size, "local_batch_size"), "rule", 1))
     elif asked is not None:
         requests.append(Asked(Resize(asked, "local_batch_size"), "rule", 1))
     decision = decide(BarrierInput(world.view, world.terms, LIMITS, requests=requests, offer=offer))
@@ -118,6 +119,10 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
     leaving = set(world.view.ids) - set(decision.view.ids)
     joining = set(decision.view.ids) - set(world.view.ids)
     assert joining <= world.cluster.alive - world.killed
+    assert {*decision.view.ids} & {*world.view.ids}, "nobody would hold the state"
+    assert {*decision.terms.leaving} <= {*decision.view.ids} - joining, "no joiner is exchanged"
+    if not requests:
+        assert len(leaving - {*world.terms.departing}) <= len(joining), "nobody leaves for a peer that has not come"
     world.terms = decision.terms
     if decision.view != world.view:
         world.view = decision.view
@@ -133,30 +138,11 @@ def hold_barrier(world: World, *, asked: Wish, meanwhile: list[tuple[str, int]])
 happenings = st.lists(
     st.tuples(st.sampled_from(["ready", "ready", "ready", "ends", "late", "gone"]), st.integers(0, 5)), max_size=4
 )
-rounds = st.tuples(happenings, st.none() | st.integers(0, 8), happenings)
-
-
-@given(st.integers(1, 4), st.lists(rounds, max_size=12))
-def test_nobody_is_left_waiting_and_no_request_stays_pending(size: int, history: list[tuple]) -> None:
-    world = begun(size)
-    for before, target, meanwhile in history:
-        for what, which in before:
-            happen(world, what, which)
-        if target is not None or world.offer is not None:
-            hold_barrier(world, asked=target, meanwhile=meanwhile)
-    settle(world)
-    assert world.terms.target_size == 0
-    assert world.cluster.alive - world.killed == set(world.view.ids)
-    assert world.terms.global_batch_size == 8 * world.view.size
-    reached = world.view.size == world.wanted
-    assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
-
-
-requests = st.none() | st.integers(0, 8) | st.just("evict")
+requests = st.none() | st.integers(0, 8) | st.sampled_from(["evict", "replace"])
 
 
 @given(st.integers(1, 4), st.lists(st.tuples(happenings, requests, happenings), max_size=12), st.booleans())
-def test_whoever_is_evicted_while_others_come_nobody_is_left_waiting(
+def test_whatever_is_asked_while_others_come_nobody_is_left_waiting(
     size: int, history: list[tuple], ends: bool
 ) -> None:
     world = begun(size)
@@ -171,7 +157,11 @@ def test_whoever_is_evicted_while_others_come_nobody_is_left_waiting(
         settle(world)
     assert world.terms.target_size == 0
     assert world.cluster.alive - world.killed == set(world.view.ids), "whoever is on the way is dismissed"
+    assert (world.terms.leaving, world.terms.departing) == ((), ()) or ends
     assert world.terms.global_batch_size == 8 * world.view.size
+    if not ends and "evict" not in [asked for _, asked, _ in history]:
+        reached = world.view.size == world.wanted
+        assert reached or world.terms.refused_size in {world.wanted, LIMITS.clip(world.wanted)}
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True), happenings)
@@ -194,6 +184,6 @@ def test_whoever_is_taken_away_from_full_hosts_is_replaced(
 def settle(world: World) -> None:
     """No more requests: joiners get ready one after the other, and barriers are held where offers call for them."""
     for _ in range(20):
-        if world.offer is not None:
+        if world.offer is not None or world.terms.departing:
             hold_barrier(world, asked=None, meanwhile=[])
         happen(world, "ready", 0)

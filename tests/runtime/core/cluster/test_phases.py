@@ -31,7 +31,7 @@ from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import Asked
 from kungfu.runtime.core.view import View
 from tests.runtime.core.cluster.cluster_steps import (
-    RULES,
+    JOB_LIMITS,
     after,
     all_of,
     formed,
@@ -53,9 +53,9 @@ def first_of_phase(*ids: int, version: int) -> View:
     return View(version, tuple(peer(id_) for id_ in ids), begins_phase=True)
 
 
-def in_second(*ids: int, rules: JobLimits = RULES) -> Cluster:
+def in_second(*ids: int, limits: JobLimits = JOB_LIMITS) -> Cluster:
     """These peers train the second phase."""
-    cluster, commands = after(training(*ids, rules=rules), *over(*ids), *(ready(id_, 2) for id_ in ids))
+    cluster, commands = after(training(*ids, limits=limits), *over(*ids), *(ready(id_, 2) for id_ in ids))
     admission = sole(AdmitPhase, commands)
     return after(cluster, ViewStarted(admission.view))[0]
 
@@ -167,8 +167,8 @@ def test_one_whose_program_ended_between_two_phases_is_not_waited_for() -> None:
 
 
 def test_the_job_fails_where_fewer_are_left_than_it_may_have() -> None:
-    rules = JobLimits(RULES.deadlines, budgets=ReplacementLimits(failures=0), minimum=2)
-    _, commands = after(training(0, 1, rules=rules), *over(0, 1), ready(1, 2), ProcessEnded(0, -9))
+    limits = JobLimits(JOB_LIMITS.deadlines, replacements=ReplacementLimits(failures=0), minimum=2)
+    _, commands = after(training(0, 1, limits=limits), *over(0, 1), ready(1, 2), ProcessEnded(0, -9))
     fail = sole(Fail, commands)
     assert "1 peer came to phase 2, fewer than --min 2" in fail.reason
     assert fail.peer == 0

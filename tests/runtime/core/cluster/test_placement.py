@@ -36,7 +36,7 @@ from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave, Resize, Retry
 from tests.runtime.core.cluster import cluster_steps
 from tests.runtime.core.cluster.cluster_steps import (
-    RULES,
+    JOB_LIMITS,
     after,
     all_of,
     formed,
@@ -127,7 +127,7 @@ def test_who_starts_hears_whose_seat_it_may_take() -> None:
 
 
 def test_peers_fill_the_hosts_in_their_order() -> None:
-    _, commands = start_job(4, rules=RULES, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
+    _, commands = start_job(4, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 2, 1: 1, 2: 2}))
     places = [(0, 0), (1, 0), (2, 1), (3, 2)]
     assert commands == [Spawn(peer, host, joins=False) for peer, host in places]
 
@@ -263,7 +263,7 @@ def test_an_end_on_a_host_that_was_given_up_is_told_in_vain() -> None:
 
 
 def test_before_the_first_view_a_lost_host_ends_the_job() -> None:
-    cluster, _ = start_job(2, rules=RULES, now=0.0, hosts=Hosts({0: 1, 1: 1}))
+    cluster, _ = start_job(2, limits=JOB_LIMITS, now=0.0, hosts=Hosts({0: 1, 1: 1}))
     assert after(cluster, HostLost(1, "gone"))[1] == [Fail(-1, "gone")]
 
 

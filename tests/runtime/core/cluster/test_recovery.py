@@ -28,7 +28,7 @@ from kungfu.runtime.core.cluster.transitions import start_job
 from kungfu.runtime.core.next_membership import JoinerOffer
 from kungfu.runtime.core.request import AGENT, Asked, Leave
 from tests.runtime.core.cluster.cluster_steps import (
-    RULES,
+    JOB_LIMITS,
     after,
     all_of,
     one_of,
@@ -76,39 +76,33 @@ def test_it_does_not_matter_who_is_heard_first() -> None:
     ]
 
 
-def test_the_state_is_that_of_the_survivor_who_has_come_furthest() -> None:
-    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40), lost(2, at=41))
-    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
-
-
 @pytest.mark.parametrize(
-    ("stages", "source"), [((3, 4), 1), ((3, 3), 0), ((2, 2), 0), ((3, 0), 0), ((0, 1), 1), ((1, 2), 1)],
-    ids=["one has come through it", "nobody has", "both have", "one had none", "one is in the barrier", "one begun"],
-)  # fmt: skip
-def test_between_two_steps_the_state_is_one_survivors(stages: tuple[int, int], source: int) -> None:
-    """Between two steps the state is one survivor's, for what each did there may differ."""
-    reports = (lost(peer, stage=stage, digest=peer) for peer, stage in enumerate(stages, start=1))
-    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), *reports)
-    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (source,), 3, {0: "killed by SIGKILL"})
-
-
-def test_between_two_steps_all_that_hold_the_same_state_can_give_it() -> None:
-    """Between two steps all that hold the very same state can give it, so that one more may be lost."""
-    reports = (lost(peer, stage=3, digest=digest) for peer, digest in ((1, 5), (2, 6), (3, 5)))
-    _, commands = after(training(0, 1, 2, 3), ProcessEnded(0, -9), *reports)
-    assert commands[-1] == AdmitSurvivors(view_of(1, 2, 3, version=3), (0, 2), 4, {0: "killed by SIGKILL"})
-
-
-@pytest.mark.parametrize("stage", [0, 1])
-def test_in_the_barrier_of_a_step_and_right_after_it_all_have_done_the_same(stage: int) -> None:
-    reports = (lost(peer, stage=stage) for peer in (1, 2))
-    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), *reports)
-    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (0, 1), 3, {0: "killed by SIGKILL"})
-
-
-def test_a_step_more_counts_for_more_than_what_is_done_between_two() -> None:
-    _, commands = after(training(0, 1, 2), ProcessEnded(0, -9), lost(1, at=40, stage=5), lost(2, at=41))
-    assert commands[-1] == AdmitSurvivors(view_of(1, 2, version=3), (1,), 3, {0: "killed by SIGKILL"})
+    ("reports", "sources"),
+    [
+        ([{"at": 40}, {"at": 41}], (1,)),
+        # in the barrier of a step, and right after it, all have done the same
+        ([{"stage": 0}] * 2, (0, 1)),
+        ([{"stage": 1}] * 2, (0, 1)),
+        # later what each did may differ: one has come through it, nobody has, both have, one had none
+        ([{"stage": 3, "digest": 1}, {"stage": 4, "digest": 2}], (1,)),
+        ([{"stage": 3, "digest": 1}, {"stage": 3, "digest": 2}], (0,)),
+        ([{"stage": 2, "digest": 1}, {"stage": 2, "digest": 2}], (0,)),
+        ([{"stage": 3, "digest": 1}, {"stage": 0, "digest": 2}], (0,)),
+        ([{"stage": 0, "digest": 1}, {"stage": 1, "digest": 2}], (1,)),
+        ([{"stage": 1, "digest": 1}, {"stage": 2, "digest": 2}], (1,)),
+        # all that hold the very same state can give it, so that one more may be lost
+        ([{"stage": 3, "digest": 5}, {"stage": 3, "digest": 6}, {"stage": 3, "digest": 5}], (0, 2)),
+        # a step more counts for more than what is done between two
+        ([{"at": 40, "stage": 5}, {"at": 41}], (1,)),
+    ],
+)
+def test_the_state_is_that_of_the_survivors_who_have_come_furthest(
+    reports: list[dict[str, int]], sources: tuple[int, ...]
+) -> None:
+    told = [lost(peer, **one) for peer, one in enumerate(reports, start=1)]
+    _, commands = after(training(*range(len(told) + 1)), ProcessEnded(0, -9), *told)
+    view = view_of(*range(1, len(told) + 1), version=3)
+    assert commands[-1] == AdmitSurvivors(view, sources, len(told) + 1, {0: "killed by SIGKILL"})
 
 
 def test_replacements_are_started_when_the_survivors_train_again() -> None:
@@ -165,7 +159,7 @@ def test_a_peer_that_does_not_answer_when_it_is_to_lead_is_ended() -> None:
 def test_who_does_not_report_is_killed_sooner_when_an_error_names_it() -> None:
     named, _ = after(training(0, 1, 2), lost(0, suspects=(1,)), lost(2, suspects=(1,)), now=5.0)
     assert after(named, Tick(), now=6.9)[1] == []
-    kill = sole(Kill, after(named, Tick(), now=7.1)[1])
+    kill = sole(Kill, after(named, Tick(), Tick(), now=7.1)[1])
     assert kill.peer == 1
     assert DIED in kill.reason
     unnamed, _ = after(training(0, 1, 2), lost(0), lost(2), now=5.0)
@@ -192,7 +186,7 @@ def test_a_survivor_that_holds_no_state_cannot_go_on() -> None:
 
 
 def test_a_loss_before_the_first_view_fails_the_job() -> None:
-    cluster, _ = start_job(2, rules=RULES, now=0.0)
+    cluster, _ = start_job(2, limits=JOB_LIMITS, now=0.0)
     assert after(cluster, lost(0, version=0, error="no room"))[1] == [Fail(0, "no room", kind="loss")]
 
 
@@ -200,23 +194,23 @@ def test_a_loss_before_the_first_view_fails_the_job() -> None:
 
 
 def test_when_the_budget_is_spent_the_survivors_go_on_without_replacement() -> None:
-    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0))
-    cluster, lead = regrouped(training(0, 1, 2, rules=rules), 1, 0, 2)
+    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0))
+    cluster, lead = regrouped(training(0, 1, 2, limits=limits), 1, 0, 2)
     assert lead.target == 0
     assert after(cluster, ViewStarted(lead.view))[1] == []
 
 
 def test_fewer_than_the_minimum_with_the_budget_spent_ends_the_job() -> None:
-    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0), minimum=3)
-    _, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -9), lost(0), lost(2))
+    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=3)
+    _, commands = after(training(0, 1, 2, limits=limits), ProcessEnded(1, -9), lost(0), lost(2))
     assert one_of(Fail, commands).reason == (
         "killed by SIGKILL; 2 peers would be left, fewer than --min 3, and the budget for replacements is spent"
     )
 
 
 def test_failures_and_preemptions_have_budgets_of_their_own() -> None:
-    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0, preemptions=1))
-    cluster, commands = after(training(0, 1, 2, rules=rules), ProcessEnded(1, -15), lost(0), lost(2))
+    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0, preemptions=1))
+    cluster, commands = after(training(0, 1, 2, limits=limits), ProcessEnded(1, -15), lost(0), lost(2))
     assert after(cluster, ViewStarted(one_of(AdmitSurvivors, commands).view))[1] == [Spawn(3)], (
         "a peer that SIGTERM ended was preempted"
     )
@@ -309,8 +303,8 @@ def test_a_coordinator_that_dies_when_the_others_are_through_fails_no_job() -> N
 
 def test_a_peer_that_missed_the_leaders_last_word_ends_alone() -> None:
     """A peer that did not hear the coordinator's last word ends alone, whatever the job needs to train."""
-    rules = JobLimits(RULES.deadlines, ReplacementLimits(failures=0), minimum=2)
-    cluster, _ = after(training(0, 1, 2, rules=rules), ProcessEnded(0, -9), lost(2))
+    limits = JobLimits(JOB_LIMITS.deadlines, ReplacementLimits(failures=0), minimum=2)
+    cluster, _ = after(training(0, 1, 2, limits=limits), ProcessEnded(0, -9), lost(2))
     cluster, commands = after(cluster, TrainingFinished(1, leaving=False), Tick())
     assert commands == [AdmitSurvivors(view_of(2, version=3), (0,), 0, {0: "killed by SIGKILL"})]
 
@@ -388,10 +382,3 @@ def test_a_peer_that_dies_when_it_was_just_let_go_breaks_no_view() -> None:
     assert cluster.regrouping is None, "nobody of the view without it will ever report"
     _, commands = after(cluster, wants(3), ready(3))
     assert [type(command) for command in commands] == [Spawn, JoinerOffer]
-
-
-def test_who_is_late_to_regroup_is_ended_once() -> None:
-    cluster, _ = after(training(0, 1), lost(0, suspects=(1,)))
-    cluster, commands = after(cluster, Tick(), Tick(), now=5.0)
-    kill = sole(Kill, commands)
-    assert kill.peer == 1
