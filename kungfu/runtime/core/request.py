@@ -203,11 +203,11 @@ def merge(requests: Iterable[Asked]) -> tuple[Asked, ...]:
     ordered = sorted(requests, key=lambda one: not one.is_outside)
     first = dict[tuple[Any, ...], Asked]()  # of those of which a barrier carries out one
     for one in ordered:
-        first.setdefault(_place(one), one)
+        first.setdefault(_subject(one), one)
     outside, stop = next(filter(_changes_from_outside, ordered), None), first.get((StopTraining,))
 
     def winner(one: Asked) -> Asked:
-        before = _superseding(one, first=first[_place(one)], outside=outside, stop=stop)
+        before = _superseding(one, first=first[_subject(one)], outside=outside, stop=stop)
         # What comes before it may be superseded itself, as a size is by the end of training.
         return one if before is None else winner(before)
 
@@ -226,7 +226,7 @@ def _changes_from_outside(asked: Asked) -> bool:
     return asked.is_outside and changes_membership(asked) and not is_notice
 
 
-def _place(asked: Asked) -> tuple[Any, ...]:
+def _subject(asked: Asked) -> tuple[Any, ...]:
     """The thing that a request requests, of which a barrier can have one."""
     what = asked.what
     return (SetValue, what.name) if isinstance(what, SetValue) else (type(what),)
@@ -241,14 +241,14 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
         outside: The newest of what somebody outside asks of the membership, notices aside.
         stop: The request that ends training.
     """
-    let_go = outside.what if outside is not None and isinstance(outside.what, Leave) else None
+    leave = outside.what if outside is not None and isinstance(outside.what, Leave) else None
     if _changes_from_outside(one) and one is not outside:
         # Of what is asked from outside the newest counts.
         return outside
     match one.what:
         case Resize():
             # Peers are let go from outside, or moved to a host: a size would bring others in their place, or there.
-            if let_go is not None and (let_go.host is not None or let_go.when == "now"):
+            if leave is not None and (leave.host is not None or leave.when == "now"):
                 return outside
             # Of two sizes one wins; training that ends needs no other size.
             return first if first is not one else stop
@@ -257,7 +257,7 @@ def _superseding(one: Asked, *, first: Asked, outside: Asked | None, stop: Asked
             return first if first is not one else None
         case Leave(when=when):
             # New processes can be asked for on one host at a time; nobody comes to training that ends.
-            elsewhere = outside if let_go is not None and let_go.host is not None and one is not outside else None
+            elsewhere = outside if leave is not None and leave.host is not None and one is not outside else None
             return elsewhere or stop if when == "replaced" else None
         # Any number of these can be carried out together.
         case SaveCheckpoint() | StopTraining() | ScaleOut() | Migrate() | Profile() | Retry():

@@ -36,6 +36,7 @@ from kungfu.runtime.hosts import Host
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.job_api.job_service import Query
 from tests.runtime.agent.consensus.agents import SETTINGS, Agent, agents, follow, state
+from tests.runtime.agent.supervisor.test_slots import Heard
 
 
 class Quiet:
@@ -147,19 +148,6 @@ def test_the_last_message_of_the_former_leader_does_not_matter(tmp_path: Path) -
         assert leader.handle(ReplicateReceived(late)) is None
         assert leader.handle(LeaderLost("seen twice")) is None
         assert leader.cluster.view is not None
-
-
-class Heard(Quiet):
-    """Keeps what the peers print."""
-
-    def __init__(self) -> None:
-        self.lines: SimpleQueue[str] = SimpleQueue()
-
-    def on_output(self, peer: int, text: str) -> None:
-        self.lines.put(text)
-
-    def on_exit(self, peer: int, code: int, tail: Sequence[str]) -> None:
-        """It has said what it was started for."""
 
 
 def test_all_peers_get_the_threads_of_the_host_that_has_the_fewest_for_each(tmp_path: Path) -> None:

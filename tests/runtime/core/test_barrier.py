@@ -19,28 +19,28 @@ from tests.runtime.core.deciding import LIMITS, decided, leaving, peers, size_re
 def grown(size: int, target: int, keep: Keep = "local_batch_size", terms: Terms | None = None) -> Decision:
     """Two barriers: one that asks for peers, one at which they are all there."""
     view = view_of(size)
-    asked = decided(view, terms or terms_of(size), LIMITS, asked=size_request(target, keep))
+    asked = decided(view, terms or terms_of(size), asked=size_request(target, keep))
     offer = JoinerOffer(peers(*range(100, 100 + target - size)))
-    return decided(view, asked.terms, LIMITS, offer=offer)
+    return decided(view, asked.terms, offer=offer)
 
 
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 
 def test_a_smaller_request_lets_the_newest_go_at_once() -> None:
-    decision = decided(view_of(4), terms_of(4), LIMITS, asked=size_request(2))
+    decision = decided(view_of(4), terms_of(4), asked=size_request(2))
     assert decision == Decision(View(6, peers(0, 1)), Terms(64, 32.0), prepare=None)
 
 
 def test_prepared_peers_join_behind_the_others() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, offer=JoinerOffer(peers(8, 7)))
+    decision = decided(view_of(2), terms_of(2, target=4), offer=JoinerOffer(peers(8, 7)))
     assert decision.view == View(6, peers(0, 1, 7, 8))
     assert decision.terms == Terms(128, 32.0, target_size=0, refused_size=0)
 
 
 def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
     offer = JoinerOffer(peers(7), missing=(8,), reason="peer 8: ended")
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, offer=offer)
+    decision = decided(view_of(2), terms_of(2, target=4), offer=offer)
     assert decision.view.ids == (0, 1, 7)
     assert decision.terms == Terms(96, 32.0, target_size=0, refused_size=4)
 
@@ -49,35 +49,35 @@ def test_those_who_are_there_join_and_the_target_is_marked_as_refused() -> None:
 
 
 def test_a_newer_request_for_more_waits_for_more_instead_of_calling_itself_refused() -> None:
-    decision = decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(6), offer=JoinerOffer(peers(7, 8)))
+    decision = decided(view_of(2), terms_of(2, target=4), asked=size_request(6), offer=JoinerOffer(peers(7, 8)))
     assert decision == Decision(view_of(2), terms_of(2, target=6), prepare=6)
 
 
 @pytest.mark.parametrize("older", [JoinerOffer(peers(7), missing=(8,)), JoinerOffer(peers(7, 8, 9))])
 def test_an_offer_that_was_made_for_an_older_request_is_passed_over_for_a_new_one(older: JoinerOffer) -> None:
     waiting = terms_of(2, target=3) if len(older.ready) == 3 else terms_of(2, target=6)
-    decision = decided(view_of(2), waiting, LIMITS, offer=older)
+    decision = decided(view_of(2), waiting, offer=older)
     assert decision == Decision(view_of(2), waiting, prepare=waiting.target_size)
 
 
 def test_an_offer_of_a_peer_that_is_in_the_view_by_now_is_passed_over_for_a_new_one() -> None:
     survivors, terms = view_of(3), terms_of(3, target=4)  # one of four was lost after the last of them had joined
-    decision = decided(survivors, terms, LIMITS, offer=JoinerOffer(survivors.peers[-1:]))
+    decision = decided(survivors, terms, offer=JoinerOffer(survivors.peers[-1:]))
     assert decision == Decision(survivors, terms, prepare=4)
 
 
 def test_an_offer_after_the_request_is_over_is_passed_over_even_beside_a_new_wish() -> None:
     late = JoinerOffer(peers(7, 8))
-    assert decided(view_of(2), terms_of(2), LIMITS, offer=late) == Decision(view_of(2), terms_of(2))
-    decision = decided(view_of(2), terms_of(2), LIMITS, asked=size_request(4), offer=late)
+    assert decided(view_of(2), terms_of(2), offer=late) == Decision(view_of(2), terms_of(2))
+    decision = decided(view_of(2), terms_of(2), asked=size_request(4), offer=late)
     assert decision == Decision(view_of(2), terms_of(2, target=4), prepare=4)
 
 
 def test_the_agent_hears_of_a_join_by_the_view_alone() -> None:
     """The agent hears of a join by the view alone, or it would offer the same peers again."""
     offer = JoinerOffer(peers(7, 8))
-    assert decided(view_of(2), terms_of(2, target=4), LIMITS, offer=offer).prepare is None
-    assert decided(view_of(2), terms_of(2, target=4), LIMITS, asked=size_request(3), offer=offer).prepare is None
+    assert decided(view_of(2), terms_of(2, target=4), offer=offer).prepare is None
+    assert decided(view_of(2), terms_of(2, target=4), asked=size_request(3), offer=offer).prepare is None
 
 
 # ---- limits ---------------------------------------------------------------------------------------------------------
@@ -94,10 +94,10 @@ def test_a_request_beyond_the_limits_goes_to_the_limit_and_is_marked_as_refused(
 
 def test_a_new_request_forgets_what_was_refused_before() -> None:
     refused = Terms(64, 32.0, refused_size=9)
-    assert decided(view_of(2), refused, LIMITS, asked=size_request(3)).terms.refused_size == 0
+    assert decided(view_of(2), refused, asked=size_request(3)).terms.refused_size == 0
 
 
-def test_a_batch_of_three_samples_that_stays_or_is_the_most_takes_no_more_than_three_peers() -> None:
+def test_a_batch_of_three_samples_that_stays_or_is_the_most_takes_three_peers() -> None:
     for samples, asked in ((3, size_request(6, "global_batch_size")), (2, size_request(6, most=3))):
         decision = decided(view_of(2), Terms(samples, samples / 2), asked=asked)
         assert (decision.prepare, decision.terms.refused_size) == (3, 6)
@@ -116,21 +116,21 @@ def test_a_doubled_view_keeps_the_batch_that_the_rule_keeps(keep: Keep, after: T
 
 def test_a_batch_that_does_not_divide_is_rounded_as_a_whole_not_per_peer() -> None:
     terms = Terms(100, 100 / 3)
-    assert decided(view_of(3), terms, LIMITS, asked=size_request(2)).terms.global_batch_size == 67
-    assert decided(view_of(3), terms, LIMITS, asked=size_request(1)).terms.global_batch_size == 33
+    assert decided(view_of(3), terms, asked=size_request(2)).terms.global_batch_size == 67
+    assert decided(view_of(3), terms, asked=size_request(1)).terms.global_batch_size == 33
     assert grown(3, 6, terms=terms).terms.global_batch_size == 200
 
 
 def test_beyond_its_limit_the_global_batch_stays() -> None:
     """Beyond its limit the global batch stays, and below it each peer has its share again."""
     up = size_request(6, most=100)
-    asked = decided(view_of(2), Terms(64, 32.0), LIMITS, asked=up)
-    large = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
+    asked = decided(view_of(2), Terms(64, 32.0), asked=up)
+    large = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert large == Terms(100, 32.0, max_global_batch=100)
     # A peer that goes by name leaves the limit as it is.
     evicted = Asked(Leave((5,), "now", 0, "local_batch_size"), "rule", 10)
-    assert decided(view_of(6), large, LIMITS, asked=evicted).terms == large
-    down = decided(view_of(6), large, LIMITS, asked=size_request(3, most=100))
+    assert decided(view_of(6), large, asked=evicted).terms == large
+    down = decided(view_of(6), large, asked=size_request(3, most=100))
     assert down.terms == Terms(96, 32.0, max_global_batch=100)
 
 
@@ -141,33 +141,33 @@ def test_a_batch_that_was_set_beyond_the_limit_of_a_policy_stays_and_grows_no_mo
     assert large == Terms(160, 32.0, max_global_batch=100)
     # An exchange of peers changes no size.
     exchange = Asked(Leave((4,), "replaced", 5, "local_batch_size"), "rule", 10)
-    asked = decided(view_of(5), large, LIMITS, asked=exchange)
-    exchanged = decided(view_of(5), asked.terms, LIMITS, offer=JoinerOffer(peers(7)))
+    asked = decided(view_of(5), large, asked=exchange)
+    exchanged = decided(view_of(5), asked.terms, offer=JoinerOffer(peers(7)))
     assert (exchanged.view.ids, exchanged.terms) == ((0, 1, 2, 3, 7), large)
     # Another peer makes no more of it, and a smaller size makes less, from where the limit holds again.
     limited = size_request(6, most=100)
-    asked = decided(view_of(5), large, LIMITS, asked=limited)
-    assert decided(view_of(5), asked.terms, LIMITS, offer=JoinerOffer(peers(7))).terms == large
-    small = decided(view_of(5), large, LIMITS, asked=size_request(2, most=100)).terms
+    asked = decided(view_of(5), large, asked=limited)
+    assert decided(view_of(5), asked.terms, offer=JoinerOffer(peers(7))).terms == large
+    small = decided(view_of(5), large, asked=size_request(2, most=100)).terms
     assert small == Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), small, LIMITS, asked=size_request(4, most=100))
-    again = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8))).terms
+    asked = decided(view_of(2), small, asked=size_request(4, most=100))
+    again = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8))).terms
     assert again == Terms(100, 32.0, max_global_batch=100)
 
 
 @pytest.mark.parametrize("keep", Keep.__args__)
 def test_a_size_that_names_no_limit_keeps_that_of_the_policy(keep: Keep) -> None:
     limited = Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, keep))
-    grown = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
+    asked = decided(view_of(2), limited, asked=size_request(6, keep))
+    grown = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert (grown.max_global_batch, grown.keep) == (100, keep)
     assert grown.global_batch_size == (100 if keep == "local_batch_size" else 64)
 
 
 def test_a_rule_without_a_limit_takes_the_one_in_force_away() -> None:
     limited = Terms(64, 32.0, max_global_batch=100)
-    asked = decided(view_of(2), limited, LIMITS, asked=size_request(6, most=0))
-    grown = decided(view_of(2), asked.terms, LIMITS, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
+    asked = decided(view_of(2), limited, asked=size_request(6, most=0))
+    grown = decided(view_of(2), asked.terms, offer=JoinerOffer(peers(7, 8, 9, 10))).terms
     assert grown == Terms(192, 32.0)
 
 
@@ -176,26 +176,26 @@ def test_a_policy_takes_up_the_share_that_a_command_has_put_aside() -> None:
     grows, by_hand = size_request(2), size_request(1, "global_batch_size")
     two = grown(1, 2, terms=Terms(64, 64.0))
     assert (two.terms.global_batch_size, two.terms.policy_share) == (128, 0.0)
-    one = decided(two.view, two.terms, LIMITS, outside=by_hand)
+    one = decided(two.view, two.terms, outside=by_hand)
     assert (one.terms.global_batch_size, one.terms.batch_per_peer, one.terms.policy_share) == (128, 128.0, 64.0)
-    again = decided(one.view, one.terms, LIMITS, asked=grows)
+    again = decided(one.view, one.terms, asked=grows)
     assert again.terms.global_batch_size == 128, "it waits for the joiner"
-    joined = decided(one.view, again.terms, LIMITS, offer=JoinerOffer(peers(9)))
+    joined = decided(one.view, again.terms, offer=JoinerOffer(peers(9)))
     assert (joined.terms.global_batch_size, joined.terms.batch_per_peer, joined.terms.policy_share) == (128, 64.0, 0.0)
     # Nobody came: a command that keeps the local batch keeps the one that the peers have.
-    nobody = decided(one.view, again.terms, LIMITS, offer=JoinerOffer((), missing=(9,)))
-    local = decided(one.view, nobody.terms, LIMITS, outside=size_request(2))
-    assert decided(one.view, local.terms, LIMITS, offer=JoinerOffer(peers(9))).terms.global_batch_size == 256
+    nobody = decided(one.view, again.terms, offer=JoinerOffer((), missing=(9,)))
+    local = decided(one.view, nobody.terms, outside=size_request(2))
+    assert decided(one.view, local.terms, offer=JoinerOffer(peers(9))).terms.global_batch_size == 256
 
 
 def test_several_commands_put_the_share_of_the_policy_aside_once() -> None:
     terms = Terms(256, 64.0)
     for size in (2, 3, 1):
         view = view_of(4 if size == 2 else 3)
-        asked = decided(view, terms, LIMITS, outside=size_request(size, "global_batch_size"))
+        asked = decided(view, terms, outside=size_request(size, "global_batch_size"))
         terms = replace(asked.terms, target_size=0)
     assert (terms.batch_per_peer, terms.policy_share) == (256.0, 64.0)
-    assert decided(view_of(3), terms, LIMITS, asked=leaving(1)).terms.global_batch_size == 128, "a rule evicts"
+    assert decided(view_of(3), terms, asked=leaving(1)).terms.global_batch_size == 128, "a rule evicts"
     exchanged = decided(view_of(1), replace(terms, target_size=1, leaving=(0,)), LIMITS, offer=JoinerOffer(peers(9)))
     assert exchanged.terms.policy_share == 64.0, "an exchange of peers is no rescale"
 
@@ -223,7 +223,7 @@ def test_no_history_of_rescales_lets_the_batch_drift(size: int, batch: int, hist
 
 def resize(size: int, target: int, terms: Terms, keep: Keep = "local_batch_size") -> Decision:
     if target <= size:
-        return decided(view_of(size), terms, LIMITS, asked=size_request(target, keep))
+        return decided(view_of(size), terms, asked=size_request(target, keep))
     return grown(size, target, keep, terms)
 
 

@@ -12,7 +12,6 @@ from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import View
 from kungfu.runtime.settings import Limits
 from tests.runtime.core.deciding import (
-    LIMITS,
     Requests,
     decided,
     leaving,
@@ -24,7 +23,7 @@ from tests.runtime.core.deciding import (
 
 
 def test_named_peers_leave_at_once_rank_0_included_and_the_batch_follows() -> None:
-    decision = decided(view_of(4), terms_of(4), LIMITS, asked=leaving(0, 2))
+    decision = decided(view_of(4), terms_of(4), asked=leaving(0, 2))
     assert decision == Decision(View(6, peers(1, 3)), Terms(64, 32.0), prepare=None)
 
 
@@ -36,7 +35,7 @@ def test_no_more_leave_by_name_than_the_minimum_allows_and_the_rest_is_refused()
 
 
 def test_a_name_that_is_not_in_the_view_changes_nothing() -> None:
-    assert decided(view_of(2), terms_of(2), LIMITS, asked=leaving(7)) == Decision(view_of(2), terms_of(2))
+    assert decided(view_of(2), terms_of(2), asked=leaving(7)) == Decision(view_of(2), terms_of(2))
 
 
 def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared() -> None:
@@ -49,34 +48,34 @@ def test_a_notice_goes_below_the_minimum_keeps_the_batch_and_has_others_prepared
 
 
 def test_the_last_peer_follows_a_notice_when_another_one_has_come_in_its_place() -> None:
-    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=1))
+    decision = decided(view_of(1), terms_of(1), asked=leaving(0, when="noticed", size=1))
     assert decision.view == view_of(1)
     assert (decision.terms.leaving, decision.terms.target_size, decision.prepare) == ((0,), 1, 2)
 
 
 def test_a_notice_to_the_last_peer_cannot_be_followed_when_nobody_comes() -> None:
-    decision = decided(view_of(1), terms_of(1), LIMITS, asked=leaving(0, when="noticed", size=0))
+    decision = decided(view_of(1), terms_of(1), asked=leaving(0, when="noticed", size=0))
     assert decision == Decision(view_of(1), terms_of(1))
 
 
 def test_peers_to_be_replaced_stay_until_others_have_come_and_then_go_in_one_change() -> None:
-    asked = decided(view_of(3), terms_of(3), LIMITS, asked=leaving(0, 2, when="replaced"))
+    asked = decided(view_of(3), terms_of(3), asked=leaving(0, 2, when="replaced"))
     assert asked.view == view_of(3)
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0, 2), 3, 5)
-    swapped = decided(view_of(3), asked.terms, LIMITS, offer=JoinerOffer(peers(8, 7)))
+    swapped = decided(view_of(3), asked.terms, offer=JoinerOffer(peers(8, 7)))
     assert swapped == Decision(View(6, peers(1, 7, 8)), terms_of(3))
 
 
 def test_who_was_to_be_replaced_and_has_died_is_not_waited_for() -> None:
     terms = Terms(64, 32.0, target_size=2, leaving=(9,))
-    assert decided(view_of(2), terms, LIMITS, offer=JoinerOffer()).view == view_of(2)
+    assert decided(view_of(2), terms, offer=JoinerOffer()).view == view_of(2)
 
 
 @given(
     st.integers(1, 6), st.sets(st.integers(0, 7)), st.sampled_from(["now", "noticed", "replaced"]), st.integers(0, 8)
 )
 def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int], when: str, wanted: int) -> None:
-    decision = decided(view_of(size), terms_of(size), LIMITS, asked=leaving(*ids, when=when, size=wanted))
+    decision = decided(view_of(size), terms_of(size), asked=leaving(*ids, when=when, size=wanted))
     assert 1 <= decision.view.size <= size
     assert set(view_of(size).ids) - set(decision.view.ids) <= ids
     assert decision.terms.global_batch_size >= decision.view.size
@@ -90,8 +89,8 @@ def test_whoever_leaves_a_job_keeps_a_peer_and_a_batch(size: int, ids: set[int],
 
 def swapped(size: int, *, keep: Keep = "local_batch_size") -> Decision:
     """All peers of a view have been replaced: those who replace them have just joined."""
-    asked = decided(view_of(size), terms_of(size, keep=keep), LIMITS, asked=leaving(*range(size), when="replaced"))
-    return decided(view_of(size), asked.terms, LIMITS, offer=JoinerOffer(peers(*range(50, 50 + size))))
+    asked = decided(view_of(size), terms_of(size, keep=keep), asked=leaving(*range(size), when="replaced"))
+    return decided(view_of(size), asked.terms, offer=JoinerOffer(peers(*range(50, 50 + size))))
 
 
 @pytest.mark.parametrize("keep", Keep.__args__)
@@ -99,7 +98,7 @@ def test_the_only_peer_stays_until_the_one_in_its_place_holds_the_state(keep: Ke
     joined = swapped(1, keep=keep)
     assert (joined.view.ids, joined.terms.departing, joined.prepare) == ((0, 50), (0,), None)
     assert (joined.terms.target_size, joined.terms.global_batch_size, joined.terms.batch_per_peer) == (0, 32, 32.0)
-    gone = decided(joined.view, joined.terms, LIMITS)
+    gone = decided(joined.view, joined.terms)
     assert gone == Decision(View(7, peers(50)), terms_of(1, keep=keep))
 
 
@@ -107,43 +106,43 @@ def test_the_lowest_of_several_replaced_ranks_stays_until_the_next_barrier() -> 
     """If several peers are all replaced, the lowest rank stays until the next barrier."""
     joined = swapped(3)
     assert (joined.view.ids, joined.terms) == ((0, 50, 51, 52), Terms(96, 32.0, departing=(0,)))
-    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
+    assert decided(joined.view, joined.terms) == Decision(View(7, peers(50, 51, 52)), terms_of(3))
 
 
 def test_what_a_barrier_is_asked_for_is_decided_about_those_who_stay() -> None:
     joined = swapped(2)
-    grown = decided(joined.view, joined.terms, LIMITS, asked=size_request(4))
+    grown = decided(joined.view, joined.terms, asked=size_request(4))
     assert grown == Decision(View(7, peers(50, 51)), Terms(64, 32.0, target_size=4), prepare=5)
-    shrunk = decided(joined.view, joined.terms, LIMITS, asked=size_request(1))
+    shrunk = decided(joined.view, joined.terms, asked=size_request(1))
     assert shrunk == Decision(View(7, peers(50)), Terms(32, 32.0))
-    told_again = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="replaced", size=2))
+    told_again = decided(joined.view, joined.terms, asked=leaving(0, when="replaced", size=2))
     assert told_again == Decision(View(7, peers(50, 51)), terms_of(2))
-    noticed = decided(joined.view, joined.terms, LIMITS, asked=leaving(0, when="noticed", size=3))
+    noticed = decided(joined.view, joined.terms, asked=leaving(0, when="noticed", size=3))
     assert noticed == Decision(View(7, peers(50, 51)), terms_of(2))
 
 
 def test_a_departing_peer_stays_if_the_one_in_its_place_is_lost() -> None:
     """A peer that was about to leave stays when the one in its place is lost, and leaves when another has come."""
     alone, terms = View(9, peers(0)), Terms(32, 32.0, target_size=2, departing=(0,))
-    assert decided(alone, terms, LIMITS).view == alone
-    joined = decided(alone, terms, LIMITS, offer=JoinerOffer(peers(51)))
+    assert decided(alone, terms).view == alone
+    joined = decided(alone, terms, offer=JoinerOffer(peers(51)))
     assert (joined.view.ids, joined.terms) == ((0, 51), Terms(32, 32.0, departing=(0,)))
-    assert decided(joined.view, joined.terms, LIMITS) == Decision(View(11, peers(51)), terms_of(1))
-    nobody = decided(alone, terms, LIMITS, offer=JoinerOffer((), missing=(51,), reason="ended"))
+    assert decided(joined.view, joined.terms) == Decision(View(11, peers(51)), terms_of(1))
+    nobody = decided(alone, terms, offer=JoinerOffer((), missing=(51,), reason="ended"))
     assert (nobody.view, nobody.terms.departing, nobody.terms.refused_size) == (alone, (), 2)
 
 
 def test_who_was_about_to_leave_and_died_is_not_replaced_once_more() -> None:
     survivor, terms = View(9, peers(50)), Terms(32, 32.0, target_size=2, departing=(0,))
-    decision = decided(survivor, terms, LIMITS, offer=JoinerOffer(peers(51)))
+    decision = decided(survivor, terms, offer=JoinerOffer(peers(51)))
     assert (decision.view, decision.terms.target_size, decision.prepare) == (survivor, 0, 1)
 
 
 def test_those_who_replace_the_lost_still_come_when_somebody_is_to_be_replaced() -> None:
     terms = Terms(64, 32.0, target_size=2)  # of two peers one was lost, and another is on its way
-    asked = decided(view_of(1), terms, LIMITS, asked=leaving(0, when="replaced", size=2))
+    asked = decided(view_of(1), terms, asked=leaving(0, when="replaced", size=2))
     assert (asked.terms.leaving, asked.terms.target_size, asked.prepare) == ((0,), 2, 3)
-    joined = decided(view_of(1), asked.terms, LIMITS, offer=JoinerOffer(peers(50, 51)))
+    joined = decided(view_of(1), asked.terms, offer=JoinerOffer(peers(50, 51)))
     assert (joined.view.ids, joined.terms.departing) == ((0, 50, 51), (0,))
 
 
@@ -168,7 +167,7 @@ def test_whatever_happens_each_view_has_somebody_of_the_one_before_it(data: st.D
             ready = data.draw(st.integers(0, max(0, coming)))
             offer = JoinerOffer(peers(*range(spare, spare + ready)), tuple(range(90, 90 + coming - ready)))
             spare += ready
-        decision = decided(view, terms, LIMITS, asked=asked, offer=offer)
+        decision = decided(view, terms, asked=asked, offer=offer)
         assert set(decision.view.ids) & set(view.ids), "nobody would hold the state"
         assert decision.view.version == view.version + (decision.view.ids != view.ids)
         assert decision.terms.global_batch_size > 0
@@ -209,7 +208,7 @@ def together(target: int | None, *named: Asked, keep: Keep = "local_batch_size")
 def test_who_is_named_goes_first_and_the_others_make_up_the_size(
     asked: Requests, ids: tuple[int, ...], target: int, leaving: tuple[int, ...], prepare: int | None
 ) -> None:
-    decision = decided(view_of(4), terms_of(4), LIMITS, asked=asked)
+    decision = decided(view_of(4), terms_of(4), asked=asked)
     assert decision.view.ids == ids
     assert (decision.terms.target_size, decision.terms.leaving) == (target, leaving)
     assert decision.prepare == prepare
@@ -221,13 +220,13 @@ def test_an_evicted_peer_that_the_minimum_holds_leaves_when_the_size_brings_anot
 
 
 def test_the_batch_that_stays_is_that_of_the_size() -> None:
-    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(2, leaving(0), keep="global_batch_size"))
+    decision = decided(view_of(4), terms_of(4), asked=together(2, leaving(0), keep="global_batch_size"))
     assert (decision.view.ids, decision.terms) == ((1, 2), Terms(128, 64.0, keep="global_batch_size"))
 
 
 def test_the_batch_stays_while_others_come_for_a_peer_that_was_taken_away() -> None:
     """The batch stays while others come for a peer that was taken away, also beside a size."""
-    decision = decided(view_of(4), terms_of(4), LIMITS, asked=together(5, leaving(1, when="noticed", size=4)))
+    decision = decided(view_of(4), terms_of(4), asked=together(5, leaving(1, when="noticed", size=4)))
     assert (decision.view.size, decision.terms.global_batch_size) == (3, 128)
-    joined = decided(decision.view, decision.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
+    joined = decided(decision.view, decision.terms, offer=JoinerOffer(peers(7, 8)))
     assert joined.terms == terms_of(5)

@@ -105,9 +105,9 @@ def test_the_table_has_every_request_and_everything_that_may_be_under_way() -> N
 
 def test_joiners_of_an_evicted_peer_s_job_come_on_the_terms_of_their_growth() -> None:
     terms = replace(terms_of(3, target=5), keep="global_batch_size")
-    evicted = decided(view_of(3), terms, LIMITS, asked=leaving(1))
+    evicted = decided(view_of(3), terms, asked=leaving(1))
     assert (evicted.view.ids, evicted.terms.global_batch_size, evicted.terms.target_size) == ((0, 2), 64, 4)
-    joined = decided(evicted.view, evicted.terms, LIMITS, offer=JoinerOffer(peers(7, 8)))
+    joined = decided(evicted.view, evicted.terms, offer=JoinerOffer(peers(7, 8)))
     assert (joined.view.ids, joined.terms.global_batch_size) == ((0, 2, 7, 8), 64)
 
 
@@ -134,14 +134,14 @@ def test_a_peer_that_is_taken_away_leaves_a_job_that_ends_and_nobody_comes_for_i
 
 
 def test_a_hook_that_wants_the_present_size_leaves_the_growth_of_a_command() -> None:
-    by_hand = decided(view_of(3), terms_of(3), LIMITS, outside=size_request(5)).terms
-    content = decided(view_of(3), by_hand, LIMITS, asked=size_request(3), offer=JoinerOffer(peers(7, 8)))
+    by_hand = decided(view_of(3), terms_of(3), outside=size_request(5)).terms
+    content = decided(view_of(3), by_hand, asked=size_request(3), offer=JoinerOffer(peers(7, 8)))
     assert content.view.ids == (0, 1, 2, 7, 8)
-    smaller = decided(view_of(3), by_hand, LIMITS, asked=size_request(2))
+    smaller = decided(view_of(3), by_hand, asked=size_request(2))
     assert (smaller.view.ids, smaller.prepare) == ((0, 1), 2)
 
 
 def test_a_size_on_other_terms_replaces_the_one_under_way() -> None:
     other = size_request(5, "global_batch_size")
-    decision = decided(view_of(3), terms_of(3, target=5), LIMITS, asked=other)
+    decision = decided(view_of(3), terms_of(3, target=5), asked=other)
     assert (decision.terms.keep, decision.terms.target_size, decision.prepare) == ("global_batch_size", 5, 5)

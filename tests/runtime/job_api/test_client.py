@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from kungfu.errors import PeerFailure, UsageError
 from kungfu.event_log.record_follower import NewRecords
-from kungfu.runtime.core.request import Asked, Leave, Resize, Retry, SetBatch, in_words
+from kungfu.runtime.core.request import Asked, Resize
 from kungfu.runtime.ipc import messages_pb2 as pb
 from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceStub
@@ -81,14 +81,6 @@ def test_a_request_of_an_unknown_kind_or_of_none_is_refused_with_the_known_ones(
             assert "it is one of resize, leave, scale_out, migrate" in caught.value.details()
 
 
-def test_a_request_that_only_rules_and_agents_make_is_refused(tmp_path: Path) -> None:
-    with serve_job(tmp_path) as place, connected(tmp_path) as job:
-        for what in (SetBatch(64.0), Retry(), Leave((0,), "noticed")):
-            progress = job.submit(Asked(what, id=in_words(what)))
-            assert (progress.state, place.told) == ("refused", [])
-            assert "may not be asked for from outside" in progress.reason
-
-
 def test_a_job_that_has_ended_is_over_with_its_code_and_without_its_secret(tmp_path: Path) -> None:
     with serve_job(tmp_path):
         end_job_file(tmp_path, code=3, now=time.time())
@@ -113,14 +105,6 @@ def test_a_job_whose_kungfu_run_was_killed_is_over_without_a_word(tmp_path: Path
     gone.wait(180.0)
     with serve_job(tmp_path):
         write_job_file(tmp_path, replace(read_job_file(tmp_path), pid=gone.pid))
-    with pytest.raises(JobOver, match="ended without a word"), connected(tmp_path):
-        pass
-
-
-def test_another_process_under_the_number_of_an_old_one_is_not_the_job(tmp_path: Path) -> None:
-    with serve_job(tmp_path):
-        long_ago = replace(read_job_file(tmp_path), pid=os.getpid(), process="another boot 17")
-        write_job_file(tmp_path, long_ago)
     with pytest.raises(JobOver, match="ended without a word"), connected(tmp_path):
         pass
 

@@ -12,18 +12,15 @@ from kungfu.event_log.record_follower import NewRecords
 from kungfu.runtime.core.cluster.cluster import Cluster, JobLimits, Processes, Starting
 from kungfu.runtime.core.cluster.events import Tick, TrainingFinished, ViewStarted
 from kungfu.runtime.core.request import Asked, Leave, Profile, Request, Resize, SaveCheckpoint
-from kungfu.runtime.core.view import Peer, View
+from kungfu.runtime.core.view import View
 from kungfu.runtime.job_api.job_service import ProgressQuery, Query, StatusQuery, Subject
 from kungfu.runtime.job_api.request_handler import RequestHandler
 from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 from kungfu.runtime.settings import Deadlines, Limits, Settings
+from tests.runtime.job_api.served_job import view
 
 SETTINGS = Settings("job", -1, "127.0.0.1:80", "", "local", Limits(1, 4), Deadlines(60.0, 20.0))
 ROW = {"step": 7, "epoch": 1, "size": 2, "batch": 64, "loss": 0.5, "samples_per_s": 128.0}
-
-
-def view(version: int, *peers: int) -> View:
-    return View(version, tuple(Peer(peer, f"127.0.0.1:{peer}") for peer in peers))
 
 
 @dataclass

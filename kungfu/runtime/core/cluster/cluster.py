@@ -120,7 +120,7 @@ class Hosts:
         leaving: The hosts that were given notice and still run peers.
         of: The host on which each peer was started, by id.
         goal: The size that the job would have if it had lost no peer.
-        let_go: The host of each peer that was let go by a decision, and when: its speed may have made it a straggler.
+        departures: The host of each peer that a decision has removed, and when: its speed may have made it a straggler.
         shares: The threads that a peer would have of the cores of each host that the job began with.
         queue: When each joiner was requested that waits for the slot of a member that was given notice.
         lacked_slot: True if a peer was requested that found no free slot, since a host last came.
@@ -130,7 +130,7 @@ class Hosts:
     leaving: frozenset[int] = frozenset()
     of: Mapping[int, int] = field(default_factory=dict)
     goal: int = 0
-    let_go: Mapping[int, tuple[int, float]] = field(default_factory=dict)
+    departures: Mapping[int, tuple[int, float]] = field(default_factory=dict)
     shares: Mapping[int, int] = field(default_factory=dict)
     queue: tuple[float, ...] = ()
     lacked_slot: bool = False

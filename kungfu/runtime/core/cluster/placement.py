@@ -55,14 +55,14 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Coll
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
     """The number of peers removed on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
-    return Counter(host for host, at in hosts.let_go.values() if now - at < AVOIDED_S)
+    return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 
 
 def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
     """The hosts once peers were let go by a decision; one of whom this is known already counts once."""
-    recent = {peer: (host, at) for peer, (host, at) in hosts.let_go.items() if now - at < AVOIDED_S}
+    recent = {peer: (host, at) for peer, (host, at) in hosts.departures.items() if now - at < AVOIDED_S}
     news = {peer: (hosts.of.get(peer, 0), now) for peer in peers if peer not in recent}
-    return replace(hosts, let_go={**recent, **news})
+    return replace(hosts, departures={**recent, **news})
 
 
 def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:

@@ -152,7 +152,7 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
     """A view trains. Members that were given notice while no coordinator could let them go are let go now."""
-    goal, left = _goal_size(cluster, event.view), _peers_let_go(cluster, event.view)
+    goal, left = _goal_size(cluster, event.view), _removed_peers(cluster, event.view)
     # They say so themselves too, but a request that follows the view at once must not find their slots first.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
@@ -240,10 +240,10 @@ def _on_host_joined(cluster: Cluster) -> Transition:
 
 def _goal_size(cluster: Cluster, view: View) -> int:
     """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
-    return view.size if _peers_let_go(cluster, view) else max(cluster.hosts.goal, view.size)
+    return view.size if _removed_peers(cluster, view) else max(cluster.hosts.goal, view.size)
 
 
-def _peers_let_go(cluster: Cluster, view: View) -> set[int]:
+def _removed_peers(cluster: Cluster, view: View) -> set[int]:
     """The peers that a new view lets go by a decision: they were neither lost nor given notice."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())

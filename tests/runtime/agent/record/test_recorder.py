@@ -17,28 +17,18 @@ from kungfu.runtime.agent.record.recorder import HostRecorder
 from kungfu.runtime.ipc import messages_pb2 as pb
 
 
-class Shown:
-    """A console: what a person would see."""
+class Heard:
+    """A console or a listener: everything that it was shown, or that was recorded."""
 
     def __init__(self) -> None:
         self.events: list[LoggedEvent] = []
+        self.metrics: list[Mapping[str, Any]] = []
 
     def line(self, who: str, text: str) -> None:
         raise AssertionError(f"nobody prints here: {who}: {text}")
 
     def event(self, event: LoggedEvent) -> None:
         self.events.append(event)
-
-    def status(self, fields: Mapping[str, Any]) -> None:
-        raise AssertionError(f"nothing is measured here: {fields}")
-
-
-class Heard(Shown):
-    """A listener: everything that is recorded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.metrics: list[Mapping[str, Any]] = []
 
     def status(self, fields: Mapping[str, Any]) -> None:
         self.metrics.append(fields)
@@ -48,7 +38,7 @@ class Heard(Shown):
 def recorder_in(folder: Path) -> Iterator[HostRecorder]:
     journal = Journal(folder)
     try:
-        yield HostRecorder(journal, Shown())
+        yield HostRecorder(journal, Heard())
     finally:
         journal.close()
 

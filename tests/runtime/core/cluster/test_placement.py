@@ -75,7 +75,7 @@ def test_a_slot_is_avoided_as_soon_as_the_view_has_begun() -> None:
     cluster, _ = after(training(3, 2, 2), left, now=10.0)
     assert after(cluster, wants(3), now=20.0)[1] == [Spawn(3, 1)]
     said, _ = after(cluster, TrainingFinished(1, leaving=True), ProcessEnded(1, 0), now=11.0)
-    assert said.hosts.let_go == {1: (0, 10.0)}, "one departure, told twice"
+    assert said.hosts.departures == {1: (0, 10.0)}, "one departure, told twice"
 
 
 def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
@@ -84,7 +84,7 @@ def test_the_slot_of_a_peer_that_was_lost_is_not_avoided() -> None:
     view = one_of(AdmitSurvivors, commands).view
     assert view.ids == (0, 2)
     cluster, commands = after(cluster, ViewStarted(view), now=11.0)
-    assert cluster.hosts.let_go == {}
+    assert cluster.hosts.departures == {}
     assert Spawn(3, 0) in commands
 
 

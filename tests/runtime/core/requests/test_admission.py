@@ -13,8 +13,10 @@ from kungfu.runtime.core.request import (
     Profile,
     Request,
     Resize,
+    Retry,
     SaveCheckpoint,
     ScaleOut,
+    SetBatch,
     StopTraining,
 )
 from kungfu.runtime.core.requests.admission import AdmissionContext, refusal_of
@@ -32,6 +34,7 @@ ELASTIC = AdmissionContext(THREE, Limits(2, 4), "elastic", {"a": 0, "localhost":
         Resize(4),
         ScaleOut(1),
         Leave((0,)),
+        Leave((7, 7)),  # it leaves once
         Migrate(2, "localhost"),
         Profile(2, 4, 1),
         SaveCheckpoint(),
@@ -58,14 +61,13 @@ def test_what_fits_is_not_refused(action: Request) -> None:
         (Profile(3, 2, 10), "sizes from 3 to 2: give 1 <= MIN <= MAX"),
         (Profile(2, 4, 0), "0 steps of each size: give 1 to 1000000"),
         (Profile(1, 4, 10), "a size of 1: this job takes 2 to 4 (kungfu-run --min, --max)"),
+        (SetBatch(64.0), "'set the global batch size to 64' may not be asked for from outside the training graph"),
+        (Leave((0,), "noticed"), "'scale-in 0' may not be asked for from outside the training graph"),
+        (Retry(), "'retry' may not be asked for from outside the training graph"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_value_and_what_is_allowed(action: Request, reason: str) -> None:
     assert refusal_of(Asked(action, id="r"), ELASTIC) == reason
-
-
-def test_a_peer_that_is_named_twice_leaves_once() -> None:
-    assert refusal_of(Asked(Leave((7, 7)), id="r"), ELASTIC) is None
 
 
 def test_another_view_than_presumed_comes_before_everything_that_may_follow_from_it() -> None:
