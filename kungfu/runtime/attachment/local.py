@@ -138,9 +138,10 @@ class LocalAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """As `Attachment.open`: ``addresses`` and ``rendezvous`` are not needed, and the job's name has 64 bytes at most.
+        """Connects the op to the peers of a view; see `Attachment.open`.
 
-        An all-reduce waits ``deadline_s`` for another peer, until ``wait_at_most`` sets another time.
+        ``addresses`` and ``rendezvous`` are not needed, and the name of the job has at most 64 bytes. An all-reduce
+        waits ``deadline_s`` for another peer, until ``wait_at_most`` sets another time.
 
         Raises:
             UsageError: Also for a job's name too long, or a second process that runs as this peer.

@@ -100,7 +100,9 @@ class HorovodAttachment(Attachment):
         rendezvous: str = "",
         abandoned: AbandonReason = no_abandon_reason,
     ) -> None:
-        """As `Attachment.open`; the peers announce themselves at the store of rank 0 before their engines start.
+        """Connects the op to the peers of a view; see `Attachment.open`.
+
+        The peers announce themselves at the store of rank 0 before their engines start.
 
         Raises:
             DeadlineExceeded: Also if the engines were not connected in time.
