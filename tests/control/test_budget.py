@@ -15,6 +15,7 @@ from kungfu.compiler.replay import Replay
 from kungfu.control import Budget
 from kungfu.errors import PolicyError
 from kungfu.policy_definition import Policy, compose, shadow
+from tests.control.test_budget_of_policy import fired_steps
 
 CALM = {"min_size": 1, "max_size": 9, "refused_size": 0, "pending": False}
 FLAPPING = Policy("flapping", lambda training: control.always().rescale(3 - training.size))
@@ -22,14 +23,7 @@ FLAPPING = Policy("flapping", lambda training: control.always().rescale(3 - trai
 
 def changes(budget: Budget | None, *, steps: int) -> list[int]:
     """The steps in which a policy that always wants the other size gets it, at once."""
-    replay, size, changed = Replay(compile_policies([FLAPPING], budget=budget), size=1), 1, []
-    for step in range(1, steps + 1):
-        outcome = replay.step([{}] * size, {**CALM, "step": step})
-        if outcome.fired[0]:
-            size = int(outcome.targets[0])
-            replay.rescale(size)
-            changed.append(step)
-    return changed
+    return fired_steps(compile_policies([FLAPPING], budget=budget), steps=steps)
 
 
 def test_without_a_budget_a_policy_may_flap() -> None:

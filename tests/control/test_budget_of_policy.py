@@ -41,7 +41,7 @@ def exchanging(training: Any) -> Any:
     return control.always().replace(ops.all_gather(training.busy_seconds) > 1)
 
 
-def changes(plan: Plan, *, steps: int) -> list[int]:
+def fired_steps(plan: Plan, *, steps: int) -> list[int]:
     """The steps in which the first rule fires; what it asks for is carried out at once."""
     replay, size, changed = Replay(plan, size=1), 1, []
     for step in range(1, steps + 1):
@@ -58,13 +58,13 @@ def held(plan: Plan) -> list[str]:
 
 
 def test_a_policy_is_held_to_its_own_budget_where_the_job_has_none() -> None:
-    assert changes(compile_policies([flapping()]), steps=45) == [1, 2, 11, 21, 31, 41]
+    assert fired_steps(compile_policies([flapping()]), steps=45) == [1, 2, 11, 21, 31, 41]
 
 
 @pytest.mark.parametrize(("job", "expected"), [(ONE, [1]), (Budget(4, 4), [1, 2, 3, 4, 5, 6])])
 def test_the_budget_of_the_job_stands_in_its_place_whether_stricter_or_not(job: Budget, expected: list[int]) -> None:
     plan = compile_policies([flapping()], budget=job)
-    assert changes(plan, steps=6) == expected
+    assert fired_steps(plan, steps=6) == expected
     assert plan.rules[0].budgets == {JOB: job}
 
 
@@ -144,12 +144,12 @@ def test_a_shadow_is_held_by_no_budget() -> None:
 def test_a_merged_rule_is_under_the_strictest_budget_of_its_policies(combined: Any) -> None:
     plan = compile_policies([combined(flapping(), replace(flapping(), budget=ONE))])
     assert plan.rules[0].budgets == {"flapping": TWO, "flapping_2": ONE}
-    assert changes(plan, steps=20) == [1]
+    assert fired_steps(plan, steps=20) == [1]
 
 
 def test_a_merged_rule_is_held_back_where_one_of_its_policies_has_no_budget_too() -> None:
     bounded = replace(flapping(), budget=ONE)
-    assert changes(compile_policies([first(bounded, schedule({5: 1}))]), steps=20) == [1]
+    assert fired_steps(compile_policies([first(bounded, schedule({5: 1}))]), steps=20) == [1]
 
 
 def test_two_policies_with_equal_budgets_pay_for_one() -> None:

@@ -81,21 +81,50 @@ def test_a_call_fires_by_gate_and_condition_and_not_while_a_change_is_due() -> N
     assert math.isnan(of_two(rule, step=2).targets[0])
 
 
-def test_the_values_of_a_call_are_what_it_saw_in_order() -> None:
-    rule = control.always().call(lambda control, a, b, c: None, training.mean_loss, training.step, 7)
-    assert list(rule.inputs) == ["mean_loss", "step", "c"]
-    assert of_two(rule).inputs.tolist() == [3.0, 1.0, 7.0]
+NOISE = (training.mean_loss * 2).named("noise")
 
 
-def test_two_arguments_of_one_name_are_told_apart() -> None:
-    rule = control.always().call(lambda control, a, b: None, training.step, training.step)
-    assert list(rule.inputs) == ["step", "step_2"]
-    assert of_two(rule).inputs.tolist() == [1.0, 1.0]
-
-
-def test_arguments_of_a_function_that_takes_any_are_numbered() -> None:
-    rule = control.always().call(lambda *values: None, training.mean_loss * 2, training.mean_loss * 3)
-    assert list(rule.inputs) == ["argument_1", "argument_2"]
+@pytest.mark.parametrize(
+    ("rule", "names", "values"),
+    [
+        # The arguments of a call in order: by their names, two of one name apart, numbered where the function has none.
+        (
+            control.always().call(lambda control, a, b, c: None, training.mean_loss, training.step, 7),
+            ["mean_loss", "step", "c"],
+            [3, 1, 7],
+        ),
+        (control.always().call(lambda control, a, b: None, training.step, training.step), ["step", "step_2"], [1, 1]),
+        (
+            control.always().call(lambda *values: None, training.mean_loss * 2, training.mean_loss * 3),
+            ["argument_1", "argument_2"],
+            [6, 9],
+        ),
+        # The values that the target is made of, the condition that held, and the target.
+        (control.always().rescale(training.mean_loss * 2), ["mean_loss", "size", "target"], [3, 2, 4]),
+        (
+            control.always().when(NOISE > 1).rescale(training.total_samples),
+            ["total_samples", "noise", "size", "target"],
+            [2, 6, 2, 2],
+        ),
+        (control.every(5).when(NOISE > 1).stop(), ["step", "noise"], [math.nan, math.nan]),
+        # Or what the rule says in their place.
+        (
+            control.always()
+            .rescale(training.mean_loss.ema(0.5).named("smooth"))
+            .showing(loss_now=training.mean_loss, two=2),
+            ["loss_now", "two", "size", "target"],
+            [3, 2, 2, 3],
+        ),
+        (
+            control.always().call(lambda control, loss: None, training.mean_loss).showing(step_now=training.step),
+            ["mean_loss", "step_now"],
+            [3, 1],
+        ),
+    ],
+)
+def test_the_record_shows_what_a_rule_saw(rule: control.Rule, names: list[str], values: list[float]) -> None:
+    assert list(rule.inputs) == names
+    np.testing.assert_array_equal(of_two(rule, total_samples=2.0).inputs, values)
 
 
 def test_a_function_that_cannot_be_called_so_is_refused() -> None:
@@ -122,29 +151,9 @@ def test_a_log_sees_nothing_local() -> None:
     assert list(inputs_under(ops.all_reduce(training.loss, "mean") * training.step)) == ["step"]
 
 
-def test_a_rescale_logs_what_its_target_is_made_of_and_the_target() -> None:
-    rule = control.always().rescale(training.mean_loss * 2)
-    assert list(rule.inputs) == ["mean_loss", "size", "target"]
-
-
-def test_a_taken_name_gets_the_first_free_number() -> None:
+def test_a_used_name_gets_the_first_free_number() -> None:
     assert distinct_name("a", used={"a", "a_2"}) == "a_3"
     assert distinct_name("b", used={"a"}) == "b"
-
-
-# ---- what a rule shows -----------------------------------------------------------------------------------------------
-
-
-def test_a_rule_shows_what_it_is_told_to_in_place_of_what_its_target_is_made_of() -> None:
-    rule = (
-        control.always()
-        .rescale(training.mean_loss.ema(0.5).named("smooth"))
-        .showing(loss_now=training.mean_loss, two=2)
-    )
-    assert list(rule.inputs) == ["loss_now", "two", "size", "target"]
-    assert of_two(rule).inputs.tolist() == [3.0, 2.0, 2.0, 3.0]
-    called = control.always().call(lambda control, loss: None, training.mean_loss).showing(step_now=training.step)
-    assert list(called.inputs) == ["mean_loss", "step_now"]
 
 
 @pytest.mark.parametrize("shown", [training.loss, ops.ranks()])
@@ -313,13 +322,6 @@ def test_a_choice_that_peers_would_make_differently_is_refused() -> None:
     local = ops.all_gather(training.loss) > training.loss
     with pytest.raises(PolicyError, match=r"the choice of peers in policy 'alone'.* is made of the local .*'loss'"):
         decided(control.always().replace(local))
-
-
-def test_a_log_shows_what_was_asked_for_and_the_condition_that_held() -> None:
-    noise = (training.mean_loss * 2).named("noise")
-    rule = control.always().when(noise > 1).rescale(training.total_samples)
-    assert list(rule.inputs) == ["total_samples", "noise", "size", "target"]
-    assert list(control.every(5).when(noise > 1).stop().inputs) == ["step", "noise"]
 
 
 @pytest.mark.parametrize(

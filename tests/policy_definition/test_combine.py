@@ -35,10 +35,6 @@ def played(made: Policy, steps: list[dict[str, Any]], *, size: int = 2) -> list[
     return [replay.step([{}] * size, {**CALM, "step": number, **one}) for number, one in enumerate(steps, start=1)]
 
 
-def targets(made: Policy, steps: list[dict[str, Any]]) -> list[float]:
-    return [float(one.targets[0]) for one in played(made, steps)]
-
-
 def test_calling_a_policy_with_its_settings_gives_a_named_value() -> None:
     made = by_loss(every=3)
     assert isinstance(made, Policy)
@@ -93,43 +89,29 @@ def test_a_policy_that_gives_no_rules_is_refused() -> None:
         compile_policies([silent()])
 
 
-def test_at_most_follows_the_smallest_request() -> None:
-    steps = [{"mean_loss": 5.0, "total_samples": 7.0}, {"mean_loss": 5.0, "total_samples": 3.0}]
-    assert targets(at_most(by_loss(), by_samples()), steps) == [5, 3]
+NOTHING = (math.nan, math.nan)
 
 
-def test_under_at_most_a_policy_that_has_not_asked_yet_holds_the_size_that_is() -> None:
-    steps = [
-        {"mean_loss": math.nan, "total_samples": 7.0},
-        {"mean_loss": math.nan, "total_samples": 1.0},
-        {"mean_loss": 6.0, "total_samples": 7.0},
-    ]
-    np.testing.assert_array_equal(targets(at_most(by_loss(), by_samples()), steps), [math.nan, 1, 6])
-
-
-def test_under_at_most_a_request_stands_where_its_policy_has_nothing_to_say() -> None:
-    steps = [{"mean_loss": 6.0, "total_samples": 7.0}, {"mean_loss": math.nan, "total_samples": math.nan}]
-    assert targets(at_most(by_loss(), by_samples()), steps) == [6, 6]
-
-
-def test_first_follows_the_earlier_policy_as_soon_as_it_wants_something() -> None:
-    steps = [
-        {"mean_loss": math.nan, "total_samples": 3.0},
-        {"mean_loss": 6.0, "total_samples": 3.0},
-        {"mean_loss": math.nan, "total_samples": 4.0},
-    ]
-    assert targets(first(by_loss(), by_samples()), steps) == [3, 6, 6]
-
-
-def test_nothing_is_wanted_where_no_policy_wants_anything() -> None:
-    silence = {"mean_loss": math.nan, "total_samples": math.nan}
-    for rule in (at_most, first):
-        assert math.isnan(targets(rule(by_loss(), by_samples()), [silence])[0])
-
-
-def test_a_request_stands_between_the_steps_of_its_trigger() -> None:
-    steps = [{"mean_loss": float(loss), "total_samples": 8.0} for loss in (5, 6, 3, 7)]
-    np.testing.assert_array_equal(targets(at_most(by_loss(every=2), by_samples()), steps), [math.nan, 6, 6, 7])
+@pytest.mark.parametrize(
+    ("made", "steps", "expected"),
+    [
+        (at_most(by_loss(), by_samples()), [(5, 7), (5, 3)], [5, 3]),  # the smallest
+        # A policy that has not requested anything yet holds the present size, and the last request of one stands.
+        (at_most(by_loss(), by_samples()), [(math.nan, 7), (math.nan, 1), (6, 7)], [math.nan, 1, 6]),
+        (at_most(by_loss(), by_samples()), [(6, 7), NOTHING], [6, 6]),
+        # Between the steps of its trigger too.
+        (at_most(by_loss(every=2), by_samples()), [(5, 8), (6, 8), (3, 8), (7, 8)], [math.nan, 6, 6, 7]),
+        # The earlier policy, from its first request on.
+        (first(by_loss(), by_samples()), [(math.nan, 3), (6, 3), (math.nan, 4)], [3, 6, 6]),
+        *((choice(by_loss(), by_samples()), [NOTHING], [math.nan]) for choice in (at_most, first)),
+        (first(at_most(by_loss(), by_samples()), schedule({1: 2})), [(4, 5)], [4]),
+    ],
+)
+def test_of_standing_requests_the_chosen_one_is_followed(
+    made: Policy, steps: list[tuple[float, float]], expected: list[float]
+) -> None:
+    outcomes = played(made, [{"mean_loss": loss, "total_samples": samples} for loss, samples in steps])
+    np.testing.assert_array_equal([one.targets[0] for one in outcomes], expected)
 
 
 def test_a_request_made_while_a_change_was_pending_is_served_later() -> None:
@@ -163,10 +145,11 @@ def test_other_actions_of_combined_policies_pass_through() -> None:
     assert fired == [[True, False], [True, True]]
 
 
-def test_combinations_can_be_combined() -> None:
-    made = first(at_most(by_loss(), by_samples()), schedule({1: 2}))
-    assert made.name == "first(at_most(by_loss, by_samples), schedule)"
-    assert targets(made, [{"mean_loss": 4.0, "total_samples": 5.0}]) == [4]
+def test_combinations_are_named_after_their_policies() -> None:
+    assert (
+        first(at_most(by_loss(), by_samples()), schedule({1: 2})).name
+        == "first(at_most(by_loss, by_samples), schedule)"
+    )
 
 
 def test_policies_that_keep_different_batch_sizes_cannot_share() -> None:

@@ -15,22 +15,18 @@ from kungfu.signal import Constant, Map, Signal, Source, TrainingSignals, as_sig
 training = TrainingSignals()
 
 
-def test_agreed_with_agreed_is_agreed() -> None:
-    assert (training.size + training.mean_loss).placement == "agreed"
-
-
-def test_anything_with_a_local_input_is_local() -> None:
-    assert (training.mean_loss - training.loss).placement == "local"
-
-
-def test_a_collective_makes_local_agreed_and_is_known_after() -> None:
-    reduced = all_reduce(training.loss, "mean")
-    assert (training.loss.known, reduced.placement, reduced.known) == ("before", "agreed", "after")
-
-
-def test_what_is_made_of_something_known_after_is_known_after() -> None:
-    assert (training.size + training.step).known == "before"
-    assert (training.size * training.mean_loss).known == "after"
+@pytest.mark.parametrize(
+    ("made", "placement", "known"),
+    [
+        (training.loss, "local", "before"),
+        (training.size + training.step, "agreed", "before"),
+        (training.size * training.mean_loss, "agreed", "after"),
+        (training.mean_loss - training.loss, "local", "after"),
+        (all_reduce(training.loss, "mean"), "agreed", "after"),
+    ],
+)
+def test_placement_and_moment_follow_from_the_inputs(made: Signal, placement: str, known: str) -> None:
+    assert (made.placement, made.known) == (placement, known)
 
 
 def test_a_gather_gives_a_vector_with_one_entry_a_peer() -> None:
