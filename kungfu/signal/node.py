@@ -176,7 +176,7 @@ class Constant(Signal):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Source(Signal):
-    """What a step or the user's program offers.
+    """A value that a step or the user's program offers.
 
     Attributes:
         source: Its name, for a source of a step that in `kungfu.signal.SOURCES`.

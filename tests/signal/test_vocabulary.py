@@ -74,7 +74,7 @@ def in_a_listing(operation: Operation, operands: list[Any], types: tuple[SignalT
     registers = [backend.input(f"operand_{place}", one) for place, one in enumerate(types)]
     result = backend.apply(operation, registers, operation.typing(types).operands)
     known = {f"operand_{place}": one for place, one in enumerate(operands)}
-    (given,) = run_bytecode(backend.bytecode(states=[], results=[result]), [], known)
+    (given,) = run_bytecode(backend.bytecode(states={}, results=[result]), [], known)
     return given.numpy()
 
 
