@@ -1,4 +1,4 @@
-"""The applications of gradients in a training step of the program's own, as the step is traced.
+"""The applications of gradients in a custom training step, as the step is traced.
 
 While it is traced, ``apply`` of the model's optimizers averages over the peers first, and then applies the means. Where
 a weight is written past the optimizers with numbers that only this peer has, the weights of the peers would part: that
@@ -55,7 +55,7 @@ class Applications:
         self._operations: set[Any] = set()  # made by optimizers
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def averaged(self) -> Iterator[None]:
         """Around the user's step, in its graph: applications average first.
 
         Raises:

@@ -26,6 +26,15 @@ from kungfu.control import Budget
 from kungfu.errors import UsageError
 from kungfu.framework_internals import build_symbolically, is_keras_model, layer_statistics, output_loss_trackers
 from kungfu.keras.applications import optimizers_of
+from kungfu.keras.custom_step import (
+    CustomMetrics,
+    CustomStep,
+    custom_job_step,
+    custom_step_alone,
+    explored,
+    has_custom_step,
+    refuse_unknown_loss,
+)
 from kungfu.keras.data.choose import fit_data
 from kungfu.keras.data.indexed import arguments_alone
 from kungfu.keras.evaluation.sharing import share_calls
@@ -33,15 +42,6 @@ from kungfu.keras.fits import FitCall
 from kungfu.keras.handle import Attached, FitHandle
 from kungfu.keras.loop import FitRun
 from kungfu.keras.metrics import JobLogs, metrics_of, shown
-from kungfu.keras.own_step import (
-    OwnMetrics,
-    OwnStep,
-    explored,
-    has_own_step,
-    own_job_step,
-    own_step_alone,
-    refuse_unknown_loss,
-)
 from kungfu.keras.refusals import refuse_in_job, refuse_samples, refuse_step
 from kungfu.keras.saving import write_as_one_job
 from kungfu.keras.train_step import job_step, step_alone
@@ -169,10 +169,10 @@ class _Attached(Attached):
                 "call kf.keras.attach(model) again, after compile"
             )
 
-    def _attach(self, connection: JobConnection, own: OwnStep | None) -> StepCalls:
-        """For Keras' own step, or one of the program's ``own``."""
-        optimizers = [self.model.optimizer] if own is None else own.each_optimizer
-        if own is None:
+    def _attach(self, connection: JobConnection, custom: CustomStep | None) -> StepCalls:
+        """For Keras' own step, or a custom one."""
+        optimizers = [self.model.optimizer] if custom is None else custom.each_optimizer
+        if custom is None:
             build(self.model, optimizers)
         self.calls = calls = attach_built(
             connection,
@@ -183,8 +183,8 @@ class _Attached(Attached):
             budget=self.budget,
             combine=self._combine_of("layers"),
         )
-        if own is not None and connection.peer == 0:
-            print(own.told(self.model), file=sys.stderr)
+        if custom is not None and connection.peer == 0:
+            print(custom.note(self.model), file=sys.stderr)
         return calls
 
     def _combine_of(self, what: Literal["layers", "metrics"]) -> dict[str, Any]:
@@ -193,9 +193,9 @@ class _Attached(Attached):
         paths = {name for name in self.combine if "/" in name or any(is_named(one, name) for one in variables)}
         return {name: one for name, one in self.combine.items() if (name in paths - metrics) == (what == "layers")}
 
-    def _prepared(self, batch: Any) -> OwnStep | None:
-        """Builds the model for a symbolic batch; what its training step does where that is the program's own."""
-        if has_own_step(self.model):
+    def _prepared(self, batch: Any) -> CustomStep | None:
+        """Builds the model for a symbolic batch; what its training step does if that is a custom one."""
+        if has_custom_step(self.model):
             return explored(self.model, batch)
         build_symbolically(self.model, batch)
         return None
@@ -209,7 +209,7 @@ class _Attached(Attached):
         refuse_in_job(model, arguments)
         refuse_samples(arguments["validation_data"], to="model.fit(validation_data=...)")
         data = fit_data(arguments, seed=self.seed)
-        own = self._prepared(data.symbolic_batch)
+        custom = self._prepared(data.symbolic_batch)
         call = FitCall(model, arguments, data, connection, combine=self.combine)
         if not data.plan.epochs:  # there is nothing to do, and nobody to do it with
             return call.nothing()
@@ -221,32 +221,32 @@ class _Attached(Attached):
             if missed is not None:
                 return call.passed(missed)
             try:
-                return self._trained_in_job(call, own)
+                return self._trained_in_job(call, custom)
             # They came to its end while this peer got ready.
             except PhaseIsOver:
                 missed = connection.phase_result()
 
-    def _trained_in_job(self, call: FitCall, own: OwnStep | None) -> Any:
+    def _trained_in_job(self, call: FitCall, custom: CustomStep | None) -> Any:
         model = self.model
         metrics = CombinedMetrics(metrics_of(model), self._combine_of("metrics"), per_step=output_loss_trackers(model))
-        calls = self._attach(call.connection, own)
+        calls = self._attach(call.connection, custom)
         run = calls.run
         known = [*model.variables, *(one for metric in metrics_of(model) for one in metric.variables)]
         run.memory.share(run.trace, known)
-        run.declared.described = call.told
+        run.declared.described = call.described
         with tf.device("/CPU:0"):  # the host reads it in every step
-            asks_to_stop = tf.Variable(0.0, trainable=False, name="kungfu/asks_to_stop")
-        if own is None:
+            stop_requested = tf.Variable(0.0, trainable=False, name="kungfu/stop_requested")
+        if custom is None:
             logs = JobLogs(metrics.totals, partial(shown, model, metrics))
-            step = job_step(model, run, metrics, asks_to_stop=asks_to_stop)
+            step = job_step(model, run, metrics, stop_requested=stop_requested)
         else:
-            refuse_unknown_loss(model, own, run)
-            own_metrics = OwnMetrics(model, own, metrics)
-            logs = JobLogs(own_metrics.totals, own_metrics.numbers)
-            step = own_job_step(model, run, own_metrics, asks_to_stop=asks_to_stop)
-        calls.mark(step.__name__, averages=1 if own is None else len(own.optimizers))
+            refuse_unknown_loss(model, custom, run)
+            custom_metrics = CustomMetrics(model, custom, metrics)
+            logs = JobLogs(custom_metrics.totals, custom_metrics.numbers)
+            step = custom_job_step(model, run, custom_metrics, stop_requested=stop_requested)
+        calls.mark(step.__name__, averages=1 if custom is None else len(custom.optimizers))
         self.handle.prepare()
-        history = FitRun(call, calls, step=step, logs=logs, asks_to_stop=asks_to_stop).run()
+        history = FitRun(call, calls, step=step, logs=logs, stop_requested=stop_requested).run()
         if run.left:
             print("kungfu: this peer was let go, and its program ends inside of model.fit()", file=sys.stderr)
             sys.exit(0)
@@ -292,14 +292,14 @@ class _Attached(Attached):
         def symbolic(one: Any) -> Any:
             return keras.KerasTensor((None, *one.shape[1:]), dtype=one.dtype.name)
 
-        own = self._prepared(tf.nest.map_structure(symbolic, batch))
-        calls = self._attach(connect(), own)
+        custom = self._prepared(tf.nest.map_structure(symbolic, batch))
+        calls = self._attach(connect(), custom)
         training = self.handle.prepare()
         atexit.register(calls.finish)  # further calls of fit go on with it
-        if own is None:
+        if custom is None:
             return training.step(step_alone(self.model, training.average))
-        refuse_unknown_loss(self.model, own, calls.run)
-        return training.step(averages=len(own.optimizers))(own_step_alone(self.model, calls.run))
+        refuse_unknown_loss(self.model, custom, calls.run)
+        return training.step(averages=len(custom.optimizers))(custom_step_alone(self.model, calls.run))
 
 
 def _arguments(own: Callable[..., Any], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

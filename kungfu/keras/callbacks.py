@@ -67,7 +67,9 @@ class JobCallbacks:
         self.running.set_model(model)
         self.leads = self._began = False
         self.epoch = -1  # of which they were told that it begins
-        self._told: dict[str, Any] = {}  # at the end of an epoch, with what one of them has added for those after it
+        self._epoch_logs: dict[
+            str, Any
+        ] = {}  # at the end of an epoch, with what one of them has added for those after it
 
     @property
     def restores(self) -> bool:
@@ -116,20 +118,20 @@ class JobCallbacks:
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells all that run here, as Keras does it: one may add numbers for those after it."""
-        self._told = dict(logs)
+        self._epoch_logs = dict(logs)
         for one in self.running.callbacks:
-            one.on_epoch_end(epoch, self._told)
+            one.on_epoch_end(epoch, self._epoch_logs)
 
     def epoch_ended(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells those that run on every peer, after another one: whoever leads tells those that write by itself."""
-        self._told = dict(logs)
+        self._epoch_logs = dict(logs)
         for one in without_writers(self._all):
-            one.on_epoch_end(epoch, self._told)
+            one.on_epoch_end(epoch, self._epoch_logs)
 
     def write_epoch(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells those that write, where the others know."""
         for one in self._writers():
-            one.on_epoch_end(epoch, self._told or dict(logs))
+            one.on_epoch_end(epoch, self._epoch_logs or dict(logs))
 
     def batch_begins(self, batch: int) -> None:
         for one in self._hear_begin:
@@ -160,11 +162,11 @@ class JobCallbacks:
 
     # ---- what they keep --------------------------------------------------------------------------------------------
 
-    def agree(self, meeting: PeerGroup, group: Group, *, rank: int = 0, written: int) -> int:
+    def agree(self, peers: PeerGroup, group: Group, *, rank: int = 0, written: int) -> int:
         """Sets the attributes of callbacks to those of one rank.
 
         Args:
-            meeting: The exchange of all peers.
+            peers: Those of the view.
             group: "all" of them, the "writers", which run on rank 0 alone, or the "others".
             rank: Whose.
             written: The last epoch of whose end those that write were told; as far as is known, on an earlier rank 0.
@@ -178,27 +180,26 @@ class JobCallbacks:
         Cost:
             A message of some bytes for each callback; what a callback keeps is sent where a peer keeps something else.
         """
-        types, gives = self._types(), meeting.rank == rank
+        types, gives = self._types(), peers.rank == rank
         packed = [pack(_kept(one)) for one in self._group(group)]
         sums = [[len(one), zlib.crc32(one)] for one in packed]
-        told = {"types": types, "sums": sums, "written": written}
-        heard = agreed(meeting, told, rank=rank)
-        self._refuse_others(heard["types"])
-        others = meeting.any_of([mine != one for mine, one in zip(sums, heard["sums"], strict=True)])
-        lengths = [length for (length, _), is_other in zip(heard["sums"], others, strict=True) if is_other]
+        theirs = agreed(peers, {"types": types, "sums": sums, "written": written}, rank=rank)
+        self._refuse_others(theirs["types"])
+        others = peers.any_of([mine != one for mine, one in zip(sums, theirs["sums"], strict=True)])
+        lengths = [length for (length, _), is_other in zip(theirs["sums"], others, strict=True) if is_other]
         sent = b"".join(one for one, is_other in zip(packed, others, strict=True) if is_other)
-        found = io.BytesIO(meeting.from_rank(rank, sent if gives else b"") if any(others) else b"")
+        found = io.BytesIO(peers.from_rank(rank, sent if gives else b"") if any(others) else b"")
         if not gives:
-            taken = (unpack(found.read(length)) for length in lengths)
-            self.take({"types": types, group: [next(taken) if is_other else {} for is_other in others]})
-        return written if group == "others" else int(heard["written"])
+            received = (unpack(found.read(length)) for length in lengths)
+            self.adopt({"types": types, group: [next(received) if is_other else {} for is_other in others]})
+        return written if group == "others" else int(theirs["written"])
 
     def kept(self) -> dict[str, Any]:
         """Plain attributes of all of them, and their types, by which peers see that they have the same list."""
         return {"types": self._types(), "all": [_kept(one) for one in self._all]}
 
-    def take(self, kept: dict[str, Any]) -> None:
-        """Takes rank 0's; ``UsageError`` if that has other callbacks."""
+    def adopt(self, kept: dict[str, Any]) -> None:
+        """Adopts the attributes of rank 0's; ``UsageError`` if that has other callbacks."""
         self._refuse_others(kept["types"])
         for group in get_args(Group):
             if group in kept:
@@ -207,7 +208,7 @@ class JobCallbacks:
 
     def resume(self, kept: dict[str, Any]) -> None:
         """Adopts the attributes of a checkpoint: entries that the previous run logged after it are logged again."""
-        self.take(kept)
+        self.adopt(kept)
         for one in self._writers() if self.leads else ():
             if isinstance(one, keras.callbacks.CSVLogger):
                 _cut(one)
@@ -232,7 +233,7 @@ class JobCallbacks:
 
 
 def verbosity(given: Any) -> int:
-    """On peers nobody watches a bar move: a line per epoch, unless one is requested."""
+    """Keras' number for it: a line per epoch on the peers of a job, unless a bar is requested."""
     return 2 if given == "auto" else int(given)
 
 

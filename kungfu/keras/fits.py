@@ -27,32 +27,32 @@ from kungfu.training.loop.job_connection import JobConnection
 class Evaluations:
     """The results of the calls of ``evaluate`` between the end of a fit and the next one, in order.
 
-    All peers have the same numbers, and so has one that passes through the fit: it is told them, as it takes no part.
+    All peers have the same numbers, and so has one that passes through the fit: it is given them.
     """
 
     def __init__(self) -> None:
         self._results: list[list[Any]] = []
-        self._taken = 0  # by this peer, which passes through the fit
+        self._used = 0  # by this peer, which passes through the fit
 
     def add(self, data: Sequence[int], logs: Mapping[str, Any]) -> None:
         """The peers have come to these numbers on the data with this description."""
         if is_plain(dict(logs)):
             self._results.append([list(data), dict(logs)])
 
-    def take(self, data: Sequence[int]) -> dict[str, Any] | None:
+    def next_result(self, data: Sequence[int]) -> dict[str, Any] | None:
         """The numbers of the next call, ``None`` if the others have not come to it, or had other data."""
-        if self._taken >= len(self._results) or self._results[self._taken][0] != list(data):
+        if self._used >= len(self._results) or self._results[self._used][0] != list(data):
             return None
-        self._taken += 1
-        return dict(self._results[self._taken - 1][1])
+        self._used += 1
+        return dict(self._results[self._used - 1][1])
 
-    def told(self) -> list[list[Any]]:
+    def results(self) -> list[list[Any]]:
         """All so far, for a peer that comes; any thread may ask."""
         return list(self._results)
 
-    def tell(self, results: Sequence[list[Any]]) -> None:
+    def adopt(self, results: Sequence[list[Any]]) -> None:
         """The results that another peer knows."""
-        self._results, self._taken = list(results), 0
+        self._results, self._used = list(results), 0
 
 
 class FitCall:
@@ -85,7 +85,7 @@ class FitCall:
         self.callbacks = JobCallbacks(given, model, verbose=verbose, params=params)
 
     @property
-    def told(self) -> list[str]:
+    def described(self) -> list[str]:
         """The call in words: what has to be the same on all peers."""
         arguments, plan, weights = self.arguments, self.data.plan, self.arguments["class_weight"]
         names = () if self.data.validation is None else ("freq", "steps", "batch_size")
@@ -109,7 +109,7 @@ class FitCall:
 
     def passed(self, content: bytes) -> Any:
         """The others have done this fit; gives its History."""
-        epochs = _take_outcome(content, self)
+        epochs = _adopt_outcome(content, self)
         x = self.arguments["x"]
         # A Dataset that shuffles anew each time has to be read as often as the others have read it.
         if isinstance(x, tf.data.Dataset):
@@ -125,9 +125,9 @@ class FitCall:
         """
         with tf.device("/CPU:0"):
             values = [tf.identity(one) for one in _variables(self.model)]
-        # What the callbacks keep is packed and unpacked, so that nobody changes it afterwards.
+        # What the callbacks keep is packed and unpacked, so that no change reaches it afterwards.
         outcome = {
-            "told": self.told,
+            "told": self.described,
             "callbacks": unpack(pack(self.callbacks.kept())),
             "stops": bool(self.model.stop_training),
             "run": self.connection.run,
@@ -136,10 +136,10 @@ class FitCall:
 
         def packed() -> bytes:
             # Of evaluations there are more as long as the next fit has not begun; any thread may ask.
-            told = {**outcome, "evaluations": evaluations.told()}
+            whole = {**outcome, "evaluations": evaluations.results()}
             # Bytes, since NumPy has no name for some types (bfloat16).
             arrays = [np.frombuffer(np.ascontiguousarray(one.numpy()).tobytes(), np.uint8) for one in values]
-            return pack({**told, "variables": arrays})
+            return pack({**whole, "variables": arrays})
 
         return packed
 
@@ -149,15 +149,15 @@ def _in_order(weights: Mapping[int, float]) -> str:
     return "{" + ", ".join(f"{name}: {float(weight):g}" for name, weight in sorted(weights.items())) + "}"
 
 
-def _take_outcome(content: bytes, call: FitCall) -> int:
+def _adopt_outcome(content: bytes, call: FitCall) -> int:
     """This peer passes through a fit that is over; gives the epochs that the others have done in it.
 
     Raises:
         UsageError: The call is not the one that the others have made.
     """
     outcome, model, number = unpack(content), call.model, call.connection.phase
-    if outcome["told"] != call.told:
-        here, there = _difference(call.told, outcome["told"])
+    if outcome["told"] != call.described:
+        here, there = _difference(call.described, outcome["told"])
         raise UsageError(
             f"fit number {number} of this program has {here} on this peer, and {there} on those that have done it: all "
             "peers run the same program, with the same data"
@@ -168,12 +168,12 @@ def _take_outcome(content: bytes, call: FitCall) -> int:
             f"fit number {number} of this program was given a model with other variables on this peer than on those "
             "that have done it: all peers run the same program"
         )
-    call.callbacks.take(outcome["callbacks"])
+    call.callbacks.adopt(outcome["callbacks"])
     for variable, value in zip(variables, outcome["variables"], strict=True):
         array = np.frombuffer(value.tobytes(), variable.dtype.as_numpy_dtype)
         variable.assign(array.reshape(variable.shape))
     model.stop_training = outcome["stops"]
-    call.evaluations.tell(outcome["evaluations"])
+    call.evaluations.adopt(outcome["evaluations"])
     connection = call.connection
     connection.run, connection.passes = outcome["run"], True
     return len(model.history.epoch)

@@ -23,7 +23,7 @@ from kungfu.keras.evaluation.numbered_batches import numbered_batches
 from kungfu.keras.evaluation.shared_pass import SharedEvaluation, SharedPass
 from kungfu.keras.fits import FitCall
 from kungfu.keras.metrics import JobLogs, plain_number
-from kungfu.keras.next_action import Action, Place, Progress, decide
+from kungfu.keras.next_action import Action, FitState, Progress, decide
 from kungfu.keras.plain_values import agreed, pack, unpack
 from kungfu.training import Training
 from kungfu.training.data.stream import DataEndedError
@@ -54,7 +54,7 @@ class FitRun:
         calls: Of the step of the run.
         step: The function of a batch that is marked as the step.
         logs: The numbers of the epoch.
-        asks_to_stop: Tells the step that a callback of this peer wants training to stop.
+        stop_requested: 1.0 if a callback of this peer wants training to stop.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class FitRun:
         *,
         step: Callable[[Any], Any],
         logs: JobLogs,
-        asks_to_stop: tf.Variable,
+        stop_requested: tf.Variable,
     ) -> None:
         self._call, self._calls, self._run = call, calls, calls.run
-        self._step, self._asks_to_stop, self._logs = step, asks_to_stop, logs
+        self._step, self._stop_requested, self._logs = step, stop_requested, logs
         self._begins = int(call.arguments["initial_epoch"])
         self._progress = Progress(epochs=self._epochs_left(), execution=int(call.model.steps_per_execution))
         self._validation: tuple[SharedPass, SharedEvaluation] | None = None  # of the epoch under way
         self._warned = set[str]()
         training, run = Training(calls), calls.run
-        training.register("fit/epochs_ended", lambda: self._progress.ended, self._take_ended)
+        training.register("fit/epochs_ended", lambda: self._progress.ended, self._set_ended)
         for place, total in enumerate(logs.totals):
             training.register(f"fit/totals/{place}", total)
         run.checkpoints.keep(_CALLBACKS, self._kept)
@@ -89,7 +89,7 @@ class FitRun:
         model.stop_training = False
         try:
             self._train()
-            self._go_on("part")
+            self._go_on("share last")
             # Before the last barrier, in each view that comes to it.
             self._calls.finish(lambda: self._go_on("finish"))
         except BaseException:
@@ -122,7 +122,7 @@ class FitRun:
 
     def _do_step(self, batch: Any) -> None:
         if self._call.model.stop_training:  # by a callback, after the step before; training ends with this one
-            self._asks_to_stop.assign(1.0)
+            self._stop_requested.assign(1.0)
         stops = self._calls.call(self._step, (batch,), {})
         # It was cut for another view, or peers were lost over it: the loader cuts it anew.
         if stops is SKIPPED:
@@ -140,7 +140,7 @@ class FitRun:
 
     # ---- what comes next -------------------------------------------------------------------------------------------
 
-    def _next(self, reported: Place | None = None) -> Action:
+    def _next(self, reported: FitState | None = None) -> Action:
         return decide(self._progress, self._calls.position(), reported, stopped=self._run.stopped)
 
     def _go_on(self, *until: str) -> str:
@@ -154,16 +154,16 @@ class FitRun:
 
     def _do(self, action: Action) -> None:
         match action.what:
-            case "enter":
-                self._calls.exchange(self._enter)
+            case "enter view":
+                self._calls.exchange(self._enter_view)
             case "average":
                 self._calls.exchange(lambda _: self._average(action))
             case "find numbers":
                 self._find_numbers()
-            case "settle":
-                self._calls.exchange(self._settle)
-            case "share" | "part":
-                self._calls.exchange(lambda meeting: self._share(meeting, action))
+            case "conclude epoch":
+                self._calls.exchange(self._conclude_epoch)
+            case "share" | "share last":
+                self._calls.exchange(lambda peers: self._share(peers, action))
             case _:
                 self._call_back(action)
 
@@ -198,8 +198,8 @@ class FitRun:
 
     # ---- a new view ------------------------------------------------------------------------------------------------
 
-    def _enter(self, meeting: PeerGroup) -> None:
-        """All continue from the place of one peer, with what its callbacks keep and have left."""
+    def _enter_view(self, peers: PeerGroup) -> None:
+        """All continue from the state of one peer, with what its callbacks keep and have left."""
         callbacks, is_first = self._call.callbacks, self._progress.version < 0
         resumed = self._run.checkpoints.resumed_file(_CALLBACKS) if is_first else None
         held = self._run.state.agreed() if resumed is not None else []
@@ -207,67 +207,67 @@ class FitRun:
         if resumed is not None:
             callbacks.append_logs()
         callbacks.begin()
-        # Nobody is in this fit yet: a callback of rank 0 may restore a backup, and all go on from that.
-        begins = not meeting.any_of([not is_first])[0]
-        if meeting.leads and begins:
+        # No peer is in this fit yet: a callback of rank 0 may restore a backup, from which all continue.
+        begins = not peers.any_of([not is_first])[0]
+        if peers.leads and begins:
             callbacks.lead(takes_over=False)
-        # Else from the peer whose variables all have: of another one the callbacks may have been told what those lack.
-        restores = begins and meeting.any_of([meeting.leads and callbacks.restores])[0]
-        source = 0 if restores else meeting.source
-        reported = self._hear_place(meeting, source)
-        while (action := self._next(reported)).what != "take":
+        # Else from the peer whose variables all have: callbacks of another one may know what those lack.
+        restores = begins and peers.any_of([peers.leads and callbacks.restores])[0]
+        source = 0 if restores else peers.source
+        reported = self._receive_state(peers, source)
+        while (action := self._next(reported)).what != "adopt state":
             self._call_back(action)
-        # A checkpoint was written after they were told that its epoch begins: what they did then is in its state.
+        # A checkpoint was written after the call for the beginning of its epoch: its state has what callbacks did then.
         if resumed is not None:
-            reported = self._take_kept(unpack(resumed), reported)
+            reported = self._restore(unpack(resumed), reported)
             for variable, value in zip(held, before, strict=True):
                 variable.assign(value)
-        self._take(meeting, source, reported)
+        self._adopt_state(peers, source, reported)
 
-    def _hear_place(self, meeting: PeerGroup, source: int) -> Place:
-        """The place of the source, from which this peer continues; its callbacks have not heard of it yet."""
+    def _receive_state(self, peers: PeerGroup, source: int) -> FitState:
+        """The state of the source, from which this peer continues; its callbacks have not caught up with it yet."""
         call = self._call
         # Another first epoch, where a callback of rank 0 has restored what it had backed up.
         begins = restored_epoch(call.model) if call.callbacks.restores else None
         own = {
-            "place": self._progress.place,
+            "fit_state": self._progress.fit_state,
             "begins": begins or self._begins,
             "first": call.data.first_batch_of(self._progress.ended),
             "stop_training": bool(call.model.stop_training),
         }
-        heard = agreed(meeting, own, rank=source)
-        call.data.refuse_other(self._progress.ended, coordinators=heard["first"])
-        self._begins, call.model.stop_training = heard["begins"], heard["stop_training"]
-        self._asks_to_stop.assign(0.0)  # the next step is told anew
+        received = agreed(peers, own, rank=source)
+        call.data.refuse_other(self._progress.ended, coordinators=received["first"])
+        self._begins, call.model.stop_training = received["begins"], received["stop_training"]
+        self._stop_requested.assign(0.0)  # it is requested anew before the next step
         epochs, number = self._epochs_left(), call.connection.phase
         count_epochs(self._run, done_before=self._begins, epochs=epochs, fit=number)
-        reported = Place(**heard["place"])
-        self._progress = replace(self._progress.heard(reported), epochs=epochs)
+        reported = FitState(**received["fit_state"])
+        self._progress = replace(self._progress.updated_by(reported), epochs=epochs)
         return reported
 
-    def _take(self, meeting: PeerGroup, source: int, reported: Place) -> None:
-        """Takes over the state that the source's callbacks keep, and the values that they have left."""
+    def _adopt_state(self, peers: PeerGroup, source: int, reported: FitState) -> None:
+        """Adopts the state that the source's callbacks keep, and the values that they have left."""
         callbacks, run, position = self._call.callbacks, self._run, self._calls.position()
-        (led,) = meeting.any_of([callbacks.leads])
+        (led,) = peers.any_of([callbacks.leads])
         # Of those that write it is rank 0's where it led before.
         if not led or source == 0:
-            self._agree_on("all", meeting, rank=source)
+            self._agree_on("all", peers, rank=source)
         else:
-            self._agree_on("others", meeting, rank=source)
-            self._agree_on("writers", meeting)
+            self._agree_on("others", peers, rank=source)
+            self._agree_on("writers", peers)
         # Between two epochs all hold the same statistics of layers; in an epoch they are each peer's.
-        is_between = position.offset == 0 or reported.called == reported.ended or reported.over
-        meeting.assign_from_rank(run.state.agreed() if is_between else run.state.shared(), rank=source)
-        if meeting.leads and not callbacks.leads:
+        is_between = position.offset == 0 or reported.end_called == reported.ended or reported.over
+        peers.assign_from_rank(run.state.agreed() if is_between else run.state.shared(), rank=source)
+        if peers.leads and not callbacks.leads:
             callbacks.lead(takes_over=True)
-            # They may not have been told on the one before.
+            # On the rank 0 before, the call may not have been made.
             if reported.over:
                 callbacks.end_writers(reported.logs)
-        self._progress = self._progress.entered(reported, version=position.version, leads=callbacks.leads)
+        self._progress = self._progress.in_view(reported, version=position.version, leads=callbacks.leads)
         complete_state(run)
 
-    def _agree_on(self, group: Group, meeting: PeerGroup, *, rank: int = 0) -> None:
-        written = self._call.callbacks.agree(meeting, group, rank=rank, written=self._progress.written)
+    def _agree_on(self, group: Group, peers: PeerGroup, *, rank: int = 0) -> None:
+        written = self._call.callbacks.agree(peers, group, rank=rank, written=self._progress.written)
         # Not before what they keep is here, for another peer may be lost over that.
         self._progress = replace(self._progress, written=written)
 
@@ -287,8 +287,8 @@ class FitRun:
                 return
             own |= {f"val_{name}": plain_number(value) for name, value in self._progress.found.items()}
 
-        def agree(meeting: PeerGroup) -> None:
-            self._progress = replace(self._progress, logs=agreed(meeting, own))
+        def agree(peers: PeerGroup) -> None:
+            self._progress = replace(self._progress, logs=agreed(peers, own))
 
         self._calls.exchange(agree)
 
@@ -312,33 +312,33 @@ class FitRun:
         self._warn_once(_NOT_SHARED, where=shared.differs and self._run.rank == 0)
         return is_there
 
-    def _settle(self, meeting: PeerGroup) -> None:
+    def _conclude_epoch(self, peers: PeerGroup) -> None:
         """Sets the changes of callbacks to rank 0's; the epoch is concluded."""
         progress, call = self._progress, self._call
         # Of the epoch that has begun, if one has; the loader has its first batch already.
         begun = self._calls.position().epoch
         first_batch = call.data.first_batch_of(begun) if begun > progress.ended else -1
-        heard = agreed(meeting, {"stops": bool(call.model.stop_training), "first_batch": first_batch})
+        received = agreed(peers, {"stops": bool(call.model.stop_training), "first_batch": first_batch})
         if first_batch >= 0:
-            call.data.refuse_other(progress.ended + 1, coordinators=heard["first_batch"])
-        self._agree_on("writers", meeting)
-        meeting.assign_from_rank(self._run.state.agreed())
-        stops = heard["stops"] or progress.stops or self._run.stopped
+            call.data.refuse_other(progress.ended + 1, coordinators=received["first_batch"])
+        self._agree_on("writers", peers)
+        peers.assign_from_rank(self._run.state.agreed())
+        stops = received["stops"] or progress.stops or self._run.stopped
         self._warn_once(_UNHEEDED, where=call.model.stop_training and not stops)
-        call.model.stop_training = heard["stops"]
-        self._asks_to_stop.assign(0.0)  # what only this peer has asked for is passed over
-        self._progress, self._validation = self._progress.settled(stops=stops), None
+        call.model.stop_training = received["stops"]
+        self._stop_requested.assign(0.0)  # what only this peer has asked for is passed over
+        self._progress, self._validation = self._progress.with_epoch_concluded(stops=stops), None
 
-    def _share(self, meeting: PeerGroup, action: Action) -> None:
+    def _share(self, peers: PeerGroup, action: Action) -> None:
         """Shares what rank 0's callbacks have left; at the end of training others may ask for the outcome."""
-        meeting.assign_from_rank(self._run.state.agreed())
+        peers.assign_from_rank(self._run.state.agreed())
         self._progress = self._progress.after(action)
-        if action.what == "part":
+        if action.what == "share last":
             _end_phase(self._call, self._run)
 
     # ---- what goes along -------------------------------------------------------------------------------------------
 
-    def _take_ended(self, ended: int) -> None:
+    def _set_ended(self, ended: int) -> None:
         if ended != self._progress.ended:
             self._progress, self._validation = replace(self._progress, ended=ended), None
 
@@ -346,21 +346,21 @@ class FitRun:
         """The contents of a checkpoint about callbacks, and the position between steps."""
         at = self._progress
         validation = {"began": True, "result": at.found if at.tested == 2 else None} if at.tested else None
-        place = {"batch": at.batch, "begun": at.begun >= 0, "called": at.called, "logs": at.logs}
-        kept = {"callbacks": self._call.callbacks.kept(), **place, "written": at.written, "validation": validation}
+        state = {"batch": at.batch, "begun": at.open_batch >= 0, "called": at.end_called, "logs": at.logs}
+        kept = {"callbacks": self._call.callbacks.kept(), **state, "written": at.written, "validation": validation}
         return pack(kept)
 
-    def _take_kept(self, kept: Mapping[str, Any], reported: Place) -> Place:
-        """The place of a checkpoint: a run that is resumed may continue where the one before was to end."""
+    def _restore(self, kept: Mapping[str, Any], reported: FitState) -> FitState:
+        """The state of a checkpoint: a run that is resumed may continue where the one before was to end."""
         batch, each, validation = kept["batch"], self._progress.execution, kept["validation"] or {}
         result = validation.get("result")
-        place = {
-            "batch": batch, "begun": batch // each * each if kept["begun"] else -1, "called": kept["called"],
+        state = {
+            "batch": batch, "open_batch": batch // each * each if kept["begun"] else -1, "end_called": kept["called"],
             "logs": kept["logs"], "tested": int(bool(validation)) + int(result is not None), "found": result or {},
         }  # fmt: skip
         self._call.callbacks.resume(kept["callbacks"])
-        self._progress = replace(self._progress, **place, written=kept["written"])
-        return replace(reported, **place)
+        self._progress = replace(self._progress, **state, written=kept["written"])
+        return replace(reported, **state)
 
 
 def _end_phase(call: FitCall, run: Run) -> None:

@@ -34,14 +34,14 @@ _UNCOMPILED = (
 )
 
 
-def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
+def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, stop_requested: tf.Variable) -> Callable[[Any], Any]:
     """The step of a peer of a job.
 
     Args:
         model: Compiled and built.
         run: Of the step.
         metrics: Combines over the peers what the model's metrics see.
-        asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
+        stop_requested: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
 
     Returns:
         A function of a batch in the structure of ``fit``. It gives a number above 0 if rank 0 asked to stop before
@@ -61,7 +61,7 @@ def job_step(model: Any, run: Run, metrics: CombinedMetrics, *, asks_to_stop: tf
         peer = peer_share(run.graph_state)
         start = metrics.start(anew=tf.equal(run.graph_state.progress.offset.read_value(), 0))
         gradients, loss, after = forward(data, start)
-        stops = tf.where(tf.equal(peer.rank, 0), asks_to_stop.read_value(), 0.0)
+        stops = tf.where(tf.equal(peer.rank, 0), stop_requested.read_value(), 0.0)
         means, (*sums, stops) = average_and_sum(run, gradients, [*metrics.outgoing(after, peer), stops], loss=loss)
         _apply(model, means)
         metrics.conclude(sums)
@@ -95,7 +95,7 @@ def _gradients(
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     weights = model.trainable_weights
     with tf.GradientTape() as tape:
-        predicted = model(x, training=True) if _takes_training(model.call) else model(x)
+        predicted = model(x, training=True) if _accepts_training(model.call) else model(x)
         with around_loss():
             loss = _loss(model, x, y, predicted, sample_weight)
         scaled = model.optimizer.scale_loss(loss)  # in half precision
@@ -113,11 +113,11 @@ def _apply(model: Any, means: Any) -> None:
 
 def _loss(model: Any, x: Any, y: Any, predicted: Any, sample_weight: Any) -> Any:
     """A model of the user's may have a ``compute_loss`` from before Keras 3.3, without ``training``."""
-    more = {"training": True} if _takes_training(model.compute_loss) else {}
+    more = {"training": True} if _accepts_training(model.compute_loss) else {}
     return model.compute_loss(x=x, y=y, y_pred=predicted, sample_weight=sample_weight, **more)
 
 
-def _takes_training(function: Callable[..., Any]) -> bool:
+def _accepts_training(function: Callable[..., Any]) -> bool:
     return "training" in inspect.signature(function).parameters
 
 

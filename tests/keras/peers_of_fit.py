@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kungfu.keras.next_action import Action, Place, Progress, decide
+from kungfu.keras.next_action import Action, FitState, Progress, decide
 from kungfu.runtime.core.cluster.events import LossReport
 from kungfu.runtime.core.cluster.recovery import _most_advanced
 from kungfu.training.graph.step_report import StepPosition
@@ -100,14 +100,14 @@ class Peer:
 
     # ---- a new view ------------------------------------------------------------------------------------------------
 
-    def _enter(self) -> Messages:
-        reported = Place()
+    def _enter_view(self) -> Messages:
+        reported = FitState()
 
         def hear(brought: list[Any]) -> None:
             nonlocal reported
             reported = brought[self.source]
-            self.progress = self.progress.heard(reported)
-            while (action := decide(self.progress, self.position(), reported)).what != "take":
+            self.progress = self.progress.updated_by(reported)
+            while (action := decide(self.progress, self.position(), reported)).what != "adopt state":
                 self._call(action)
 
         def keep(brought: list[Any]) -> None:
@@ -121,10 +121,10 @@ class Peer:
             if self.rank == 0 and not self.progress.leads:
                 del self.file[self.rows :]
             leads = self.progress.leads or self.rank == 0
-            self.progress = self.progress.entered(reported, version=self.version, leads=leads)
+            self.progress = self.progress.in_view(reported, version=self.version, leads=leads)
 
         return self._meet(
-            ("place", lambda: Place(**self.progress.place), hear),
+            ("place", lambda: FitState(**self.progress.fit_state), hear),
             ("kept", lambda: (tuple(self.told), self._kept_rows(), self.progress.written, self.progress.leads), keep),
             ("variables", lambda: self.state, conclude),
         )
@@ -162,14 +162,14 @@ class Peer:
     def _hear_numbers(self, _: list[Any]) -> None:
         self.progress = replace(self.progress, logs={"loss": 0.5})
 
-    def _settle(self) -> Messages:
+    def _conclude_epoch(self) -> Messages:
         def keep(brought: list[Any]) -> None:
             self.rows, written = brought[0]
             self.progress = replace(self.progress, written=written)
 
         def conclude(brought: list[Any]) -> None:
             self._take_state(brought)
-            self.progress = self.progress.settled(stops=False)
+            self.progress = self.progress.with_epoch_concluded(stops=False)
 
         return self._meet(
             ("word", lambda: None, lambda _: None),
@@ -184,8 +184,8 @@ class Peer:
 
         return self._meet(("variables", lambda: self.state, hear))
 
-    def _part(self) -> Messages:
-        return self._share("part")
+    def _share_last(self) -> Messages:
+        return self._share("share last")
 
 
 def fit_together(

@@ -56,7 +56,7 @@ def test_a_joiner_goes_on_with_what_the_leaders_callbacks_keep():
     one.epoch_begins(1)
     enter(other, leads=False, epoch=1)
     handle, kept = joiner[0]._handle, unpack(pack(one.kept()))
-    other.take(kept)
+    other.adopt(kept)
     assert (joiner[0].epochs, joiner[0].best) == (1, 0.5)
     assert (joiner[1].best, joiner[1].best_epoch) == (0.25, 0)
     assert_same_variables(joiner[1].best_weights, coordinator[1].best_weights)
@@ -95,7 +95,7 @@ def test_writers_run_on_the_coordinator_and_the_next_one_writes_on(tmp_path):
         for one in (first, second) if coordinator is first else (second,):
             one.epoch_ends(epoch, {"loss": 1.0 - epoch})
             if one is not coordinator:
-                one.take(unpack(pack(coordinator.kept())))
+                one.adopt(unpack(pack(coordinator.kept())))
                 one.epoch_begins(epoch + 1)
     second.end({})
     rows = path.read_text().split()
@@ -105,7 +105,7 @@ def test_writers_run_on_the_coordinator_and_the_next_one_writes_on(tmp_path):
 def test_another_list_on_one_peer_is_an_error_that_names_both():
     one, other = callbacks(Counting([])), callbacks(Counting([]), keras.callbacks.TerminateOnNaN())
     with pytest.raises(UsageError, match=r"\['Counting', 'TerminateOnNaN', 'History'\] on this peer, and \["):
-        other.take(unpack(pack(one.kept())))
+        other.adopt(unpack(pack(one.kept())))
 
 
 def test_a_backup_is_restored_when_training_begins_and_not_when_the_lead_passes_on(tmp_path):

@@ -100,7 +100,7 @@ def test_a_peer_that_comes_late_receives_the_result_of_evaluate(monkeypatch):
     found = scores(trained)
     plain = keras.Model.evaluate(trained, *points(), batch_size=16, verbose=0)
     assert found[0] == pytest.approx(plain, rel=1e-6)
-    told = trained.fit.attached.evaluations.told()
+    told = trained.fit.attached.evaluations.results()
     assert [one[0][0] for one in told] == [4, 2, 4], "batches"
     monkeypatch.setitem(told[1][1], "loss", 42.0)  # which no peer computes
     connected(monkeypatch).membership = Late(first, over=2)

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from kungfu.keras.next_action import Action, Place, Progress, decide
+from kungfu.keras.next_action import Action, FitState, Progress, decide
 from kungfu.training.graph.step_report import StepPosition
 from tests.keras.peers_of_fit import Cut, LostStateError, fit_together
 from tests.soak import SOAK
 
 AT = Progress(epochs=2, execution=2, version=1, begun_epoch=0)
-OVER = {"ended": 2, "begun_epoch": 1, "called": 1, "written": 1}
+AVERAGED = {"agreed_on": "averaged", "logs": {"loss": 1.0}}
+OVER = {"ended": 2, "begun_epoch": 1, "end_called": 1, "written": 1}
 
 
 def here(epoch: int = 0, offset: int = 0, *, version: int = 1) -> StepPosition:
@@ -28,29 +29,29 @@ def here(epoch: int = 0, offset: int = 0, *, version: int = 1) -> StepPosition:
 @pytest.mark.parametrize(
     ("changes", "at", "action"),
     [
-        ({}, here(version=3), Action("enter")),
+        ({}, here(version=3), Action("enter view")),
         ({}, here(), Action("begin batch", 0)),
-        ({"begun": 0}, here(), Action("step")),
-        ({"begun": 0, "batch": 1}, here(offset=1), Action("step")),
-        ({"begun": 0, "batch": 2}, here(offset=2), Action("end batch", 1)),
+        ({"open_batch": 0}, here(), Action("step")),
+        ({"open_batch": 0, "batch": 1}, here(offset=1), Action("step")),
+        ({"open_batch": 0, "batch": 2}, here(offset=2), Action("end batch", 1)),
         # In the barrier of that step another view was made, whose joiner has done none of the batch.
-        ({"begun": 0, "batch": 2}, here(offset=2, version=3), Action("end batch", 1)),
-        ({"begun": 0, "batch": 1}, here(offset=1, version=3), Action("enter")),
+        ({"open_batch": 0, "batch": 2}, here(offset=2, version=3), Action("end batch", 1)),
+        ({"open_batch": 0, "batch": 1}, here(offset=1, version=3), Action("enter view")),
         ({"batch": 2}, here(offset=2), Action("begin batch", 2)),
-        ({"begun": 2, "batch": 3}, here(1), Action("end batch", 2)),
-        ({"begun": 0, "batch": 1, "stops": True}, here(offset=1), Action("end batch", 0)),
+        ({"open_batch": 2, "batch": 3}, here(1), Action("end batch", 2)),
+        ({"open_batch": 0, "batch": 1, "stops": True}, here(offset=1), Action("end batch", 0)),
         ({"batch": 3}, here(1), Action("average")),
-        ({"met": "averaged"}, here(1), Action("find numbers")),
-        ({"met": "averaged", "logs": {"loss": 1.0}}, here(1), Action("end epoch", 0)),
-        ({"met": "averaged", "logs": {"loss": 1.0}, "called": 0}, here(1), Action("settle")),
-        ({"met": "averaged", "logs": {"loss": 1.0}, "called": 0, "leads": True}, here(1), Action("write epoch", 0)),
-        ({"met": "settled", "ended": 1}, here(1), Action("begin epoch", 1)),
-        ({"met": "settled", "ended": 1, "begun_epoch": 1}, here(1), Action("share")),
+        ({"agreed_on": "averaged"}, here(1), Action("find numbers")),
+        (AVERAGED, here(1), Action("end epoch", 0)),
+        (AVERAGED | {"end_called": 0}, here(1), Action("conclude epoch")),
+        (AVERAGED | {"end_called": 0, "leads": True}, here(1), Action("write epoch", 0)),
+        ({"agreed_on": "concluded", "ended": 1}, here(1), Action("begin epoch", 1)),
+        ({"agreed_on": "concluded", "ended": 1, "begun_epoch": 1}, here(1), Action("share")),
         ({"stops": True}, here(), Action("end training")),
-        ({"stops": True, "ended": 1, "concluded": 1}, here(offset=1), Action("end training")),
+        ({"stops": True, "ended": 1, "epochs_in_all": 1}, here(offset=1), Action("end training")),
         (OVER, here(2), Action("end training")),
-        (OVER | {"over": True}, here(2), Action("part")),
-        (OVER | {"over": True, "parted": 1}, here(2), Action("finish")),
+        (OVER | {"over": True}, here(2), Action("share last")),
+        (OVER | {"over": True, "shared_last": 1}, here(2), Action("finish")),
     ],
 )
 def test_each_row_of_the_table(changes, at, action):
@@ -60,41 +61,41 @@ def test_each_row_of_the_table(changes, at, action):
 @pytest.mark.parametrize(
     ("told", "reported", "action"),
     [
-        ({}, {}, Action("take")),
-        ({"begun": 0}, {"batch": 2}, Action("end batch", 1)),
-        ({"begun": 0}, {"begun": 0, "batch": 1}, Action("take")),
-        ({"begun": 0, "batch": 1}, {"begun": 2, "batch": 2}, Action("end batch", 1)),
-        ({"begun": 2, "batch": 2}, {"ended": 1, "batch": 0}, Action("end batch", 2)),
+        ({}, {}, Action("adopt state")),
+        ({"open_batch": 0}, {"batch": 2}, Action("end batch", 1)),
+        ({"open_batch": 0}, {"open_batch": 0, "batch": 1}, Action("adopt state")),
+        ({"open_batch": 0, "batch": 1}, {"open_batch": 2, "batch": 2}, Action("end batch", 1)),
+        ({"open_batch": 2, "batch": 2}, {"ended": 1, "batch": 0}, Action("end batch", 2)),
         ({}, {"tested": 2}, Action("begin test")),
         ({"tested": 1}, {"tested": 2}, Action("end test")),
-        ({}, {"called": 0}, Action("hear of epoch", 0)),
-        ({"called": 0}, {"called": 0, "ended": 1, "begun_epoch": 1}, Action("begin epoch", 1)),
+        ({}, {"end_called": 0}, Action("hear of epoch", 0)),
+        ({"end_called": 0}, {"end_called": 0, "ended": 1, "begun_epoch": 1}, Action("begin epoch", 1)),
         ({"begun_epoch": -1}, {"begun_epoch": -1}, Action("begin epoch", 0)),
-        ({}, {"begun": 2, "batch": 2}, Action("begin batch", 2)),
-        ({"called": 1}, {"called": 1, "ended": 2, "over": True}, Action("end training")),
+        ({}, {"open_batch": 2, "batch": 2}, Action("begin batch", 2)),
+        ({"end_called": 1}, {"end_called": 1, "ended": 2, "over": True}, Action("end training")),
     ],
 )
 def test_the_first_call_that_the_callbacks_lack(told, reported, action):
-    assert decide(replace(AT, **told), here(version=3), replace(Place(begun_epoch=0), **reported)) == action
+    assert decide(replace(AT, **told), here(version=3), replace(FitState(begun_epoch=0), **reported)) == action
 
 
 def test_a_joiner_is_told_of_what_goes_on_and_of_nothing_before():
-    reported = Place(ended=3, begun_epoch=3, batch=5, begun=4, called=2, tested=0)
-    joiner, told = Progress(epochs=9, execution=2).heard(reported), list[Action]()
-    while (action := decide(joiner, here(3, 5), reported)).what != "take":
+    reported = FitState(ended=3, begun_epoch=3, batch=5, open_batch=4, end_called=2, tested=0)
+    joiner, told = Progress(epochs=9, execution=2).updated_by(reported), list[Action]()
+    while (action := decide(joiner, here(3, 5), reported)).what != "adopt state":
         told.append(action)
         joiner = joiner.after(action)
     assert told == [Action("begin epoch", 3), Action("begin batch", 4)]
-    assert joiner.place == Progress(epochs=9, execution=2).entered(reported, version=1, leads=False).place | {
+    assert joiner.fit_state == Progress(epochs=9, execution=2).in_view(reported, version=1, leads=False).fit_state | {
         "begun_epoch": 3
     }
 
 
 def test_the_numbers_that_callbacks_were_told_are_those_of_the_epoch():
-    told = replace(AT, called=0, logs={"loss": 1.0}, tested=2, found={"loss": 2.0}, batch=3)
+    told = replace(AT, end_called=0, logs={"loss": 1.0}, tested=2, found={"loss": 2.0}, batch=3)
     assert told.after(Action("average")).logs == {"loss": 1.0}
-    assert replace(told, called=-1).after(Action("average")).logs == {}
-    settled = told.settled(stops=False)
+    assert replace(told, end_called=-1).after(Action("average")).logs == {}
+    settled = told.with_epoch_concluded(stops=False)
     assert (settled.ended, settled.batch, settled.tested, settled.found) == (1, 0, 0, {})
 
 

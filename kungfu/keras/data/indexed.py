@@ -101,7 +101,7 @@ def of_arrays(given: Mapping[str, Any], *, seed: int) -> FitData:
     _refuse_leaves((x, y, sample_weight))
     if given["validation_data"] is None and given["validation_split"]:
         (x, y, sample_weight), validation = _split((x, y, sample_weight), given["validation_split"])
-    weights = sample_weight  # those of classes peers compare by the class, see `FitCall.told`
+    weights = sample_weight  # those of classes peers compare by the class, see `FitCall.described`
     if given["class_weight"] is not None:
         weights = class_weights(y, sample_weight, given["class_weight"])
     arrays = tf.nest.map_structure(_standard, keras.utils.pack_x_y_sample_weight(x, y, weights))

@@ -45,7 +45,7 @@ class Work(Protocol):
         """Does the whole on this peer, as Keras does it."""
         ...
 
-    def join(self, meeting: PeerGroup, *, count: int) -> Any | None:
+    def join(self, peers: PeerGroup, *, count: int) -> Any | None:
         """Puts the parts of all peers together; ``None``, on all, where they do not fit."""
         ...
 
@@ -79,9 +79,9 @@ class SharedPass:
             return True
         mine: list[int] | None = None
 
-        def agree(meeting: PeerGroup) -> None:
+        def agree(peers: PeerGroup) -> None:
             nonlocal mine
-            mine = self._split(meeting)
+            mine = self._split(peers)
 
         if not meet(agree):
             return False
@@ -99,25 +99,25 @@ class SharedPass:
             self.result = self._work.do_all()
         return True
 
-    def _split(self, meeting: PeerGroup) -> list[int] | None:
+    def _split(self, peers: PeerGroup) -> list[int] | None:
         """The batches that this peer does now; ``None`` if each does the whole."""
         count, checksum = (0, 0) if self._batches is None else (self._batches.count, self._batches.checksum)
         own = [self._work.name, count, checksum]
-        (self.differs,) = meeting.any_of([own != agreed(meeting, own)])
-        is_alone = meeting.size == 1 and not self._done
-        if self.differs or is_alone or count < meeting.size:
+        (self.differs,) = peers.any_of([own != agreed(peers, own)])
+        is_alone = peers.size == 1 and not self._done
+        if self.differs or is_alone or count < peers.size:
             return None
-        done = meeting.any_of([number in self._done for number in range(count)])
+        done = peers.any_of([number in self._done for number in range(count)])
         missing = [number for number, is_done in enumerate(done) if not is_done]
-        counts = spread(len(missing), meeting.size)
-        start = sum(counts[: meeting.rank])
-        return missing[start : start + counts[meeting.rank]]
+        counts = spread(len(missing), peers.size)
+        start = sum(counts[: peers.rank])
+        return missing[start : start + counts[peers.rank]]
 
-    def _join(self, meeting: PeerGroup) -> None:
+    def _join(self, peers: PeerGroup) -> None:
         # One that came by a recovery may have no part at all.
-        (unfit,) = meeting.any_of([not self._fits or not self._done])
+        (unfit,) = peers.any_of([not self._fits or not self._done])
         count = 0 if self._batches is None else self._batches.count
-        self.result = None if unfit else self._work.join(meeting, count=count)
+        self.result = None if unfit else self._work.join(peers, count=count)
 
 
 class _Memory:
@@ -198,9 +198,9 @@ class SharedEvaluation:
         more = {"callbacks": self._callbacks, "return_dict": True}
         return dict(type(self._model).evaluate(self._model, **{**self._given, **more}))
 
-    def join(self, meeting: PeerGroup, *, count: int) -> dict[str, Any]:
+    def join(self, peers: PeerGroup, *, count: int) -> dict[str, Any]:
         """See `Work`."""
-        self._states.join(meeting)
+        self._states.join(peers)
         logs = {name: plain_number(value) for name, value in self._model.get_metrics_result().items()}
         self._callbacks.on_test_end(logs)
         return logs
@@ -247,22 +247,22 @@ class SharedPrediction:
             self._callbacks.on_predict_end()  # of what does not count
         return type(self._model).predict(self._model, **{**self._given, "callbacks": self._callbacks})
 
-    def join(self, meeting: PeerGroup, *, count: int) -> Any | None:
+    def join(self, peers: PeerGroup, *, count: int) -> Any | None:
         """See `Work`."""
         structure = self._parts[0][1]
         parts = [(numbers, keras.tree.flatten(found)) for numbers, found in self._parts]
         own = [[list(one.shape[1:]), one.dtype.name] for one in parts[0][1]]
         # Outputs of other lengths in each batch cannot be put into one array.
-        if meeting.any_of([own != agreed(meeting, own)])[0]:
+        if peers.any_of([own != agreed(peers, own)])[0]:
             return None
-        (rows,) = meeting.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
+        (rows,) = peers.sums([np.array([self._rows.get(number, 0) for number in range(count)], np.int64)])
         starts = np.concatenate([[0], np.cumsum(rows)])
         leaves = []
         for place, example in enumerate(parts[0][1]):
             whole = np.zeros((int(starts[-1]), *example.shape[1:]), example.dtype)
             for numbers, found in parts:
                 _fill(whole, found[place], numbers, starts)
-            leaves.append(_united(meeting, whole))
+            leaves.append(_united(peers, whole))
         self._callbacks.on_predict_end()
         return keras.tree.pack_sequence_as(structure, leaves)
 
@@ -276,12 +276,12 @@ def _fill(whole: np.ndarray[Any, Any], found: np.ndarray[Any, Any], numbers: Seq
         at += rows
 
 
-def _united(meeting: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _united(peers: PeerGroup, whole: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array of which each peer has some rows, and zeros for the others."""
     # As whole numbers, of which a sum with zeros leaves every bit as it is.
     content = whole.tobytes()
     padded = np.frombuffer(content + b"\0" * (-len(content) % 4), np.int32)
     step = _PIECE_BYTES // 4
-    pieces = [meeting.sums([padded[start : start + step]])[0] for start in range(0, len(padded), step)]
+    pieces = [peers.sums([padded[start : start + step]])[0] for start in range(0, len(padded), step)]
     bits = np.concatenate(pieces).tobytes()[: len(content)] if pieces else b""
     return np.frombuffer(bits, whole.dtype).reshape(whole.shape).copy()

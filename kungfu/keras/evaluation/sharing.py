@@ -88,7 +88,7 @@ class _Sharing:
     def _told(self, given: dict[str, Any]) -> tuple[Any] | None:
         """The result of the others in this call; ``None`` if they have none, or had data without indices."""
         batches = numbered_batches(given)
-        logs = None if batches is None else self._attached.evaluations.take(_described(batches))
+        logs = None if batches is None else self._attached.evaluations.next_result(_described(batches))
         if logs is None:
             return None
         # A Dataset that shuffles anew each time has to be read as often as the others have read it.

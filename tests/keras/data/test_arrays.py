@@ -26,7 +26,7 @@ def data(x: Any, y: Any = None, **given: Any) -> FitData:
 def told(**given: Any) -> list[str]:
     """The call of ``fit`` in words, as peers compare it."""
     parts = arguments(x=X, verbose=0, **given)
-    return FitCall(network(), parts, fit_data(parts, seed=0), cast(Any, SimpleNamespace(phase=1))).told
+    return FitCall(network(), parts, fit_data(parts, seed=0), cast(Any, SimpleNamespace(phase=1))).described
 
 
 @pytest.mark.parametrize(

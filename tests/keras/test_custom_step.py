@@ -91,7 +91,7 @@ def test_two_optimizers_in_one_step_come_to_what_plain_keras_comes_to(capfd):
     assert said.count("2 times per step (adam") == 2
 
 
-class OwnMetrics(keras.Model):
+class CustomMetrics(keras.Model):
     """Keras' step, and metrics of the program's own way; a loss of a layer's beside that of ``compile``."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class OwnMetrics(keras.Model):
 @pytest.mark.slow
 def test_metrics_computed_in_the_programs_own_way_and_losses_of_layers():
     given = {"batch_size": 16, "epochs": 2, "validation_data": (X[:10], Y[:10])}
-    model = assert_as_keras(OwnMetrics, X, Y, **given, compile_with=lambda: {"metrics": ["mse"]})
+    model = assert_as_keras(CustomMetrics, X, Y, **given, compile_with=lambda: {"metrics": ["mse"]})
     assert {"loss", "mse", "error", "val_error"} <= set(model.history.history)
 
 

@@ -1,4 +1,4 @@
-"""A training step of the program's own in ``fit``: a model whose class overrides ``train_step`` or ``compute_metrics``.
+"""A custom training step in ``fit``: a model whose class overrides ``train_step`` or ``compute_metrics``.
 
 It is traced once before training, which makes what it makes (weights, slots of optimizers, states of metrics) and shows
 how often it applies gradients. In the step each application averages first, see `kungfu.keras.applications`. What its
@@ -26,7 +26,7 @@ from kungfu.training.loop.loop_metrics import peer_share
 from kungfu.training.run import Run
 
 
-def has_own_step(model: Any) -> bool:
+def has_custom_step(model: Any) -> bool:
     """True if the program has a custom training step, or computes metrics in its own way in Keras' step."""
     return any(
         getattr(getattr(model, name), "__func__", None) is not getattr(keras.Model, name)
@@ -35,7 +35,7 @@ def has_own_step(model: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class OwnStep:
+class CustomStep:
     """The findings of a trace of a custom step.
 
     Args:
@@ -53,8 +53,8 @@ class OwnStep:
         """The applied optimizers, once each, as the model holds them."""
         return list({id(one): one for one in self.optimizers}.values())
 
-    def told(self, model: Any) -> str:
-        """In a line, what is different about such a step."""
+    def note(self, model: Any) -> str:
+        """A line for the user about such a step."""
         names, times = ", ".join(one.name for one in self.optimizers), len(self.optimizers)
         return (
             f"kungfu: {type(model).__name__} has a training step of its own, without XLA; gradients are "
@@ -62,7 +62,7 @@ class OwnStep:
         )
 
 
-def explored(model: Any, batch: Any) -> OwnStep:
+def explored(model: Any, batch: Any) -> CustomStep:
     """Traces the step of a model for a batch of symbolic tensors, without running it.
 
     Args:
@@ -73,12 +73,12 @@ def explored(model: Any, batch: Any) -> OwnStep:
         UsageError: The step applies no gradients, applies them under a condition, writes weights past its optimizers,
             or returns no dictionary of numbers.
     """
-    found: list[OwnStep] = []
+    found: list[CustomStep] = []
 
     def trace(data: Any) -> None:
         applications = Applications(model, lambda _, gradients, __: [_alone(one) for one in gradients])
         results = _MetricResults(model)
-        with applications.taken(), results.noted():
+        with applications.averaged(), results.noted():
             returned = model.train_step(data)
         if not applications.optimizers:
             raise UsageError(_without_application(model))
@@ -88,7 +88,7 @@ def explored(model: Any, batch: Any) -> OwnStep:
             if isinstance(one, tf.Tensor)
         }
         # TensorFlow traces a second time where the first trace has made variables: the last one counts.
-        found[:] = [OwnStep(tuple(applications.optimizers), numbers, applications.knows_loss)]
+        found[:] = [CustomStep(tuple(applications.optimizers), numbers, applications.knows_loss)]
 
     spec = tf.nest.map_structure(lambda one: tf.TensorSpec(one.shape, one.dtype), batch)
     tf.function(trace, autograph=False).get_concrete_function(spec)
@@ -138,7 +138,7 @@ class _MetricResults:
         return result
 
 
-class OwnMetrics:
+class CustomMetrics:
     """Metrics of the whole job, and the other numbers that such a step returns.
 
     A metric's state is combined over the peers. Of any other number that the step returns, the mean over the samples is
@@ -150,7 +150,7 @@ class OwnMetrics:
         job: Combines the metrics over the peers.
     """
 
-    def __init__(self, model: Any, found: OwnStep, job: CombinedMetrics) -> None:
+    def __init__(self, model: Any, found: CustomStep, job: CombinedMetrics) -> None:
         self._model, self._job = model, job
         self._last = {
             name: tf.Variable(tf.zeros(one.shape, one.dtype), trainable=False, name=f"kungfu/fit_{name}")
@@ -239,14 +239,16 @@ def _not_a_number(model: Any, name: str, what: str) -> str:
 # ---- steps ---------------------------------------------------------------------------------------------------------
 
 
-def own_job_step(model: Any, run: Run, metrics: OwnMetrics, *, asks_to_stop: tf.Variable) -> Callable[[Any], Any]:
+def custom_job_step(
+    model: Any, run: Run, metrics: CustomMetrics, *, stop_requested: tf.Variable
+) -> Callable[[Any], Any]:
     """The step of a peer of a job; gives what `job_step` gives.
 
     Args:
         model: Compiled, and explored.
         run: Of the step.
         metrics: The metrics of the job.
-        asks_to_stop: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
+        stop_requested: 1.0 if this peer's callbacks want training to stop; rank 0's counts.
     """
     losses = whole_batch_losses(run)
 
@@ -254,8 +256,8 @@ def own_job_step(model: Any, run: Run, metrics: OwnMetrics, *, asks_to_stop: tf.
     def step(data: Any) -> Any:
         peer, averages = peer_share(run.graph_state), SeveralAverages(run)
         anew = tf.equal(run.graph_state.progress.offset.read_value(), 0)
-        stops = tf.where(tf.equal(peer.rank, 0), asks_to_stop.read_value(), 0.0)
-        with Applications(model, averages.average).taken(), metrics.noted(anew=anew), losses.scaled():
+        stops = tf.where(tf.equal(peer.rank, 0), stop_requested.read_value(), 0.0)
+        with Applications(model, averages.average).averaged(), metrics.noted(anew=anew), losses.scaled():
             returned = model.train_step(data)
         *sums, stops = averages.conclude([*metrics.seen(returned, peer_share(run.graph_state)), stops])
         metrics.add(sums)
@@ -264,13 +266,13 @@ def own_job_step(model: Any, run: Run, metrics: OwnMetrics, *, asks_to_stop: tf.
     return step
 
 
-def own_step_alone(model: Any, run: Run) -> Step:
-    """The step of a program that runs alone under policies: its own, seen by them."""
+def custom_step_alone(model: Any, run: Run) -> Step:
+    """The custom step of a program that runs alone under policies, seen by them."""
 
     @tf.autograph.experimental.do_not_convert
     def step(data: Any) -> dict[str, Any]:
         averages = SeveralAverages(run)
-        with Applications(model, averages.average).taken():
+        with Applications(model, averages.average).averaged():
             returned = model.train_step(data)
         averages.conclude([])
         return {name: tf.nest.map_structure(tf.convert_to_tensor, one) for name, one in returned.items()}
@@ -278,7 +280,7 @@ def own_step_alone(model: Any, run: Run) -> Step:
     return step
 
 
-def refuse_unknown_loss(model: Any, found: OwnStep, run: Run) -> None:
+def refuse_unknown_loss(model: Any, found: CustomStep, run: Run) -> None:
     """Raises ``UsageError`` if a policy reads the loss, and nothing shows what it is."""
     if found.knows_loss or run.plan.sources.isdisjoint({"loss", "mean_loss"}):
         return
