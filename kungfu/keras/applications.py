@@ -109,10 +109,7 @@ class Applications:
         self._targets.append(([one for one in tf.nest.flatten(found) if one is not None], target))
 
     def _loss_of(self, gradients: Sequence[Any], optimizer: Any) -> Any:
-        """The loss whose gradients these are; of gradients that were changed since, that of the last tape.
-
-        Without one it is NaN.
-        """
+        """The loss whose gradients these are; if they were changed since, that of the last tape; NaN without a tape."""
         given = {id(one) for one in gradients if one is not None}
         known = self._known_targets()
         if not known:

@@ -25,10 +25,7 @@ from kungfu.training.loop.job_connection import JobConnection
 
 
 class Evaluations:
-    """The results of the calls of ``evaluate`` between the end of a fit and the next one, in order.
-
-    All peers have the same numbers, and so has one that passes through the fit: it is given them.
-    """
+    """The results of ``evaluate`` between two fits, in order; the same on all peers, and given to those that join."""
 
     def __init__(self) -> None:
         self._results: list[list[Any]] = []

@@ -110,10 +110,7 @@ class FitHandle:
         return done[-1] + 1 if done else self._fitted.first_epoch
 
     def register(self, name: str, get: Any, set: Any = None, *, kind: Kind = "shared", room_bytes: int = 16384) -> None:
-        """Lets further state of the program go along with training; see ``kungfu.Training.register``.
-
-        Call it before ``fit``: the value goes along with every fit that follows.
-        """
+        """Lets further state of the program go along with every fit that follows; see ``kungfu.Training.register``."""
         self._prepared.append(lambda training: training.register(name, get, set, kind=kind, room_bytes=room_bytes))
 
     def on_rescale(self, function: Callable[[Rescaled], Any]) -> Callable[[Rescaled], Any]:
@@ -124,7 +121,8 @@ class FitHandle:
     def publish(self, name: str, value: Any) -> None:
         """Gives the policies a number that the step computes, from a layer, a loss or a ``train_step`` of the user's.
 
-        See ``kungfu.Training.publish``. Outside of a training step, as in ``evaluate``, nothing comes of it.
+        Undefined:
+            Outside of a training step, as in ``evaluate``, nothing comes of it; see ``kungfu.Training.publish``.
         """
         training = self._fitted.training
         if training is not None and training.is_tracing:
@@ -143,9 +141,10 @@ class FitHandle:
             training.checkpoint(path, keep=keep)
 
     def stop(self, reason: str = "") -> None:
-        """Ends the fit that is under way, on all peers after the same step; see ``kungfu.Training.stop``.
+        """Ends the fit that is under way, on all peers after the same step; outside of a fit it does nothing.
 
-        The epoch is concluded there, as under ``model.stop_training``. Outside of a fit it does nothing.
+        Args:
+            reason: As in ``kungfu.Training.stop``. The epoch is concluded there, as under ``model.stop_training``.
         """
         fitted = self._fitted
         if not fitted.is_fitting:

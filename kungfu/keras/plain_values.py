@@ -147,8 +147,10 @@ def plain_attributes(holder: Any, *, without: Collection[str]) -> dict[str, Any]
 def put_attributes(holder: Any, attributes: dict[str, Any]) -> None:
     """Gives an object these attributes.
 
-    A list, set or dictionary that is there is filled, and a variable assigned, as others may hold it too. What is there
-    and not plain stays: a file that has been opened is this peer's.
+    Args:
+        holder: Its lists, sets and dictionaries are filled and its variables assigned, as others may hold them too. An
+            attribute that is not plain stays: a file that has been opened is this peer's.
+        attributes: The plain attributes, by name.
     """
     for name, value in attributes.items():
         there: Any = getattr(holder, name, None)

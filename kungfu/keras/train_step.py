@@ -221,10 +221,8 @@ class WholeBatchLosses:
         return loss * tf.cast(factor, loss.dtype)
 
     def _factor(self, denominator: Any | None, added: float) -> Any:
-        """Graph: float64; 0 if this peer has no samples, or no peer has anything to divide by.
-
-        Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
-        """
+        """Graph: float64; 0 if this peer has no samples, or no peer has anything to divide by."""
+        # Keras adds ``added`` to the denominator, of a slice as of a whole batch: once, not once per peer.
         samples = tf.cast(self._peer().samples, tf.float64)
         own = [samples]
         if denominator is not None:  # without samples the slice is another peer's sample

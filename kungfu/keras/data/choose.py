@@ -54,10 +54,11 @@ def fit_data(given: Mapping[str, Any], *, seed: int) -> FitData:
 
 
 def _compared(validation: tuple[Any, Any, Any]) -> tuple[tuple[Any, Any, Any], int]:
-    """The data of a validation, and their checksum; -1 where they need not come in one order on all peers.
+    """The data of a validation, and their checksum; of data in batches it is that of the first one.
 
-    Of data in batches it is that of the first one. A Dataset that is shuffled gives another one when it is read again,
-    and a PyDataset may do so after an epoch: a peer that joins in a later fit has read them less often.
+    Undefined:
+        -1 for data that need not come in one order on all peers. A Dataset that is shuffled gives another batch when it
+        is read again, a PyDataset maybe after an epoch; a peer that joins in a later fit has read them less often.
     """
     x, y, sample_weight = validation
     if isinstance(x, GeneratorType):
