@@ -179,6 +179,21 @@ def _timed(policy: str, *, count: int, gpus: int, load: float) -> float:
     return time.process_time() - start
 
 
+def limits_table() -> tuple[Table, Figures]:
+    """The two longest simulations: Tiresias on 200,000 jobs, and E-BF where more is asked for than can be done."""
+    table = _table(
+        "Processor time of long and of overloaded simulations", headings=("simulation", "seconds", "ms a job")
+    )
+    figures: Figures = {}
+    cases = [("tiresias", 200_000, 1024, 0.9), ("ebf", 10_000, 1024, 1.5), ("ebf", 10_000, 128, 1.5)]
+    for policy, count, gpus, load in track(cases, description="limits"):
+        seconds = _timed(policy, count=count, gpus=gpus, load=load)
+        title = f"{policy}, {count:,} jobs, {gpus:,} GPUs, load {load}"
+        table.add_row(title, f"{seconds:.1f}", f"{seconds / count * 1000:.2f}")
+        figures[f"{policy}_s_{count}jobs_{gpus}gpus_load_{load}"] = seconds
+    return table, figures
+
+
 def published(data: Path) -> list[tuple[Table, Figures]]:
     """The tables that need the published traces."""
     measured = read_throughputs(data / "throughputs_A100")
@@ -202,7 +217,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(words)
     console, figures = Console(), dict.fromkeys(_PROMISED)
     parts = published(arguments.data) if arguments.data.is_dir() else []
-    for table, more in (*parts, load_table(), speed_table(arguments.jobs)):
+    for table, more in (*parts, load_table(), speed_table(arguments.jobs), limits_table()):
         console.print(table)
         figures |= more
     if not parts:

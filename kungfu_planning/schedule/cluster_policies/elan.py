@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 
 from kungfu.errors import UsageError
 from kungfu_planning.schedule.cluster_policies.elan_forecast import (
+    EstimatedFuture,
     ForecastContext,
     RunningJobs,
     allocated,
-    estimated_opening,
-    estimated_sum_of_ends_s,
     joined,
-    left_s,
-    opening,
     prepared,
     running_now,
-    sum_of_ends_s,
 )
+from kungfu_planning.schedule.cluster_policies.elan_future import ExactFuture
 from kungfu_planning.schedule.state import ClusterPolicy, SchedulePlan, State
 
 
@@ -48,7 +47,7 @@ def elastic_fifo(*, exact_up_to: int = 64) -> ClusterPolicy[ForecastContext]:
 
     Args:
         exact_up_to: sets of running jobs up to this many jobs are forecast exactly when an admission is judged, larger
-            ones by an estimate (see ``admission``). A large number makes every decision exact, and a large cluster
+            ones by an estimate (see ``Admission``). A large number makes every decision exact, and a large cluster
             slow.
     """
     return ClusterPolicy("efifo", prepared, _deciding(_ForecastLimits(exact_up_to, depth=0)))
@@ -69,90 +68,75 @@ def elastic_backfill(*, exact_up_to: int = 64, depth: int = 8) -> ClusterPolicy[
 
 def _deciding(limits: _ForecastLimits) -> Callable[[State, ForecastContext], tuple[SchedulePlan, ForecastContext]]:
     def decide(state: State, context: ForecastContext) -> tuple[SchedulePlan, ForecastContext]:
-        running = allocated(_admitted(state, context=context, limits=limits), context=context)
-        return SchedulePlan(running.jobs, running.held), context
+        running = Admission(running_now(state), context=context, exact_up_to=limits.exact_up_to)
+        shared = _admitted(running, pending=state.pending.tolist(), depth=limits.depth).shared
+        return SchedulePlan(shared.jobs, shared.held), context
 
     return decide
 
 
-def _admitted(state: State, *, context: ForecastContext, limits: _ForecastLimits) -> RunningJobs:
-    running = running_now(state)
-    for place, job in enumerate(state.pending.tolist()):
-        if not admissible(running, job=job, context=context, exact_up_to=limits.exact_up_to):
-            return _overtaken(state, running=running, head=place, context=context, limits=limits)
-        running = joined(running, job=job, context=context)
+def _admitted(running: Admission, *, pending: list[int], depth: int) -> Admission:
+    for place, job in enumerate(pending):
+        if not running.admits(job):
+            return _overtaken(running, head=job, behind=pending[place + 1 :], depth=depth)
+        running = running.joined(job)
     return running
 
 
-def _overtaken(
-    state: State, *, running: RunningJobs, head: int, context: ForecastContext, limits: _ForecastLimits
-) -> RunningJobs:
-    """The running jobs, and those after a refused head that neither delay it nor raise the mean completion time."""
-    blocked, rest = int(state.pending[head]), state.pending[head + 1 :]
-    rest = rest[context.workload.min_gpus[rest] <= spare_gpus(running, context=context)]
-    joining = running
-    for job in rest[: limits.depth].tolist():
-        if admissible(joining, job=job, context=context, exact_up_to=limits.exact_up_to) and does_not_delay(
-            joining, job=job, head=blocked, context=context, exact_up_to=limits.exact_up_to
-        ):
-            joining = joined(joining, job=job, context=context)
-    return joining
+def _overtaken(running: Admission, *, head: int, behind: list[int], depth: int) -> Admission:
+    """The running jobs, and those behind a refused head that neither delay it nor raise the mean completion time."""
+    room = running.spare
+    fitting = (job for job in behind if running.context.fewest(job) <= room)
+    for job in islice(fitting, depth):
+        # The forecast of the head's delay is the shorter one.
+        if running.has_room(job) and not running.delays(job, head=head) and running.admits(job):
+            running = running.joined(job)
+    return running
 
 
-_ROUNDING = 1 + 1e-9
-"""Two futures of equal length are equally good, whatever the rounding of their sums."""
-
-
-def spare_gpus(running: RunningJobs, *, context: ForecastContext) -> int:
-    """GPUs that would be left if every job had its fewest."""
-    return context.gpus - int(context.workload.min_gpus[running.jobs].sum())
-
-
-def admissible(running: RunningJobs, *, job: int, context: ForecastContext, exact_up_to: int) -> bool:
-    """True if ``job`` may start now.
+class Admission:
+    """A set of running jobs, and the jobs that may start beside them.
 
     Args:
         running: the running jobs, with the GPUs they hold.
-        job: the waiting job.
         context: curves and size of the cluster.
         exact_up_to: futures of sets of running jobs of up to this many jobs are played exactly, those of larger ones
             estimated.
     """
-    fewest = int(context.workload.min_gpus[job])
-    # Even with every running job on its fewest GPUs there is no room.
-    if fewest > spare_gpus(running, context=context):
-        return False
-    # Its fewest GPUs are free: no running job has to give any.
-    if fewest <= context.gpus - int(running.held.sum()):
-        return True
-    # Running jobs would have to shrink for it: compare the two futures.
-    if len(running.jobs) < exact_up_to:
-        return _pays(running, job=job, fewest=fewest, context=context)
-    return _seems_to_pay(running, job=job, fewest=fewest, context=context)
 
+    def __init__(self, running: RunningJobs, *, context: ForecastContext, exact_up_to: int) -> None:
+        self._running, self.context, self._exact_up_to = running, context, exact_up_to
+        # GPUs that would be left if every job had its fewest.
+        self.spare = context.gpus - int(context.workload.min_gpus[running.jobs].sum())
+        self._free = context.gpus - int(running.held.sum())
 
-def _pays(running: RunningJobs, *, job: int, fewest: int, context: ForecastContext) -> bool:
-    """True if the sum of completion times is no larger if ``job`` starts now than if it waits."""
-    wait = opening(running, wanted=fewest, context=context)
-    later = joined(wait.running, job=job, context=context)
-    waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + sum_of_ends_s(later, context=context)
-    return sum_of_ends_s(joined(running, job=job, context=context), context=context) <= waiting_s * _ROUNDING
+    def has_room(self, job: int) -> bool:
+        """True if ``job`` would fit with every running job on its fewest GPUs."""
+        return self.context.fewest(job) <= self.spare
 
+    def admits(self, job: int) -> bool:
+        """True if ``job`` may start now."""
+        if not self.has_room(job):
+            return False
+        # Its fewest GPUs are free: no running job has to give any. Else compare the two futures.
+        return self.context.fewest(job) <= self._free or self._future.pays(job)
 
-def _seems_to_pay(running: RunningJobs, *, job: int, fewest: int, context: ForecastContext) -> bool:
-    """The same by estimate: both futures share the GPUs now and at the opening, and not again."""
-    wait = estimated_opening(running, wanted=fewest, context=context)
-    later = allocated(joined(wait.running, job=job, context=context), context=context)
-    waiting_s = wait.ends_s + wait.time_s * len(later.jobs) + float(left_s(later, context=context).sum())
-    sooner = joined(running, job=job, context=context)
-    return estimated_sum_of_ends_s(sooner, again_s=wait.time_s, context=context) <= waiting_s * _ROUNDING
+    def delays(self, job: int, *, head: int) -> bool:
+        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        return self._future.delays(job, head=head)
 
+    def joined(self, job: int) -> Admission:
+        """The running jobs and ``job``."""
+        running = joined(self._running, job=job, context=self.context)
+        return Admission(running, context=self.context, exact_up_to=self._exact_up_to)
 
-def does_not_delay(running: RunningJobs, *, job: int, head: int, context: ForecastContext, exact_up_to: int) -> bool:
-    """True if ``head`` finds its fewest GPUs free no later if ``job`` starts now."""
-    wanted = int(context.workload.min_gpus[head])
-    opens = opening if len(running.jobs) < exact_up_to else estimated_opening
-    limit_s = opens(running, wanted=wanted, context=context).time_s
-    return (
-        opens(joined(running, job=job, context=context), wanted=wanted, context=context).time_s <= limit_s * _ROUNDING
-    )
+    @cached_property
+    def shared(self) -> RunningJobs:
+        """The running jobs with all GPUs shared among them."""
+        return allocated(self._running, context=self.context)
+
+    @cached_property
+    def _future(self) -> ExactFuture | EstimatedFuture:
+        if len(self._running.jobs) < self._exact_up_to:
+            return ExactFuture(self._running, context=self.context)
+        return EstimatedFuture(self.shared, context=self.context)

@@ -1,16 +1,17 @@
-"""The simulated rest of a schedule, as needed by Elan's admission: no arrivals, no pauses.
+"""Running jobs, and the estimated rest of their schedule, as needed by Elan's admission: no arrivals, no pauses.
 
 Allocation: every job has its fewest GPUs; each further GPU goes to the job whose completion time it cuts most,
 ``R/T(n) - R/T(n+1)`` for R work left, ties to the earlier arrival, until no GPU is left, all have their most, or no
 gain is above zero. It stops at a local dip of a curve even if two more GPUs would help.
 
-Exact forecasts share the GPUs again at every completion, which costs one sharing per running job. Estimates share them
+Exact futures share the GPUs again at every completion, which costs one sharing per running job. Estimates share them
 only twice, now and at one later moment; in between and after it each job keeps its GPUs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -20,7 +21,18 @@ from kungfu_planning.schedule.cluster_policies.greedy import Climbers, Ladders, 
 from kungfu_planning.schedule.state import Floats, Ints, State, Workload, remaining_s
 
 NumpyScalar = TypeVar("NumpyScalar", np.int64, np.float64)
-_NO_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
+LEAST_WORK = 1e-300  # a weight must stay above zero, or an infinite step times it would not be a number
+ROUNDING = 1 + 1e-9
+"""Two futures of equal length are equally good, whatever the rounding of their sums."""
+
+
+@dataclass(frozen=True)
+class JobLadder:
+    """A job's ladder of saved time and its throughput by number of GPUs, and the GPUs beyond which none helps."""
+
+    steps: list[float]
+    rates: list[float]
+    top: int
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,32 @@ class ForecastContext:
     workload: Workload
     ladders: Ladders
     gpus: int
+    _listed: dict[int, JobLadder] = field(default_factory=dict, repr=False)
+
+    def ladder(self, job: int) -> JobLadder:
+        """The ladder of one job; jobs with equal ladders share it."""
+        row = int(self.ladders.row[job])
+        if row not in self._listed:
+            steps, rates = self.ladders.steps[row], self.workload.rates[self.workload.kind[job]]
+            self._listed[row] = JobLadder(steps.tolist(), rates.tolist(), int((steps > 0).sum()))
+        return self._listed[row]
+
+    def fewest(self, job: int) -> int:
+        """The fewest GPUs of one job."""
+        return int(self.workload.min_gpus[job])
+
+    def whole_work(self, job: int) -> float:
+        """The work of a job that has not run yet, in units of its curve."""
+        work = self.workload
+        return float(work.duration_s[job] * work.rates[work.kind[job], work.gpus[job]])
+
+
+def prepared(workload: Workload, gpus: int) -> ForecastContext:
+    """The context of a simulation, with a ladder of saved time for each job."""
+    ladders = build_ladders(
+        workload.rates, kind=workload.kind, fewest=workload.min_gpus, most=workload.max_gpus, gain=saved_time
+    )
+    return ForecastContext(workload, ladders, gpus)
 
 
 @dataclass(frozen=True)
@@ -41,50 +79,28 @@ class RunningJobs:
     held: Ints
 
 
-def prepared(workload: Workload, gpus: int) -> ForecastContext:
-    """The context of a simulation, with a ladder of saved time for each job."""
-    ladders = build_ladders(
-        workload.rates, kind=workload.kind, fewest=workload.min_gpus, most=workload.max_gpus, gain=saved_time
-    )
-    return ForecastContext(workload, ladders, gpus)
-
-
 def running_now(state: State) -> RunningJobs:
     """The running jobs of a state."""
-    jobs = state.running
-    return RunningJobs(
-        jobs, remaining_s(state, jobs=jobs) * _asked_rate(state.workload, jobs), state.progress.gpus[jobs]
-    )
+    jobs, workload = state.running, state.workload
+    asked_rate = workload.rates[workload.kind[jobs], workload.gpus[jobs]]
+    return RunningJobs(jobs, remaining_s(state, jobs=jobs) * asked_rate, state.progress.gpus[jobs])
 
 
 def joined(running: RunningJobs, *, job: int, context: ForecastContext) -> RunningJobs:
     """The running jobs and ``job``, which has not run yet, on its fewest GPUs: they may be taken from others later."""
-    work = context.workload
     at = int(np.searchsorted(running.jobs, job))
-    units = float(work.duration_s[job] * work.rates[work.kind[job], work.gpus[job]])
-    fewest = int(work.min_gpus[job])
     return RunningJobs(
-        _with(running.jobs, job, at=at), _with(running.work, units, at=at), _with(running.held, fewest, at=at)
+        _with(running.jobs, job, at=at),
+        _with(running.work, context.whole_work(job), at=at),
+        _with(running.held, context.fewest(job), at=at),
     )
 
 
 def allocated(running: RunningJobs, *, context: ForecastContext) -> RunningJobs:
     """The running jobs with all GPUs shared again."""
     row = context.ladders.row[running.jobs]
-    climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, _NO_WORK))
+    climbers = Climbers(context.ladders.steps, row, np.maximum(running.work, LEAST_WORK))
     return RunningJobs(running.jobs, running.work, fill_gpus(climbers, start=running.held, total=context.gpus))
-
-
-def left_s(running: RunningJobs, *, context: ForecastContext) -> Floats:
-    """Seconds until each job ends if it keeps the GPUs it holds."""
-    return running.work / _rate(running, context=context)
-
-
-def after(running: RunningJobs, *, seconds: float, left: Floats, context: ForecastContext) -> RunningJobs:
-    """The running jobs ``seconds`` later, without those that have ended by then."""
-    stay = left > seconds
-    work = running.work - _rate(running, context=context) * seconds
-    return RunningJobs(running.jobs[stay], np.maximum(work[stay], 0.0), running.held[stay])
 
 
 def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDArray[NumpyScalar]:
@@ -92,74 +108,81 @@ def _with(vector: npt.NDArray[NumpyScalar], value: float, *, at: int) -> npt.NDA
     return np.concatenate((vector[:at], np.array([value], dtype=vector.dtype), vector[at:]))
 
 
-def _rate(running: RunningJobs, *, context: ForecastContext) -> Floats:
-    rates: Floats = context.workload.rates[context.workload.kind[running.jobs], running.held]
-    return rates
-
-
-def _asked_rate(work: Workload, jobs: Ints) -> Floats:
-    rates: Floats = work.rates[work.kind[jobs], work.gpus[jobs]]
-    return rates
-
-
 @dataclass(frozen=True)
-class Opening:
-    """The first completion after which enough GPUs are free.
-
-    Attributes:
-        time_s: when it is, in seconds from now.
-        running: the jobs that still run after it.
-        ends_s: the sum of all completion times up to it.
-    """
+class _Opening:
+    """A later moment: its time, the jobs that still run after it, and the sum of all completion times up to it."""
 
     time_s: float
     running: RunningJobs
     ends_s: float
 
 
-def sum_of_ends_s(running: RunningJobs, *, context: ForecastContext) -> float:
-    """The sum of all completion times, in seconds from now."""
-    return opening(running, wanted=context.gpus + 1, context=context).ends_s  # never free: up to the last completion
+class EstimatedFuture:
+    """The rest of a schedule whose GPUs are shared now and once more, when the GPUs for a waiting job come free.
 
+    Args:
+        shared: the running jobs, with all GPUs shared.
+        context: curves and size of the cluster.
+    """
 
-def opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> Opening:
-    """When ``wanted`` GPUs first lie free after a completion, before they are shared again."""
-    now_s, total_s = 0.0, 0.0
-    while len(running.jobs):
-        step = _next_completion(running, context=context)
-        now_s += step.time_s
-        # Several jobs may end at the same time.
-        total_s += now_s * (len(running.jobs) - len(step.running.jobs))
-        running = step.running
-        if context.gpus - int(running.held.sum()) >= wanted:
-            break
-    return Opening(now_s, running, total_s)
+    def __init__(self, shared: RunningJobs, *, context: ForecastContext) -> None:
+        self._now, self._context = shared, context
+        self._with: dict[int, EstimatedFuture] = {}
 
+    def pays(self, job: int) -> bool:
+        """True if the sum of completion times is no larger if ``job`` starts now than if it waits."""
+        wait_s = self._opening_s(self._context.fewest(job))
+        wait = self._played(wait_s)
+        later = self._shared(joined(wait.running, job=job, context=self._context))
+        waiting_s = wait.ends_s + wait_s * len(later.jobs) + float(self._left_s(later).sum())
+        middle = self.joined(job)._played(wait_s)
+        rest = self._shared(middle.running)
+        sooner_s = middle.ends_s + wait_s * len(rest.jobs) + float(self._left_s(rest).sum())
+        return sooner_s <= waiting_s * ROUNDING
 
-def estimated_opening(running: RunningJobs, *, wanted: int, context: ForecastContext) -> Opening:
-    """The same if every job kept the GPUs that one sharing gives now."""
-    running = allocated(running, context=context)
-    # In the order of their ends, each job adds its GPUs to those that are free.
-    left = left_s(running, context=context)
-    order = np.argsort(left, kind="stable")
-    free = context.gpus - int(running.held.sum()) + np.cumsum(running.held[order])
-    return _played(running, seconds=float(left[order[np.searchsorted(free, wanted)]]), context=context)
+    def delays(self, job: int, *, head: int) -> bool:
+        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        wanted = self._context.fewest(head)
+        return self.joined(job)._opening_s(wanted) > self._opening_s(wanted) * ROUNDING
 
+    def joined(self, job: int) -> EstimatedFuture:
+        """The future if ``job`` starts now."""
+        if job not in self._with:
+            shared = self._shared(joined(self._now, job=job, context=self._context))
+            self._with[job] = EstimatedFuture(shared, context=self._context)
+        return self._with[job]
 
-def estimated_sum_of_ends_s(running: RunningJobs, *, again_s: float, context: ForecastContext) -> float:
-    """The sum of all completion times if the GPUs are shared now and once more ``again_s`` seconds from now."""
-    middle = _played(allocated(running, context=context), seconds=again_s, context=context)
-    rest = allocated(middle.running, context=context)
-    return middle.ends_s + again_s * len(rest.jobs) + float(left_s(rest, context=context).sum())
+    @cached_property
+    def _left(self) -> Floats:
+        return self._left_s(self._now)
 
+    @cached_property
+    def _openings(self) -> tuple[Floats, Ints]:
+        """The ends of the jobs in their order, and the GPUs that are free after each."""
+        order = np.argsort(self._left, kind="stable")
+        free = self._context.gpus - int(self._now.held.sum()) + np.cumsum(self._now.held[order])
+        return self._left[order], free
 
-def _next_completion(running: RunningJobs, *, context: ForecastContext) -> Opening:
-    running = allocated(running, context=context)
-    return _played(running, seconds=float(left_s(running, context=context).min()), context=context)
+    def _opening_s(self, wanted: int) -> float:
+        ends_s, free = self._openings
+        return float(ends_s[np.searchsorted(free, wanted)])
 
+    def _played(self, seconds: float) -> _Opening:
+        """The running jobs some time later, each with the GPUs that it holds, without those that have ended."""
+        now, left = self._now, self._left
+        stay = left > seconds
+        work = now.work - self._rate(now) * seconds
+        rest = RunningJobs(now.jobs[stay], np.maximum(work[stay], 0.0), now.held[stay])
+        return _Opening(seconds, rest, float(left[~stay].sum()))
 
-def _played(running: RunningJobs, *, seconds: float, context: ForecastContext) -> Opening:
-    """The running jobs some time later, each with the GPUs that it holds."""
-    left = left_s(running, context=context)
-    rest = after(running, seconds=seconds, left=left, context=context)
-    return Opening(seconds, rest, float(left[left <= seconds].sum()))
+    def _shared(self, running: RunningJobs) -> RunningJobs:
+        return allocated(running, context=self._context)
+
+    def _left_s(self, running: RunningJobs) -> Floats:
+        """Seconds until each job ends if it keeps the GPUs it holds."""
+        return running.work / self._rate(running)
+
+    def _rate(self, running: RunningJobs) -> Floats:
+        workload = self._context.workload
+        rates: Floats = workload.rates[workload.kind[running.jobs], running.held]
+        return rates

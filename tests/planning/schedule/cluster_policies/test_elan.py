@@ -11,12 +11,8 @@ from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
 from kungfu_planning.schedule import ClusterJob, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
-from kungfu_planning.schedule.cluster_policies.elan import admissible, does_not_delay
-from kungfu_planning.schedule.cluster_policies.elan_forecast import (
-    ForecastContext,
-    RunningJobs,
-    prepared,
-)
+from kungfu_planning.schedule.cluster_policies.elan import Admission
+from kungfu_planning.schedule.cluster_policies.elan_forecast import RunningJobs, prepared
 from kungfu_planning.schedule.cluster_policies.greedy import saved_time
 from kungfu_planning.schedule.state import tabulated
 from tests.planning.schedule.auditor import seen
@@ -96,34 +92,30 @@ def test_a_negative_limits_is_refused(make) -> None:
         make(exact_up_to=-1)
 
 
-def _setting(jobs: tuple[ClusterJob, ...], gpus: int) -> ForecastContext:
-    return prepared(tabulated(jobs, gpus=gpus), gpus)
+def _admission(jobs: tuple[ClusterJob, ...], *, gpus: int, held: dict[int, int], exact_up_to: int) -> Admission:
+    context = prepared(tabulated(jobs, gpus=gpus), gpus)
+    work = np.array([context.whole_work(job) for job in held])
+    running = RunningJobs(np.array(list(held)), work, np.array(list(held.values())))
+    return Admission(running, context=context, exact_up_to=exact_up_to)
 
 
-def _crew(context: ForecastContext, *, held: dict[int, int]) -> RunningJobs:
-    jobs = np.array(list(held), dtype=np.int64)
-    rates = context.workload.rates[context.workload.kind[jobs], context.workload.gpus[jobs]]
-    return RunningJobs(jobs, context.workload.duration_s[jobs] * rates, np.array(list(held.values()), dtype=np.int64))
-
-
+@pytest.mark.parametrize("exact_up_to", [0, 9])
 @pytest.mark.parametrize(("runs_s", "admitted"), [(1.0, True), (100.0, False)])
-def test_a_short_job_may_take_gpus_from_a_long_one_and_a_long_one_may_not(runs_s: float, admitted: bool) -> None:
+def test_a_short_job_may_take_gpus_from_a_long_one_and_a_long_one_may_not(runs_s, admitted, exact_up_to) -> None:
     # Two GPUs, perfect scaling. The first needs 10 s on both. Admitting the second now costs the first one GPU:
     # short: ends at 1 and 10.5 now, at 10 and 10.5 if it waits. Long: (20, 60) now, (10, 60) if it waits.
-    context = _setting(rows((0, 2, 10.0), (0, 1, runs_s)), 2)
-    for exact_up_to in (0, 9):
-        assert admissible(_crew(context, held={0: 2}), job=1, context=context, exact_up_to=exact_up_to) is admitted
+    jobs = rows((0, 2, 10.0), (0, 1, runs_s))
+    assert _admission(jobs, gpus=2, held={0: 2}, exact_up_to=exact_up_to).admits(1) is admitted
 
 
-def test_backfilling_may_not_move_the_heads_opening() -> None:
+@pytest.mark.parametrize("exact_up_to", [0, 9])
+def test_backfilling_may_not_move_the_heads_opening(exact_up_to: int) -> None:
     # Four GPUs, two of them busy until 10. The head wants three. A job on the others for 5 s does not matter, one
     # that needs both of them until 30 does.
     stiff = tuple(
         ClusterJob(str(index), 0, gpus, runs, min_gpus=gpus, max_gpus=gpus)
         for index, (gpus, runs) in enumerate([(2, 10.0), (3, 5.0), (1, 5.0), (2, 30.0)])
     )
-    context = _setting(stiff, 4)
-    running = _crew(context, held={0: 2})
-    for exact_up_to in (0, 9):
-        assert does_not_delay(running, job=2, head=1, context=context, exact_up_to=exact_up_to)
-        assert not does_not_delay(running, job=3, head=1, context=context, exact_up_to=exact_up_to)
+    running = _admission(stiff, gpus=4, held={0: 2}, exact_up_to=exact_up_to)
+    assert not running.delays(2, head=1)
+    assert running.delays(3, head=1)

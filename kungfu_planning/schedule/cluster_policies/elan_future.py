@@ -1,0 +1,183 @@
+"""The exact rest of a schedule, as needed by Elan's admission: GPUs are shared again at every completion.
+
+A future is played completion by completion, and no further than a question needs: a sum of completion times is given
+up once it must exceed its limit, and from the moment when all jobs can have all GPUs that help them it is a formula.
+Its vectors are lists of some dozens of numbers, over which plain loops pass sooner than NumPy is called.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from operator import mul, truediv
+from typing import Any
+
+from kungfu_planning.schedule.cluster_policies.elan_forecast import (
+    LEAST_WORK,
+    ROUNDING,
+    ForecastContext,
+    JobLadder,
+    RunningJobs,
+)
+
+
+class ExactFuture:
+    """The rest of a schedule without further arrivals, and the same if a waiting job starts now.
+
+    Args:
+        running: the running jobs, and GPUs that they hold.
+        context: curves and size of the cluster.
+    """
+
+    def __init__(self, running: RunningJobs, *, context: ForecastContext) -> None:
+        begin = _Moment(context.gpus)
+        for job, work, held in zip(running.jobs.tolist(), running.work.tolist(), running.held.tolist(), strict=True):
+            begin.insert(job, ladder=context.ladder(job), work=work, held=held)
+        begin.share()
+        self._context = context
+        self._moments = [begin]  # now, and after each completion that was asked for
+
+    def pays(self, job: int) -> bool:
+        """True if the sum of completion times is no larger if ``job`` starts now than if it waits.
+
+        If it waits, it starts at the first completion after which its fewest GPUs are free.
+        """
+        wait = self._opening(self._context.fewest(job))
+        limit_s = self._joined(wait, job=job).sum_of_ends_s() * ROUNDING
+        return self._joined(self._moments[0], job=job).sum_of_ends_s(limit_s=limit_s) <= limit_s
+
+    def delays(self, job: int, *, head: int) -> bool:
+        """True if ``head`` finds its fewest GPUs free later if ``job`` starts now."""
+        wanted = self._context.fewest(head)
+        limit_s = self._opening(wanted).now_s * ROUNDING
+        sooner = self._joined(self._moments[0], job=job)
+        while sooner.now_s <= limit_s:
+            sooner.complete()
+            if sooner.free >= wanted:
+                return sooner.now_s > limit_s
+        return True
+
+    def _joined(self, moment: _Moment, *, job: int) -> _Moment:
+        after, context = moment.copied(), self._context
+        after.insert(job, ladder=context.ladder(job), work=context.whole_work(job), held=context.fewest(job))
+        return after
+
+    def _opening(self, wanted: int) -> _Moment:
+        """The first completion after which ``wanted`` GPUs are free, before they are shared again."""
+        for moment in self._moments[1:]:
+            if moment.free >= wanted:
+                return moment
+        moment = self._moments[-1]
+        while True:
+            moment = moment.copied()
+            moment.complete()
+            self._moments.append(moment)
+            if moment.free >= wanted:
+                return moment
+
+
+class _Moment:
+    """One moment of a future: its running jobs in order of arrival, as lists of one entry each.
+
+    Attributes:
+        free: GPUs that no job holds; below 0 where a job has joined for which they are still to be taken from others.
+        now_s: seconds since the beginning.
+        ends_s: the sum of the completion times of the jobs that have ended.
+    """
+
+    def __init__(self, gpus: int) -> None:
+        self._gpus = self.free = gpus
+        self.now_s = self.ends_s = 0.0
+        self._tops = 0
+        self._jobs: list[int] = []
+        self._ladders: list[JobLadder] = []
+        self._work: list[float] = []
+        self._held: list[int] = []
+        # The throughput on the GPUs held, and on all that help.
+        self._rates: list[float] = []
+        self._top_rates: list[float] = []
+        # The seconds that the next GPU would save a unit of work, and that the last one does save.
+        self._next: list[float] = []
+        self._last: list[float] = []
+
+    def copied(self) -> _Moment:
+        """A copy that can go on by itself."""
+        copy = _Moment(self._gpus)
+        for name, value in vars(self).items():
+            setattr(copy, name, value.copy() if isinstance(value, list) else value)
+        return copy
+
+    def insert(self, job: int, *, ladder: JobLadder, work: float, held: int) -> None:
+        """Let a job run too, which may leave less than no GPU free."""
+        at = bisect_left(self._jobs, job)
+        entry = (
+            job, ladder, max(work, LEAST_WORK), held,
+            ladder.rates[held], ladder.rates[ladder.top], ladder.steps[held], ladder.steps[held - 1],
+        )  # fmt: skip
+        for values, value in zip(self._entries(), entry, strict=True):
+            values.insert(at, value)
+        self._tops += ladder.top
+        self.free -= held
+
+    def share(self) -> None:
+        """Share all GPUs by the greedy rule, as `greedy.fill_gpus` does."""
+        if not self._jobs:
+            return
+        up, down, move = list(map(mul, self._work, self._next)), list(map(mul, self._work, self._last)), self._move
+        # GPUs that gain nothing, and those that are handed out and do not exist.
+        while self.free < 0 or min(down) < 0:
+            move(_last_index(down, min(down)), -1, up, down)
+        while self.free > 0 and (best := max(up)) > 0:
+            move(up.index(best), 1, up, down)
+        while not self.free and (best := max(up)) >= (worst := min(down)):
+            giver, taker = _last_index(down, worst), up.index(best)
+            if best == worst and taker >= giver:
+                return
+            move(giver, -1, up, down)
+            move(taker, 1, up, down)
+
+    def _move(self, index: int, by: int, up: list[float], down: list[float]) -> None:
+        ladder, work = self._ladders[index], self._work[index]
+        self._held[index] = held = self._held[index] + by
+        self.free -= by
+        self._rates[index] = ladder.rates[held]
+        self._next[index] = after = ladder.steps[held]
+        self._last[index] = before = ladder.steps[held - 1]
+        up[index], down[index] = work * after, work * before
+
+    def complete(self) -> None:
+        """Share the GPUs and go on to the next completion; several jobs may end at once."""
+        self.share()
+        left = list(map(truediv, self._work, self._rates))
+        step = min(left)
+        self.now_s += step
+        self._work = [work - rate * step for work, rate in zip(self._work, self._rates, strict=True)]
+        while step in left:
+            index = left.index(step)
+            self.ends_s += self.now_s
+            self.free += self._held[index]
+            self._tops -= self._ladders[index].top
+            for values in (left, *self._entries()):
+                del values[index]
+        if self._work and min(self._work) < LEAST_WORK:  # what rounding has left of it
+            self._work = [max(work, LEAST_WORK) for work in self._work]
+
+    def _entries(self) -> tuple[list[Any], ...]:
+        """The lists that have an entry for each job."""
+        return (
+            self._jobs, self._ladders, self._work, self._held, self._rates, self._top_rates, self._next, self._last
+        )  # fmt: skip
+
+    def sum_of_ends_s(self, *, limit_s: float = math.inf) -> float:
+        """The sum of all completion times, in seconds since the beginning; beyond the limit some sum beyond it."""
+        while self._jobs:
+            # No job can end sooner than with all the GPUs that help it.
+            least_s = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))
+            if least_s > limit_s or self._tops <= self._gpus:
+                return least_s
+            self.complete()
+        return self.ends_s
+
+
+def _last_index(values: list[float], value: float) -> int:
+    return len(values) - 1 - values[::-1].index(value)
