@@ -9,12 +9,17 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from kungfu.errors import UsageError
 
@@ -22,12 +27,14 @@ _BEGIN_WITHIN_S = 300.0
 _ASK_EVERY_S = 0.2
 _MEASURE_WITHIN_S = 3600.0
 _END_WITHIN_S = 120.0
+_END_AT_ONCE_WITHIN_S = 20.0  # a platform that ends this command kills it soon after
 
 
 def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) -> Path:
     """Trains a program with ``low`` to ``high`` peers on this host, and returns the file of its profile.
 
-    The job ends before this returns, also where it raises. Its record stays in a folder of `runs/`.
+    The job ends before this returns, also where it raises or a signal ends this process. Its record stays in a folder
+    of `runs/`.
 
     Args:
         command: the program as it follows `kungfu-run`, as ``python train.py --small``.
@@ -37,6 +44,7 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
 
     Raises:
         UsageError: for a command that cannot be run, or a job that ends or fails before it was measured.
+        SystemExit: on SIGINT, SIGTERM or SIGHUP.
     """
     try:
         words = shlex.split(command)
@@ -55,16 +63,58 @@ def measure(command: str, *, low: int, high: int, say: Callable[[str], None]) ->
     except OSError as error:
         raise UsageError(f"runs: {error.strerror}; call this where a folder runs can be written") from error
     say(f"measuring {' '.join(words)} with {low} to {high} peers; its output and record: {record.parent}")
-    with (record.parent / "output").open("wb") as output:
+    with (record.parent / "output").open("wb") as output, _Signals() as signals:
         starting = _command("kungfu-run", "-np", low, "--min", low, "--max", high, "--logdir", record, "--", *words)
         job = subprocess.Popen(starting, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         try:
-            _await_job(job, record=record, output=record.parent / "output")
-            profile = _measured(record, low=low, high=high)
+            with signals.raised():
+                _await_job(job, record=record, output=record.parent / "output")
+                profile = _measured(record, low=low, high=high)
         finally:
-            _end(job, record=record)
+            _end(job, record=record, at_once=signals.received is not None)
     say(f"measured: {profile}")
     return profile
+
+
+class _Signals:
+    """The signals that end this process: held back, or raised as ``SystemExit``, which leaves time to end a job."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._raises = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # as after nohup
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._raise()
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Raises the first signal at once; before and after, none interrupts."""
+        try:
+            self._raises = True
+            self._raise()
+            yield
+        finally:
+            self._raises = False
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = number
+            if self._raises:
+                self._raise()
+
+    def _raise(self) -> None:
+        if self.received is not None:
+            raise SystemExit(128 + self.received)
 
 
 def _command(program: str, *words: object) -> list[str]:
@@ -108,13 +158,15 @@ def _measured(record: Path, *, low: int, high: int) -> Path:
     return profile
 
 
-def _end(job: subprocess.Popen[bytes], *, record: Path) -> None:
+def _end(job: subprocess.Popen[bytes], *, record: Path, at_once: bool) -> None:
     """Ends the training of the job, and the job by force where that does not end it."""
-    if job.poll() is None:
+    if at_once:
+        job.terminate()
+    elif job.poll() is None:
         subprocess.run(_command("kungfu stop", record), capture_output=True, check=False)
     for ending in (job.terminate, job.kill):
         try:
-            job.wait(_END_WITHIN_S)
+            job.wait(_END_AT_ONCE_WITHIN_S if at_once else _END_WITHIN_S)
             return
         except subprocess.TimeoutExpired:
             ending()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -98,3 +102,35 @@ def test_a_program_that_fails_is_said_with_its_error_and_leaves_no_process(folde
     ):
         with pytest.raises(UsageError, match=message):
             measure(command, low=1, high=2, say=print)
+
+
+PLAN = "import sys; from kungfu.cli.main import main; sys.exit(main(sys.argv[1:]))"
+WAITING = "import pathlib, threading; pathlib.Path('begun').write_text('yes'); threading.Event().wait(300)"
+BEGIN_WITHIN_S = END_WITHIN_S = 120.0
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(other, marks=pytest.mark.slow) for other in (signal.SIGINT, signal.SIGHUP))],
+)
+def test_a_signal_to_the_command_ends_the_job_that_it_measures(folder: Path, number: int) -> None:
+    (folder / "train.py").write_text(WAITING)
+    (folder / "spec.yaml").write_text(SPEC)
+    words = ("plan", "tuning", "spec.yaml", "--deadline", "10h", "--profile", f"{sys.executable} train.py")
+    os.mkfifo(folder / "begun")
+    begun = os.open(folder / "begun", os.O_RDONLY | os.O_NONBLOCK)
+    command = psutil.Popen([sys.executable, "-c", PLAN, *words], stderr=subprocess.DEVNULL)
+    started: list[psutil.Process] = []
+    try:
+        assert select.select([begun], [], [], BEGIN_WITHIN_S)[0]
+        started = command.children(recursive=True)
+        assert any("train.py" in process.cmdline() for process in started)
+        command.send_signal(number)
+        assert command.wait(END_WITHIN_S) == 128 + number
+        assert psutil.wait_procs(started, timeout=END_WITHIN_S)[1] == []
+    finally:
+        os.close(begun)
+        for process in (command, *started):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
