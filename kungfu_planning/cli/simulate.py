@@ -61,11 +61,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog, parser.formatter_class = _epilog(), argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("trace", nargs="?", metavar="TRACE", help="a CSV file (.gz too), or generated:SHAPE:JOBS[:SEED[:LOAD]]")
-    add("--gpus", type=_numbers_of(int), metavar="N,..", help="GPUs of the cluster; several are simulated in turn")
+    add(
+        "--gpus",
+        type=_each_once(_numbers(int, example="64,128,256")),
+        metavar="N,..",
+        help="GPUs of the cluster; several are simulated in turn",
+    )
     add("--policy", choices=CATALOGUE)
     add("--against", choices=CATALOGUE, help="a second policy to compare with")
     add(
-        "--load", type=_numbers_of(float), metavar="X,..",
+        "--load", type=_each_once(_numbers(float, example="0.6,0.8,1")), metavar="X,..",
         help="GPU seconds asked for over GPUs (the smallest of --gpus) times the time of all arrivals, which are"
         " moved to have it; several are simulated in turn (as in the trace)",
     )  # fmt: skip
@@ -132,7 +137,11 @@ def _add_policy_arguments(group: argparse._ArgumentGroup) -> None:
     add("--pause-in", type=float, metavar="S", help="pause of a running job that loses GPUs")
     add("--overhead", type=float, help="permanent loss of throughput by elasticity, as a fraction (0)")
     quanta = ",".join(f"{one:g}" for one in Tuning().quanta)
-    add("--quanta", type=_numbers, help=f"GPU seconds after which a job sinks, comma-separated ({quanta})")
+    add(
+        "--quanta",
+        type=_numbers(float, example="10000,200000"),
+        help=f"GPU seconds after which a job sinks, comma-separated ({quanta})",
+    )
     add("--starvation", type=float, help="a preempted job is promoted after waiting this many times its running time")
     add("--pending-over", type=int, help="N of rule R1: shrink when more jobs than this wait (0)")
     add("--exact-up-to", type=int, help="largest number of running jobs for which admissions are forecast exactly (64)")
@@ -287,14 +296,11 @@ def _jobs(arguments: argparse.Namespace, *, skip: Callable[[UsageError], None] |
     jobs = _generated(arguments.trace, gpus=min(arguments.gpus))
     if measured is None:
         return jobs
-    [(batch, profiled)] = measured.family(ANY_MODEL).items()
-    if arguments.measured_only and (other := {job.gpus for job in jobs} - {*profiled.gpus}):
-        raise UsageError(
-            f"{arguments.curves}: {min(other)} GPUs were not measured, and jobs of {arguments.trace} ask for them; "
-            f"measure that size, or leave --measured-only out"
-        )
-    least, curve = profiled.gpus[0] if arguments.measured_only else 1, measured.curve(ANY_MODEL, batch=batch)
-    return tuple(replace(job, curve=curve, min_gpus=least) for job in jobs)
+    try:
+        curves = {gpus: measured.job_curve(ANY_MODEL, batch=None, gpus=gpus) for gpus in sorted({j.gpus for j in jobs})}
+    except UsageError as error:
+        raise UsageError(f"{arguments.curves}: {error}") from error
+    return tuple(replace(job, curve=curves[job.gpus][0], min_gpus=curves[job.gpus][1]) for job in jobs)
 
 
 def _generated(text: str, *, gpus: int) -> tuple[ClusterJob, ...]:
@@ -399,22 +405,18 @@ def _at_load(load: float | None) -> str:
 _Number = TypeVar("_Number", int, float)
 
 
-def _numbers_of(kind: type[_Number]) -> Callable[[str], tuple[_Number, ...]]:
-    """Numbers that are separated by commas, each once."""
+def _numbers(kind: type[_Number], *, example: str) -> Callable[[str], tuple[_Number, ...]]:
+    """A reader of numbers that are separated by commas."""
 
     def read(text: str) -> tuple[_Number, ...]:
         try:
-            return tuple(dict.fromkeys(kind(part) for part in text.split(",")))
+            return tuple(kind(part) for part in text.split(","))
         except (ValueError, OverflowError) as error:
-            raise argparse.ArgumentTypeError(
-                f"{text[:80]!r} is no list of numbers; write them as 64,128,256"
-            ) from error
+            raise argparse.ArgumentTypeError(f"{text[:80]!r} is no list of numbers; write them as {example}") from error
 
     return read
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; write them as 10000,200000") from error
+def _each_once(read: Callable[[str], tuple[_Number, ...]]) -> Callable[[str], tuple[_Number, ...]]:
+    """The same without a number that has come before."""
+    return lambda text: tuple(dict.fromkeys(read(text)))

@@ -29,7 +29,7 @@ class MeasuredCurves:
         measured_only: whether batches and sizes that were not measured are refused instead of interpolated.
 
     Raises:
-        UsageError: from ``curve``, for a model that was not measured, or likewise a batch.
+        UsageError: from its methods, for a model that was not measured, or likewise a batch or a number of GPUs.
     """
 
     families: Mapping[str, Mapping[int, Curve]]
@@ -53,6 +53,29 @@ class MeasuredCurves:
         if self.measured_only:
             raise UsageError(f"no throughput of {model!r} at batch {batch} is known; there are {sorted(family)}")
         return _at_batch(family, batch=batch)
+
+    def job_curve(self, model: str, *, batch: int | None, gpus: int) -> tuple[Curve, int]:
+        """The curve of a job, and the fewest GPUs that it may run on.
+
+        Args:
+            model: the model that it trains.
+            batch: its total batch size in samples; None for the smallest that was measured.
+            gpus: the GPUs that it asks for.
+
+        Raises:
+            UsageError: as from ``curve``, or for GPUs that were not measured where only measured ones count.
+        """
+        batch = batch or min(self.family(model))
+        curve = self.curve(model, batch=batch)
+        if not self.measured_only:
+            return curve, 1
+        counts = self.families[model][batch].gpus
+        if gpus not in counts:
+            raise UsageError(
+                f"{gpus} GPUs were not measured; there are {', '.join(map(str, counts))}: measure that size, or leave "
+                f"measured-only out"
+            )
+        return curve, counts[0]
 
 
 def _at_batch(family: Mapping[int, Curve], *, batch: int) -> Curve:

@@ -8,6 +8,7 @@ import io
 import math
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,13 +29,18 @@ class TraceRow:
         return f"{self.where}: column {column}"
 
 
-def read_rows(path: Path) -> tuple[list[str], list[TraceRow]]:
+def read_rows(path: Path, *, skip: Callable[[UsageError], None] | None = None) -> tuple[list[str], Iterator[TraceRow]]:
     """The header and all rows of a CSV file, plain or gzipped; blank lines are passed over.
 
     A header with ``|`` in it has them between its cells, as `sacct -P` prints.
 
+    Args:
+        path: the file.
+        skip: takes the error of each row that is left out for too many or too few cells; ``None`` leaves none out.
+
     Raises:
-        UsageError: for a file that cannot be read, has no rows, a column twice, or a row with too many or few cells.
+        UsageError: for a file that cannot be read, has no rows or a column twice; while rows are read, for one with
+            too many or too few cells.
     """
     text = _text(path)
     # What `sacct -P` prints, whose cells hold commas.
@@ -52,13 +58,21 @@ def read_rows(path: Path) -> tuple[list[str], list[TraceRow]]:
     header = [name.strip() for name in numbered[0][1]]
     if twice := sorted({name for name in header if header.count(name) > 1}):
         raise UsageError(f"{path}:{numbered[0][0]}: expected a name once, got {', '.join(twice)} twice: rename one")
-    return header, [_row(path, line=line, header=header, cells=cells) for line, cells in numbered[1:]]
+    return header, _rows(path, header=header, numbered=numbered[1:], skip=skip)
 
 
-def _row(path: Path, *, line: int, header: list[str], cells: list[str]) -> TraceRow:
-    if len(cells) != len(header):
-        raise UsageError(f"{path}:{line}: expected {len(header)} cells as in the header, got {len(cells)}: {cells}")
-    return TraceRow(dict(zip(header, cells, strict=True)), f"{path}:{line}", line)
+def _rows(
+    path: Path, *, header: list[str], numbered: list[tuple[int, list[str]]], skip: Callable[[UsageError], None] | None
+) -> Iterator[TraceRow]:
+    for line, cells in numbered:
+        where = f"{path}:{line}"
+        if len(cells) == len(header):
+            yield TraceRow(dict(zip(header, cells, strict=True)), where, line)
+            continue
+        error = UsageError(f"{where}: expected {len(header)} cells as in the header, got {len(cells)}: {cells}")
+        if skip is None:
+            raise error
+        skip(error)
 
 
 def _text(path: Path) -> str:

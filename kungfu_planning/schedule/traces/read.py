@@ -116,7 +116,7 @@ def own_columns(text: str) -> Columns:
 
 
 BatchScaling = Literal["strong", "hybrid"]
-_CurveOf = Callable[[str, int, int], tuple[Curve, int]]
+_CurveOf = Callable[[str, int | None, int], tuple[Curve, int]]
 """From model, batch and GPUs to the curve, and the fewest GPUs that the job may run on."""
 
 
@@ -140,13 +140,13 @@ def read_job_trace(
     Raises:
         UsageError: for a file that is missing, empty, or malformed: file, line, column, what was expected.
     """
-    header, rows = read_rows(Path(path))
+    header, lines = read_rows(Path(path), skip=skip)
     columns = columns or detected(header, where=f"{path}:1")
     if missing := [name for name in columns.needed() if name not in header]:
         raise UsageError(f"{path}:1: expected columns {', '.join(missing)}; the header has {', '.join(header)}")
     _check_lookup(columns, measured=measured, scaling=scaling, path=path)
     curve_of = _curves(measured, scaling=scaling)
-    read = [_read_or_skipped(row, columns=columns, curve_of=curve_of, skip=skip) for row in rows if not _is_step(row)]
+    read = [_read_or_skipped(row, columns=columns, curve_of=curve_of, skip=skip) for row in lines if not _is_step(row)]
     rows, jobs = [row for row, job in read if job], [job for _, job in read if job]
     if not jobs:
         raise UsageError(f"{path}: the trace is empty: none of its rows is a job that can be taken")
@@ -194,7 +194,7 @@ def _curve(row: TraceRow, *, columns: Columns, gpus: int, curve_of: _CurveOf | N
     """The throughput curve of a job, perfect scaling where no table is given, and the fewest GPUs it may run on."""
     if curve_of is None:
         return LINEAR, 1
-    batch = 0 if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))
+    batch = None if columns.batch is None else whole_number(row.cells[columns.batch], where=row.at(columns.batch))
     model = ANY_MODEL if columns.model is None else row.cells[columns.model].strip()
     try:
         return curve_of(model, batch, gpus)
@@ -207,14 +207,10 @@ def _curves(measured: MeasuredCurves | None, *, scaling: BatchScaling) -> _Curve
         return None
 
     @cache
-    def curve_of(model: str, batch: int, gpus: int) -> tuple[Curve, int]:
-        batch = batch or min(measured.family(model))  # a trace without batches, with the profile of one
-        curve = measured.curve(model, batch=batch)
-        if measured.measured_only and gpus not in (counts := measured.family(model)[batch].gpus):
-            raise UsageError(f"{gpus} GPUs were not measured; there are {', '.join(map(str, counts))}")
-        if scaling == "hybrid":
+    def curve_of(model: str, batch: int | None, gpus: int) -> tuple[Curve, int]:
+        if scaling == "hybrid" and batch:
             return hybrid_curve(measured.family(model), batch=batch, workers=gpus), 1
-        return curve, curve.gpus[0] if measured.measured_only else 1
+        return measured.job_curve(model, batch=batch, gpus=gpus)
 
     return curve_of
 

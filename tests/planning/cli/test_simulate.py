@@ -147,11 +147,22 @@ def test_words_of_thousands_of_digits_are_refused_in_one_short_line(words, tmp_p
     assert len(says) < 400
 
 
-def test_quanta_that_are_no_numbers_are_a_wrong_argument(capsys) -> None:
+@pytest.mark.parametrize(
+    ("option", "value", "example"),
+    [("--quanta", "1,two", "10000,200000"), ("--gpus", ",", "64,128,256"), ("--load", "0.6;1", "0.6,0.8,1")],
+)
+def test_a_list_that_holds_no_numbers_is_a_wrong_argument(option, value, example, capsys) -> None:
     with pytest.raises(SystemExit) as ended:
-        _run("generated:elan:5", "--gpus", "4", "--policy", "tiresias", "--quanta", "1,two")
+        _run("generated:elan:5", "--policy", "tiresias", option, value)
     assert ended.value.code == 2
-    assert "'1,two' is no list of numbers; write them as 10000,200000" in capsys.readouterr().err
+    assert f"{value!r} is no list of numbers; write them as {example}" in capsys.readouterr().err
+
+
+def test_clusters_are_simulated_once_and_quanta_are_kept_as_they_are_given(capsys) -> None:
+    words = ("generated:elan:5", "--gpus", "16,16", "--load", "1,1", "--policy", "tiresias")
+    assert len(report(capsys, *words)["runs"]) == 1
+    assert _run(*words, "--quanta", "60,60") == 2
+    assert "quanta" in capsys.readouterr().err
 
 
 def report(capsys, *words: str) -> dict:
@@ -240,23 +251,23 @@ def test_jobs_that_run_when_the_trace_begins_hold_their_gpus(tmp_path: Path, cap
         (("generated:elan:5", "--gpus", "4"), "--policy is missing"),
         (("generated:elan:5", "--gpus", "4,8", "--policy", "fifo", "--plot"), "for one cluster"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--measured-only"), "needs --curves"),
+        (
+            ("generated:elan:40", "--gpus", "16", "--policy", "efifo", "--curves", "profile.json", "--measured-only"),
+            "profile.json: 2 GPUs were not measured; there are 1, 4: measure that size",
+        ),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--by", "user"), "--by user: no job of"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--load", "0"), "a load of 0 cannot be simulated"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--p95", "0s"), "give a time above 0"),
         (("generated:elan:5", "--gpus", "4", "--policy", "easy", "--resume", "1"), "--resume is not used by easy"),
     ],
 )  # fmt: skip
-def test_questions_that_cannot_be_answered_are_refused(words, says, capsys) -> None:
+def test_questions_that_cannot_be_answered_are_refused(words, says, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    profiled(1, 4)
     assert _run(*words) == 2
     shown = capsys.readouterr()
     assert says in shown.err
     assert shown.out == ""
-
-
-def test_a_sweep_over_nothing_is_a_wrong_argument(capsys) -> None:
-    with pytest.raises(SystemExit):
-        _run("generated:elan:5", "--gpus", ",", "--policy", "fifo")
-    assert "is no list of numbers; write them as 64,128,256" in capsys.readouterr().err
 
 
 def test_the_help_tells_the_shapes_of_traces_and_the_defaults_of_policies(capsys) -> None:
@@ -278,9 +289,7 @@ def test_the_schema_names_each_key_of_the_output(capsys) -> None:
 @pytest.mark.parametrize("policy", ["efifo", "ebf"])
 def test_measured_only_lets_no_job_run_on_fewer_gpus_than_were_measured(policy, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    sizes = [{"size": n, "samples_per_s": 100.0 * n, "batch": 64.0} for n in (2, 4, 8)]
-    profile = {"version": 1, "program": ["a"], "attachment": "local", "sizes": sizes}
-    Path("profile.json").write_text(json.dumps(profile))
+    profiled(2, 4, 8)
     Path("trace.csv").write_text("at,n,s\n" + "".join(f"{at},4,1000\n" for at in range(12)))
     words = ("trace.csv", "--columns", "submit=at,gpus=n,duration=s", "--gpus", "8", "--policy", policy)
     words += ("--curves", "profile.json", "--jobs-csv", "out.csv")
@@ -294,3 +303,10 @@ def _held(path: Path) -> set[int]:
     """The numbers of GPUs that jobs held."""
     spans = [span for line in path.read_text().splitlines()[1:] for span in line.split(",")[-1].split()]
     return {int(span.partition(":")[2]) for span in spans} - {0}
+
+
+def profiled(*sizes: int) -> None:
+    """Write a profile of these sizes into this folder."""
+    measured = [{"size": n, "samples_per_s": 100.0 * n, "batch": 64.0} for n in sizes]
+    profile = {"version": 1, "program": ["a"], "attachment": "local", "sizes": measured}
+    Path("profile.json").write_text(json.dumps(profile))

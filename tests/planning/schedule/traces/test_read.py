@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -146,6 +147,31 @@ def test_an_unknown_header_lists_the_known_formats() -> None:
 def test_columns_that_are_incomplete_or_unknown_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected submit="):
         own_columns(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "at,n,secs\n1,2,3\n1,2\n1,2,3,4\n1,two,3\n5,1,1\n",
+        "at|n|secs\n1|2|3\n1|2\n1|2|3|4\n1|two|3\n5|1|1\n",
+    ],
+    ids=["commas", "pipes"],
+)
+def test_rows_with_too_few_or_too_many_cells_are_left_out_in_their_order_where_asked_for(tmp_path, text) -> None:
+    skipped: list[UsageError] = []
+    jobs = read_job_trace(_file(tmp_path, text), columns=OWN, skip=skipped.append)
+    assert [job.name for job in jobs] == ["2", "6"]
+    says = [re.sub(r"^.*/", "", str(error)) for error in skipped]
+    assert [one[: len(start)] for one, start in zip(says, SKIPPED, strict=True)] == SKIPPED
+    with pytest.raises(UsageError, match=r"trace\.csv:3: expected 3 cells as in the header, got 2"):
+        read_job_trace(_file(tmp_path, text), columns=OWN)
+
+
+SKIPPED = [
+    "trace.csv:3: expected 3 cells as in the header, got 2",
+    "trace.csv:4: expected 3 cells as in the header, got 4",
+    "trace.csv:5: column n: expected a whole number",
+]
 
 
 @needs_data
