@@ -140,14 +140,14 @@ class SimulatedBarrier:
         return with_settings(
             decision,
             before=(before, job.terms),
-            position=RunPosition(job.step - 1, job.samples_done, job.model.start.epoch_samples, job.learning_rate),
+            position=RunPosition(job.step - 1, job.samples_done, job.epoch_samples, job.learning_rate),
             on_rescale=lambda previous_size, size: self._on_rescale(previous_size, size, decision),
         )
 
     def _on_rescale(self, previous_size: int, size: int, decision: Decision) -> list[Asked]:
         """The settings that rules on a rescale choose, from what the barrier knows."""
         job, ramp, sizes, terms = self.job, decision.terms.ramp, (previous_size, size), (self.job.terms, decision.terms)
-        step, epoch_samples = job.step - 1, job.model.start.epoch_samples
+        step, epoch_samples = job.step - 1, job.epoch_samples
         sources = rescale_sources(sizes, terms, limits=job.limits, step=step, epoch_samples=epoch_samples)
         sources["learning_rate"] = job.learning_rate if ramp is None else ramp.target
         self.brought = fired_on_rescale(self.replay.plan, sources, step=step)
@@ -172,7 +172,7 @@ class SimulatedBarrier:
 
     def _prepare(self, count: int, asked_by: tuple[tuple[str, int], ...]) -> None:
         """Prepares this many peers: those already on their way, and others that start on hosts with a free slot."""
-        job, rescaling, now, before = self.job, self.job.model.rescaling, self.job.clocks.total_s, self.joining
+        job, now, before = self.job, self.job.clocks.total_s, self.joining
         # Once some have joined, those who have not are dismissed.
         kept = () if set(job.joiners) & set(job.peers) else job.joiners[:count]
         job.hosts.dismiss(set(job.joiners) - set(job.peers) - set(kept))
@@ -180,7 +180,7 @@ class SimulatedBarrier:
         ids = range(first, first + count - len(kept))
         started = tuple(peer for peer in ids if job.hosts.start(peer, now, leaving=job.terms.leaving))
         missing = tuple(peer for peer in ids if peer not in started)
-        due = (job.step + rescaling.joining_steps, now + rescaling.joining_s) if started else (job.step, now)
+        due = job.ready_at() if started else (job.step, now)
         if kept and before is not None:
             # All are offered together, when the last one is ready.
             due = max(due[0], before.due_step), max(due[1], before.due_s)

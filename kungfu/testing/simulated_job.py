@@ -90,6 +90,16 @@ class SimulatedJob:
         return len(self.peers)
 
     @property
+    def epoch_samples(self) -> int:
+        """The samples of an epoch."""
+        return self.model.start.epoch_samples
+
+    def ready_at(self) -> tuple[int, float]:
+        """The step, and the second of the job's clock, from which a peer that starts now could join."""
+        rescaling = self.model.rescaling
+        return self.step + rescaling.joining_steps, self.clocks.total_s + rescaling.joining_s
+
+    @property
     def learning_rate(self) -> float:
         """The learning rate of the next step."""
         ramp = self.terms.ramp

@@ -20,7 +20,7 @@ from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
-from kungfu.training.graph.graph_state import GraphState
+from kungfu.training.graph.graph_state import GraphState, StepMetrics
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
 from kungfu.training.graph.tracing.trace import StepTrace
@@ -186,6 +186,11 @@ class Run:
         return self.trained.state
 
     @property
+    def metrics(self) -> StepMetrics:
+        """The numbers of a step in the graph, those included that the program publishes and feeds."""
+        return self.graph_state.metrics
+
+    @property
     def rank(self) -> int | None:
         """This peer's rank in its view; ``None`` once a decision has removed it."""
         return self.standing.rank
@@ -235,7 +240,7 @@ class Run:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)
                 return means
-            self.graph_state.metrics.published.refuse_missing(trace.published, trace.captured())
+            self.metrics.published.refuse_missing(trace.published, trace.captured())
             means = last(averaging)
         trace.averaged(means)
         return means

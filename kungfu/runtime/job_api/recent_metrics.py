@@ -53,6 +53,16 @@ class RecentMetrics:
         """The last ones, oldest first."""
         return tuple(Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
 
+    @property
+    def progress(self) -> TrainingProgress:
+        """The progress of training."""
+        return self.job.progress.progress
+
+    @property
+    def speeds(self) -> Mapping[int, float]:
+        """The speed of each peer as a fraction of the median's, by id."""
+        return self.job.speeds
+
     def newest(self) -> JobMetrics:
         """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""
         if not self._steps:

@@ -210,20 +210,20 @@ class RequestHandler:
             self._recent.newest(),
             self._progress(under_way, now),
             self._recent.troubles,
-            self._recent.job.progress.progress,
+            self._recent.progress,
         )
 
     def _plan(self, request: Asked, cluster: Cluster, now: float) -> RequestPlan:
         return plan_request(
             request, log=self._request_log, context=self._admission_context(cluster), cluster=cluster,
-            hosts=dict(enumerate(self._hosts)), speeds=self._recent.job.speeds, now=now,
+            hosts=dict(enumerate(self._hosts)), speeds=self._recent.speeds, now=now,
         )  # fmt: skip
 
     def _progress(self, entry: LoggedRequest | None, now: float) -> RequestProgress | None:
         return None if entry is None else request_progress(entry, answer=entry.newest, now=now)
 
     def _peers(self, cluster: Cluster, now: float) -> tuple[PeerStatus, ...]:
-        speeds, members = self._recent.job.speeds, cluster.view.peers if cluster.view else ()
+        speeds, members = self._recent.speeds, cluster.view.peers if cluster.view else ()
         addresses = {peer.id: peer.address for peer in members}
         return tuple(
             PeerStatus(

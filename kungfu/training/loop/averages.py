@@ -9,14 +9,15 @@ import tensorflow as tf
 
 from kungfu.training.graph.average import SummedTotals, average, average_to_conclude
 from kungfu.training.graph.gradient_message import Averaging
+from kungfu.training.graph.layer_memory import AddedSums
 from kungfu.training.graph.totals import add_up
+from kungfu.training.loop.loop_metrics import LoopMetrics
 from kungfu.training.run import Run
 
 
-def added_by_layers(run: Run) -> SummedTotals:
-    """Graph: what this peer has added to variables of layers since the step began; see `AddedSums`."""
-    added = run.memory.sums
-    return SummedTotals(added.outgoing(), added.conclude)
+def totals_to_sum(holder: LoopMetrics | AddedSums) -> SummedTotals:
+    """Graph: the additions of this peer in a step to the metrics of a loop, or to variables of layers."""
+    return SummedTotals(holder.outgoing(), holder.conclude)
 
 
 def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: Any) -> tuple[Any, Sequence[Any]]:
@@ -24,7 +25,7 @@ def average_and_sum(run: Run, gradients: Any, totals: Sequence[Any], *, loss: An
     sums = list[Any]()
 
     def last(averaging: Averaging) -> Any:
-        summed = [SummedTotals(totals, sums.extend), added_by_layers(run)]
+        summed = [SummedTotals(totals, sums.extend), totals_to_sum(run.memory.sums)]
         return average(averaging, gradients, loss=loss, summed=summed)
 
     return run.average(gradients, last), sums

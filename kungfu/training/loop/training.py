@@ -17,12 +17,12 @@ from kungfu.signal.source_location import location_of_caller
 from kungfu.training.data import Remainder, make_batch_plan
 from kungfu.training.data.sample_source import Arrays
 from kungfu.training.graph.accumulate import Accumulation
-from kungfu.training.graph.average import SummedTotals, average
+from kungfu.training.graph.average import average
 from kungfu.training.graph.combined_metrics import Combination
 from kungfu.training.graph.gradient_message import Averaging
 from kungfu.training.graph.program_variables import publish
 from kungfu.training.loop import barrier
-from kungfu.training.loop.averages import added_by_layers
+from kungfu.training.loop.averages import totals_to_sum
 from kungfu.training.loop.batches import declare_batches, walk
 from kungfu.training.loop.loop_metrics import LoopMetrics, refuse_accumulated
 from kungfu.training.loop.step_calls import SKIPPED, Skipped, StepCalls
@@ -165,9 +165,7 @@ class Training:
         run, declared = self._run, self._run.declared
 
         def last(averaging: Averaging) -> Any:
-            summed, metrics = [added_by_layers(run)], declared.metrics
-            if metrics is not None:
-                summed.append(SummedTotals(metrics.outgoing(), metrics.conclude))
+            summed = [totals_to_sum(one) for one in (run.memory.sums, declared.metrics) if one is not None]
             more: dict[str, Any] = {"accumulation": declared.accumulation, "waited": run.trace.waited}
             return average(averaging, gradients, loss=loss, summed=summed, **more)
 
@@ -209,7 +207,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._run.graph_state.metrics.published, self._run.trace, name, value)
+        publish(self._run.metrics.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
@@ -241,7 +239,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        self._run.graph_state.metrics.fed.feed(name, value, where=location_of_caller())
+        self._run.metrics.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.
