@@ -151,7 +151,7 @@ def test_alone_with_policies_only_the_step_has_to_run_as_a_graph():
     assert len(model.fit(X, Y, verbose=0).epoch) == 1
 
 
-def test_a_policy_of_the_job_and_one_of_the_program_that_exclude_each_other_are_refused(monkeypatch):
+def test_a_policy_of_the_job_that_excludes_one_of_the_program_is_refused(monkeypatch):
     run_under_kungfu(monkeypatch, most=4, policies=("schedule({5: 2})",))
     with pytest.raises(PolicyError, match=r"\(.*test_refusals\.py:\d+; kungfu-run --policy 'schedule\({5: 2}\)'\)"):
         kf.keras.attach(compiled(network()), policies=[schedule({1: 3})])
