@@ -133,7 +133,7 @@ class EstimatedFuture:
         """True if the sum of completion times is no larger if ``job`` starts now than if it waits."""
         wait_s = self._opening_s(self._context.fewest(job))
         wait = self._played(wait_s)
-        later = self._shared(joined(wait.running, job=job, context=self._context))
+        later = self._shared_with(wait.running, job=job)
         waiting_s = wait.ends_s + wait_s * len(later.jobs) + float(self._left_s(later).sum())
         middle = self.joined(job)._played(wait_s)
         rest = self._shared(middle.running)
@@ -148,8 +148,7 @@ class EstimatedFuture:
     def joined(self, job: int) -> EstimatedFuture:
         """The future if ``job`` starts now."""
         if job not in self._with:
-            shared = self._shared(joined(self._now, job=job, context=self._context))
-            self._with[job] = EstimatedFuture(shared, context=self._context)
+            self._with[job] = EstimatedFuture(self._shared_with(self._now, job=job), context=self._context)
         return self._with[job]
 
     @cached_property
@@ -174,6 +173,25 @@ class EstimatedFuture:
         work = now.work - self._rate(now) * seconds
         rest = RunningJobs(now.jobs[stay], np.maximum(work[stay], 0.0), now.held[stay])
         return _Opening(seconds, rest, float(left[~stay].sum()))
+
+    def _shared_with(self, running: RunningJobs, *, job: int) -> RunningJobs:
+        """All GPUs shared among the running jobs and ``job``.
+
+        The search for its share begins where its steps fall below the least one that is taken now: nearer than from
+        its fewest GPUs, and with the same result.
+        """
+        more = joined(running, job=job, context=self._context)
+        steps = self._context.ladders.steps[self._context.ladders.row[job]] * self._context.whole_work(job)
+        more.held[np.searchsorted(more.jobs, job)] = max(
+            self._context.fewest(job), int(np.count_nonzero(steps >= self._least_step))
+        )
+        return self._shared(more)
+
+    @cached_property
+    def _least_step(self) -> float:
+        """The least of all taken steps; infinite if all jobs have their fewest GPUs."""
+        ladders, now = self._context.ladders, self._now
+        return float((now.work * ladders.steps[ladders.row[now.jobs], now.held - 1]).min(initial=np.inf))
 
     def _shared(self, running: RunningJobs) -> RunningJobs:
         return allocated(running, context=self._context)

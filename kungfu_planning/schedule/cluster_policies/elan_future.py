@@ -108,7 +108,7 @@ class _Moment:
         return copy
 
     def insert(self, job: int, *, ladder: JobLadder, work: float, held: int) -> None:
-        """Let a job run too, which may leave less than no GPU free."""
+        """Adds a job, which may leave less than no GPU free."""
         at = bisect_left(self._jobs, job)
         entry = (
             job, ladder, max(work, LEAST_WORK), held,
@@ -120,7 +120,7 @@ class _Moment:
         self.free -= held
 
     def share(self) -> None:
-        """Share all GPUs by the greedy rule, as `greedy.fill_gpus` does."""
+        """Shares all GPUs by the greedy rule, as `greedy.fill_gpus` does."""
         if not self._jobs:
             return
         up, down, move = list(map(mul, self._work, self._next)), list(map(mul, self._work, self._last)), self._move
@@ -146,7 +146,7 @@ class _Moment:
         up[index], down[index] = work * after, work * before
 
     def complete(self) -> None:
-        """Share the GPUs and go on to the next completion; several jobs may end at once."""
+        """Shares the GPUs and goes on to the next completion; several jobs may end at once."""
         self.share()
         left = list(map(truediv, self._work, self._rates))
         step = min(left)

@@ -81,9 +81,9 @@ class _Hand:
     held: Ints
 
     def __post_init__(self) -> None:
-        weight, row, steps = self.climbers.weight, self.climbers.row, self.climbers.steps
-        self.up: Floats = weight * steps[row, self.held]
-        self.down: Floats = weight * steps[row, self.held - 1]
+        self._weight, self._row, self._steps = self.climbers.weight, self.climbers.row, self.climbers.steps
+        self.up: Floats = self._weight * self._steps[self._row, self.held]
+        self.down: Floats = self._weight * self._steps[self._row, self.held - 1]
         self._backwards = self.down[::-1]
 
     def best(self) -> int:
@@ -97,14 +97,14 @@ class _Hand:
         return up > down or (up == down and best < worst)
 
     def give(self, index: int) -> None:
-        self.held[index] += 1
-        self.down[index] = self.up[index]
-        self.up[index] = self._step(index, self.held.item(index))
+        held = self.held.item(index) + 1
+        self.held[index], self.down[index] = held, self.up.item(index)
+        self.up[index] = self._weight.item(index) * self._steps.item(self._row.item(index), held)
 
     def take(self, index: int) -> None:
-        self.held[index] -= 1
-        self.up[index] = self.down[index]
-        self.down[index] = self._step(index, self.held.item(index) - 1)
+        held = self.held.item(index) - 1
+        self.held[index], self.up[index] = held, self.down.item(index)
+        self.down[index] = self._weight.item(index) * self._steps.item(self._row.item(index), held - 1)
 
     def give_back_useless(self) -> int:
         """Take away GPUs that gain nothing, and return how many."""
@@ -113,9 +113,6 @@ class _Hand:
             self.take(worst)
             count += 1
         return count
-
-    def _step(self, index: int, gpus: int) -> float:
-        return self.climbers.weight.item(index) * self.climbers.steps.item(self.climbers.row.item(index), gpus)
 
 
 def fill_gpus(climbers: Climbers, *, start: Ints, total: int) -> Ints:
