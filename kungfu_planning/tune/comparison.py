@@ -130,6 +130,7 @@ class TuningReport(msgspec.Struct, kw_only=True):
     deadline_s: float
     confidence: float | None
     """The share of runs that has to meet the deadline; null: the mean completion time has to."""
+    deadline_holds: Literal["in the mean", "in the share of runs"]
     fresh_runs: int
     settings: dict[str, Any]
     """The specification as read: experiments, scaling, cloud, search, samples, seed."""
@@ -144,6 +145,7 @@ def tuning_report(found: Sequence[Comparison], *, spec: TuningSpec, confidence: 
     return TuningReport(
         deadline_s=found[0].deadline_s,
         confidence=confidence,
+        deadline_holds="in the mean" if confidence is None else "in the share of runs",
         fresh_runs=found[0].planned.fresh.seconds.size,
         settings=asdict(spec),
         planned=_figures([each.planned for each in found], deadline_s=found[0].deadline_s),

@@ -83,7 +83,11 @@ def test_a_program_is_trained_measured_ended_and_its_search_planned(
     assert curve["seconds"] == pytest.approx([6400 / speed for speed in speeds.values()])
     assert str(profile.relative_to(folder)) in shown.err
     assert left(folder) == []
-    # The same again from the file, of another program.
+    # The same in two commands: the profile of a job that trained, and a plan that names it.
+    (folder / "spec.yaml").write_text(SPEC.replace("scaling: {", f"scaling: {{profile: {profile}, "))
+    assert main(["plan", "tuning", "spec.yaml", "--deadline", "10h", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["scaling"] == curve
+    # And from the file, of another program.
     (folder / "spec.yaml").write_text(SPEC.replace("train.py", "other.py"))
     assert main(["plan", "tuning", "spec.yaml", "--deadline", "10h", "--profile", str(profile)]) == 2
     assert "is a profile of `" in capsys.readouterr().err

@@ -140,16 +140,22 @@ def read_job_trace(
     Raises:
         UsageError: for a file that is missing, empty, or malformed: file, line, column, what was expected.
     """
-    header, lines = read_rows(Path(path), skip=skip)
+    skipped: list[UsageError] = []
+    note = None if skip is None else skipped.append
+    header, lines = read_rows(Path(path), skip=note)
     columns = columns or detected(header, where=f"{path}:1")
     if missing := [name for name in columns.needed() if name not in header]:
         raise UsageError(f"{path}:1: expected columns {', '.join(missing)}; the header has {', '.join(header)}")
     _check_lookup(columns, measured=measured, scaling=scaling, path=path)
     curve_of = _curves(measured, scaling=scaling)
-    read = [_read_or_skipped(row, columns=columns, curve_of=curve_of, skip=skip) for row in lines if not _is_step(row)]
+    read = [_read_or_skipped(row, columns=columns, curve_of=curve_of, skip=note) for row in lines if not _is_step(row)]
     rows, jobs = [row for row, job in read if job], [job for _, job in read if job]
     if not jobs:
-        raise UsageError(f"{path}: the trace is empty: none of its rows is a job that can be taken")
+        first = f"; of {len(skipped)} bad rows the first: {skipped[0]}" if skipped else ""
+        raise UsageError(f"{path}: the trace is empty: none of its rows is a job that can be taken{first}")
+    if skip is not None:
+        for error in skipped:
+            skip(error)
     _check_unique(jobs, rows=rows, columns=columns)
     # The format promises no order: jobs are sorted by arrival.
     if columns.order == "any":

@@ -60,6 +60,7 @@ def test_without_a_confidence_the_mean_meets_the_deadline_and_late_runs_are_show
     mean = json.loads(capsys.readouterr().out)
     assert _run(*words, "--confidence", "0.95", "--json") == 0
     sure = json.loads(capsys.readouterr().out)
+    assert (mean["deadline_holds"], sure["deadline_holds"]) == ("in the mean", "in the share of runs")
     assert mean["planned"]["seconds"] <= 1800 < mean["planned"]["seconds_p95"]
     assert mean["planned"]["late_share"] > 0.2
     assert sure["planned"]["late_share"] <= 0.05 + 0.01
