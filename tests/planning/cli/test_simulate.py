@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from kungfu.cli.main import main
 from kungfu_planning.schedule.cluster_policies.catalogue import CATALOGUE
+from kungfu_planning.schedule.report import SimulationReport
 
 
 def _run(*words: str) -> int:
@@ -17,29 +19,18 @@ def _run(*words: str) -> int:
 
 @pytest.mark.parametrize("policy", CATALOGUE)
 def test_every_policy_runs_by_name_and_reports_in_json(policy: str, capsys) -> None:
-    assert _run("generated:elan:40", "--gpus", "32", "--policy", policy, "--json") == 0
-    report = json.loads(capsys.readouterr().out)
-    [run] = report["runs"]
-    assert (run["summary"]["policy"], run["summary"]["overall"]["jobs"], report["version"]) == (policy, 40, 1)
+    found = report(capsys, "generated:elan:40", "--gpus", "32", "--policy", policy)
+    [run] = found["runs"]
+    assert (run["summary"]["policy"], run["summary"]["overall"]["jobs"], found["version"]) == (policy, 40, 1)
     assert 0 < run["summary"]["utilisation"] <= 1
-    assert report["settings"]["gpus"] == [32]
+    assert found["settings"]["gpus"] == [32]
 
 
 def test_two_policies_are_compared(capsys) -> None:
-    words = (
-        "generated:itp:60:1:1.2",
-        "--gpus",
-        "64",
-        "--policy",
-        "elastic-tiresias",
-        "--against",
-        "tiresias",
-        "--json",
-    )
-    assert _run(*words) == 0
-    report = json.loads(capsys.readouterr().out)
-    ours, theirs = (run["summary"]["overall"]["jct_s"] for run in report["runs"])
-    assert report["reductions"][0]["jct"] == pytest.approx(1 - ours / theirs)
+    words = ("generated:itp:60:1:1.2", "--gpus", "64", "--policy", "elastic-tiresias", "--against", "tiresias")
+    found = report(capsys, *words)
+    ours, theirs = (run["summary"]["overall"]["jct_s"] for run in found["runs"])
+    assert found["reductions"][0]["jct"] == pytest.approx(1 - ours / theirs)
 
 
 def test_the_table_names_every_class(capsys) -> None:
@@ -66,7 +57,7 @@ def test_a_plot_is_drawn_beside_the_figures(tmp_path: Path, capsys) -> None:
         (("generated:elan", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
         (("generated:elan:5:0:1:2", "--gpus", "4", "--policy", "fifo"), "expected generated:SHAPE:JOBS"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--curves", "x"), "brings its own curves"),
-        (("generated:cube:5", "--gpus", "4", "--policy", "fifo"), "no shape 'cube'"),
+        (("generated:cube:5", "--gpus", "4", "--policy", "fifo"), "no shape 'cube'; there are philly, itp, elan"),
         (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--pause", "-1"), "pauses must be 0 to 1e+09 s"),
         (("generated:elan:5", "--gpus", "4", "--policy", "efifo", "--min-share", "2"), "shares 2.0 and 4.0"),
         (("generated:elan:5", "--gpus", "4", "--policy", "fifo", "--plot", "/nowhere/a.png"), "cannot write the plot"),
@@ -109,9 +100,7 @@ def test_an_option_that_a_policy_is_said_to_look_at_can_change_its_figures(capsy
     }  # fmt: skip
 
     def figures(policy: str, *words: str) -> str:
-        trace = ("generated:itp:120:1:1.5", "--gpus", "32", "--policy", policy, "--json")
-        assert _run(*trace, *words) == 0
-        return json.dumps(json.loads(capsys.readouterr().out)["runs"])
+        return json.dumps(report(capsys, "generated:itp:120:1:1.5", "--gpus", "32", "--policy", policy, *words)["runs"])
 
     for policy, entry in CATALOGUE.items():
         usual = figures(policy)
@@ -124,8 +113,8 @@ def test_a_job_whose_name_is_a_number_of_thousands_of_digits_is_scheduled(tmp_pa
     rows = "".join(f"{name},0,2,10\n" for name in names)
     (tmp_path / "trace.csv").write_text("name,submit,gpus,duration\n" + rows)
     columns = "name=name,submit=submit,gpus=gpus,duration=duration"
-    assert _run(str(tmp_path / "trace.csv"), "--columns", columns, "--gpus", "2", "--policy", "fifo", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["jobs"] == 5
+    words = (str(tmp_path / "trace.csv"), "--columns", columns, "--gpus", "2", "--policy", "fifo")
+    assert report(capsys, *words)["jobs"] == 5
 
 
 @pytest.mark.parametrize(
@@ -166,8 +155,11 @@ def test_clusters_are_simulated_once_and_quanta_are_kept_as_they_are_given(capsy
 
 
 def report(capsys, *words: str) -> dict:
+    """What is printed, which has the form that the schema says."""
     assert _run(*words, "--json") == 0
-    return json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr().out
+    msgspec.json.decode(printed, type=SimulationReport)
+    return json.loads(printed)
 
 
 def test_a_sweep_over_clusters_and_loads_answers_how_many_gpus_a_percentile_needs(capsys) -> None:

@@ -64,20 +64,12 @@ def test_unknown_models_batches_and_folders_are_named(tmp_path: Path) -> None:
     measured = read_throughputs(_folder(tmp_path, GOOD))
     with pytest.raises(UsageError, match=r"no throughput of model 'other' is known; there are \['net'\]"):
         measured.family("other")
-    strict = read_throughputs(tmp_path, measured_only=True)
-    with pytest.raises(UsageError, match=r"'net' at batch 7 is known; there are \[64, 128\]"):
-        strict.curve("net", batch=7)
     with pytest.raises(UsageError, match="holds no throughput tables"):
         read_throughputs(tmp_path / "nowhere")
 
 
 OPTIMUM = {64: 32, 128: 64}
 FAMILY = {64: Curve((1, 2, 4), (4.0, 6.0, 5.0)), 128: Curve((1, 2, 4), (2.0, 4.0, 6.0))}
-
-
-def test_strong_scaling_comes_first_and_doubling_when_it_no_longer_pays() -> None:
-    assert hybrid_batch(64, workers=8, target=16, optimum=OPTIMUM.__getitem__) == 64
-    assert hybrid_batch(64, workers=8, target=64, optimum=OPTIMUM.__getitem__) == 128
 
 
 def test_if_no_doubling_is_enough_the_batch_grows_with_the_workers() -> None:

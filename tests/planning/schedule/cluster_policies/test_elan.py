@@ -10,7 +10,16 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 from kungfu.errors import UsageError
-from kungfu_planning.schedule import ClusterJob, Pauses, elastic_backfill, elastic_fifo, fifo, simulate, with_limits
+from kungfu_planning.schedule import (
+    ClusterJob,
+    Curve,
+    Pauses,
+    elastic_backfill,
+    elastic_fifo,
+    fifo,
+    simulate,
+    with_limits,
+)
 from kungfu_planning.schedule.cluster_policies.elan import Admission
 from kungfu_planning.schedule.cluster_policies.elan_forecast import RunningJobs, prepared
 from kungfu_planning.schedule.cluster_policies.greedy import saved_time
@@ -63,6 +72,14 @@ def test_starts_and_ends_equal_those_of_plain_loops(seed: int, pauses: Pauses) -
         expected = elan_reference(result.jobs, gpus=instance.gpus, pauses=pauses, depth=depth)
         assert result.start_s.tolist() == pytest.approx([expected[job.name][0] for job in result.jobs])
         assert result.finish_s.tolist() == pytest.approx([expected[job.name][1] for job in result.jobs])
+
+
+def test_eight_gpus_are_shared_by_saved_time_and_again_when_one_job_ends() -> None:
+    a = ClusterJob("A", 0, 1, 72.0, Curve((1, 2, 3, 4), (10.0, 18.0, 24.0, 28.0)), 1, 4)
+    b = ClusterJob("B", 0, 2, 68.0, Curve((2, 3, 4, 5, 6), (20.0, 28.0, 34.0, 38.0, 40.0)), 2, 6)
+    states = seen((a, b), gpus=8, policy=elastic_fifo())
+    assert [state.progress.gpus.tolist() for state in states] == [[4, 4], [0, 6], [0, 0]]
+    assert [state.now_s for state in states[1:]] == pytest.approx([25.714, 37.857], abs=1e-3)
 
 
 def test_rigid_jobs_make_efifo_plain_fifo() -> None:

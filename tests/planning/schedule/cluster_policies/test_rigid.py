@@ -13,7 +13,6 @@ from kungfu_planning.schedule import (
     conservative_backfill,
     easy_backfill,
     fifo,
-    first_fit,
     simulate,
 )
 from kungfu_planning.schedule.cluster_policies.rigid import (
@@ -28,15 +27,10 @@ from tests.planning.schedule.instances import Instance, instances, rows, thoroug
 EASY, CONSERVATIVE = easy_backfill(), conservative_backfill()
 # By hand: the GPUs of the cluster, jobs as (submit, GPUs, duration), and when each job starts.
 BY_HAND = {
-    "strict FIFO lets nobody pass the head": (fifo(), 4, [(0, 3, 10), (1, 2, 10), (2, 1, 5)], [0, 10, 10]),
-    "first fit lets a small job pass": (first_fit(), 4, [(0, 3, 10), (1, 2, 10), (2, 1, 5)], [0, 10, 2]),
     "who ends by the shadow time overtakes": (EASY, 4, [(0, 3, 10), (1, 4, 5), (2, 1, 8), (3, 1, 20)], [0, 10, 2, 15]),
     "who would end later does not": (EASY, 4, [(0, 3, 10), (1, 4, 5), (2, 1, 9), (3, 1, 20)], [0, 10, 15, 15]),
-    # It delays the second in line.
-    "who takes spare GPUs overtakes": (EASY, 4, [(0, 2, 10), (1, 3, 10), (2, 4, 5), (3, 1, 30)], [0, 10, 33, 3]),
     # Two GPUs are spare when the head starts at 10; job 2 takes both, so job 3 may not start on the last free one.
     "spare GPUs are given away once": (EASY, 6, [(0, 3, 10), (1, 4, 10), (2, 2, 30), (2, 1, 30)], [0, 10, 2, 20]),
-    "the second in line is safe": (CONSERVATIVE, 4, [(0, 2, 10), (1, 3, 10), (2, 4, 5), (3, 1, 30)], [0, 10, 20, 25]),
 }
 
 

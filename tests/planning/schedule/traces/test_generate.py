@@ -43,8 +43,3 @@ def test_no_job_asks_for_more_than_the_cluster_has() -> None:
 def test_values_outside_their_ranges_are_refused(wrong) -> None:
     with pytest.raises(UsageError, match="expected 1 to 10,000,000 jobs"):
         generated("itp", **{"jobs": 1, "gpus": 1, **wrong})
-
-
-def test_an_unknown_shape_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="no shape 'round'; there are philly, itp, elan"):
-        generated("round", jobs=1, gpus=1)

@@ -17,6 +17,7 @@ from tests.planning.schedule.published import DATA, needs_data
 
 ITP = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration\n"
 OWN = Columns("at", "n", "secs")
+DURATION = "expected seconds above 0 or a time like 1-02:03:04"
 
 
 def _file(tmp_path: Path, text: str, *, name: str = "trace.csv") -> Path:
@@ -25,21 +26,27 @@ def _file(tmp_path: Path, text: str, *, name: str = "trace.csv") -> Path:
     return path
 
 
-def test_an_itp_trace_is_known_by_its_header(tmp_path: Path) -> None:
-    jobs = read_job_trace(_file(tmp_path, ITP + "x,5,100,net,999,64,8,30\ny,6,100,net,999,64,1,31.5\n"))
-    assert [(job.name, job.submit_s, job.gpus, job.duration_s) for job in jobs] == [("x", 5, 8, 30), ("y", 6, 1, 31.5)]
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 
 
-def test_a_tiresias_trace_is_known_by_its_header(tmp_path: Path) -> None:
-    text = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n0,8,30,606,vgg19,164,30\n"
-    assert [(job.name, job.submit_s, job.gpus) for job in read_job_trace(_file(tmp_path, text))] == [("0", 30, 8)]
-
-
-def test_a_philly_trace_is_unpacked_sorted_and_named_by_line(tmp_path: Path) -> None:
-    rows = "1970-01-01 00:02:00,66.0,1,66.0,a\n1970-01-01 00:01:00,5,2,10,b\n"
-    text = "timestamp,duration,num_gpus,gpu_time,cluster\n" + rows
-    jobs = read_job_trace(_file(tmp_path, text, name="philly.csv.gz"))
-    assert [(job.name, job.submit_s, job.gpus) for job in jobs] == [("3", 60, 2), ("2", 120, 1)]
+@pytest.mark.parametrize(
+    ("name", "text", "jobs"),
+    [
+        ("itp.csv", ITP + "x,5,100,net,999,64,8,30\ny,6,100,net,999,64,1,31.5\n", [("x", 5, 8, 30), ("y", 6, 1, 31.5)]),
+        ("tiresias.csv", TIRESIAS + "0,8,30,606,vgg19,164,30\n", [("0", 30, 8, 164)]),
+        # It is unpacked, sorted, and its jobs are named by line.
+        (
+            "philly.csv.gz",
+            PHILLY + "1970-01-01 00:02:00,66.0,1,66.0,a\n1970-01-01 00:01:00,5,2,10,b\n",
+            [("3", 60, 2, 5), ("2", 120, 1, 66)],
+        ),
+        ("with the mark that spreadsheets write.csv", "\ufeff" + TIRESIAS + "0,8,30,6,n,164,3\n", [("0", 30, 8, 164)]),
+    ],
+)
+def test_a_published_trace_is_known_by_its_header(tmp_path: Path, name: str, text: str, jobs: list) -> None:
+    read = read_job_trace(_file(tmp_path, text, name=name))
+    assert [(job.name, job.submit_s, job.gpus, job.duration_s) for job in read] == jobs
 
 
 def test_own_columns_are_enough(tmp_path: Path) -> None:
@@ -67,18 +74,9 @@ def test_measured_curves_are_looked_up_by_model_and_batch(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "at,n,secs\n1,2,soon\n",
-            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got 'soon'",
-        ),
-        (
-            "at,n,secs\n1,2,0\n",
-            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got '0'",
-        ),
-        (
-            "at,n,secs\n1,2,nan\n",
-            r"trace\.csv:2: column secs: expected seconds above 0 or a time like 1-02:03:04, got 'nan'",
-        ),
+        ("at,n,secs\n1,2,soon\n", rf"trace\.csv:2: column secs: {DURATION}, got 'soon'"),
+        ("at,n,secs\n1,2,0\n", rf"trace\.csv:2: column secs: {DURATION}, got '0'"),
+        ("at,n,secs\n1,2,nan\n", rf"trace\.csv:2: column secs: {DURATION}, got 'nan'"),
         ("at,n,secs\n1,2.5,3\n", r"trace\.csv:2: column n: expected a whole number of at least 1, got '2\.5'"),
         ("at,n,secs\n1,0,3\n", r"trace\.csv:2: column n: expected a whole number of at least 1, got '0'"),
         ("at,n,secs\n\n-1,1,3\n", r"trace\.csv:3: column at: expected seconds of at least 0 or a date"),
@@ -98,15 +96,6 @@ def test_a_malformed_file_is_refused_with_line_column_and_what_was_expected(tmp_
         read_job_trace(_file(tmp_path, text), columns=OWN)
 
 
-def test_the_mark_that_spreadsheets_write_is_passed_over(tmp_path: Path) -> None:
-    assert read_job_trace(_file(tmp_path, "\ufeffat,n,secs\n1,2,3\n"), columns=OWN)[0].gpus == 2
-
-
-def test_a_job_without_a_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"trace\.csv:2: column job_id: expected a name, got ' '"):
-        read_job_trace(_file(tmp_path, ITP + " ,5,1,net,9,64,1,30\n"))
-
-
 def test_tables_that_cannot_be_looked_up_are_refused_rather_than_left_out(tmp_path: Path) -> None:
     (tmp_path / "net.csv").write_text("global_batch_size,1,2\n64,1.0,1.5\n")
     path = _file(tmp_path, "at,n,secs\n1,1,1\n", name="trace.txt")
@@ -116,10 +105,16 @@ def test_tables_that_cannot_be_looked_up_are_refused_rather_than_left_out(tmp_pa
         read_job_trace(path, columns=OWN, scaling="hybrid")
 
 
-def test_a_name_that_occurs_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
-    path = _file(tmp_path, ITP + "x,5,1,net,9,64,1,30\nx,6,1,net,9,64,1,30\n")
-    with pytest.raises(UsageError, match=r"trace\.csv:3: column job_id: expected a new name, got 'x' as in line 2"):
-        read_job_trace(path)
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (" ,5,1,net,9,64,1,30\n", r"trace\.csv:2: column job_id: expected a name, got ' '"),
+        ("x,5,1,n,9,64,1,30\nx,6,1,n,9,64,1,30\n", r"csv:3: column job_id: expected a new name, got 'x' as in line 2"),
+    ],
+)
+def test_a_job_without_a_name_of_its_own_is_refused(tmp_path: Path, rows: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        read_job_trace(_file(tmp_path, ITP + rows))
 
 
 def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
@@ -165,6 +160,15 @@ def test_rows_with_too_few_or_too_many_cells_are_left_out_in_their_order_where_a
     assert [one[: len(start)] for one, start in zip(says, SKIPPED, strict=True)] == SKIPPED
     with pytest.raises(UsageError, match=r"trace\.csv:3: expected 3 cells as in the header, got 2"):
         read_job_trace(_file(tmp_path, text), columns=OWN)
+
+
+def test_a_trace_of_bad_rows_only_is_refused_with_their_number_and_the_first(tmp_path: Path) -> None:
+    path, skipped = _file(tmp_path, "at,n,secs\n1,2\n1,0,3\n"), list[UsageError]()
+    with pytest.raises(
+        UsageError, match=r"that can be taken; of 2 bad rows the first: .*trace\.csv:2: expected 3 cells"
+    ):
+        read_job_trace(path, columns=OWN, skip=skipped.append)
+    assert skipped == []
 
 
 SKIPPED = [
