@@ -172,7 +172,7 @@ class _Moment:
         """The sum of all completion times, in seconds since the beginning; beyond the limit some sum beyond it."""
         while self._jobs:
             # No job can end sooner than with all the GPUs that help it.
-            least_s = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))
+            least_s: float = self.ends_s + self.now_s * len(self._jobs) + sum(map(truediv, self._work, self._top_rates))
             if least_s > limit_s or self._tops <= self._gpus:
                 return least_s
             self.complete()

@@ -152,7 +152,7 @@ def test_columns_that_are_incomplete_or_unknown_are_refused(text: str) -> None:
     ],
     ids=["commas", "pipes"],
 )
-def test_rows_with_too_few_or_too_many_cells_are_left_out_in_their_order_where_asked_for(tmp_path, text) -> None:
+def test_rows_with_too_few_or_too_many_cells_are_left_out_where_asked_for(tmp_path, text) -> None:
     skipped: list[UsageError] = []
     jobs = read_job_trace(_file(tmp_path, text), columns=OWN, skip=skipped.append)
     assert [job.name for job in jobs] == ["2", "6"]
