@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -115,6 +115,14 @@ class JobCallbacks:
         self.epoch = epoch
         self.running.on_epoch_begin(epoch)
         self._run(self.running.callbacks)  # one may have been given a method since
+
+    def test_begins(self) -> None:
+        """Calls them for the beginning of a validation."""
+        self.running.on_test_begin()
+
+    def test_ends(self, found: Mapping[str, Any]) -> None:
+        """Calls them for its end, with the results."""
+        self.running.on_test_end(found)
 
     def epoch_ends(self, epoch: int, logs: dict[str, Any]) -> None:
         """Tells all that run here, as Keras does it: one may add numbers for those after it."""

@@ -176,9 +176,9 @@ class FitRun:
             case "end batch":
                 callbacks.batch_ends(number, self._logs.so_far)
             case "begin test":
-                callbacks.running.on_test_begin()
+                callbacks.test_begins()
             case "end test":
-                callbacks.running.on_test_end(self._progress.found)
+                callbacks.test_ends(self._progress.found)
             case "end epoch":
                 callbacks.epoch_ends(self._begins + number, logs)
             case "hear of epoch":

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from kungfu.event_log.events import LoggedEvent
 from kungfu.event_log.job import Job
 from kungfu.event_log.numbers import as_float, step_seconds
+from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
