@@ -163,8 +163,8 @@ def fed(run: Any, counts: list[int], *, last: int) -> list[Any]:
     return given
 
 
-def micro_run(*layers: Any) -> Any:
-    run = linear_run(*layers)
+def micro_run(*layers: Any, **given: Any) -> Any:
+    run = linear_run(*layers, **given)
     run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
     return run
 
@@ -212,15 +212,9 @@ def test_the_optimizer_is_the_users_own_again_after_each_step(eagerly):
 
 
 def test_gradients_of_an_open_shape_are_refused():
-    training = kf.attach(linear_model(), keras.optimizers.SGD(1.0))
-    training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
-
-    @training.step
-    def step(x):
-        training.average([x], loss=0.0)
-
+    run = micro_run(before=lambda training, x: training.average([x], loss=0.0))
     with pytest.raises(UsageError, match=r"open shapes \['\(None, 2\)'\]"):
-        step(points(2))
+        run.step(points(2))
 
 
 @pytest.mark.parametrize(
@@ -231,15 +225,13 @@ def test_gradients_of_an_open_shape_are_refused():
     ],
 )
 def test_an_optimizer_that_accumulates_itself_is_refused_beside_it(optimizer):
-    run = linear_run(optimizer=optimizer)
     with pytest.raises(UsageError, match="gradient_accumulation_steps=4"):
-        run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+        micro_run(optimizer=optimizer)
 
 
 def test_a_loss_scale_goes_on_under_micro_batches():
     optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
-    run = linear_run(optimizer=optimizer)
-    run.training.batches(points(9), batch_size=9, epochs=1, seed=0, max_local_batch_size=3)
+    run = micro_run(optimizer=optimizer)
     given = fed(run, [3, 1], last=1)  # the model's loss is not scaled: its gradient counts an eighth
     assert given == [[0.0, 0.0], [0.75, 1.0]]
     assert run.weights.tolist() == [-0.75 / 8, -1 / 8]

@@ -40,6 +40,19 @@ def given(**numbers):
     return MessageNumbers(**{name: tf.Variable(one) if name in as_variables else one for name, one in values.items()})
 
 
+def outcome_of(plan, record, **known):
+    """An outcome of a plan's rules: zeros but for what is ``known``."""
+    rules, logged = len(plan.rules), [one for rule in plan.rules for one in rule.inputs.values()]
+    whole, nothing = sum(one.type.dtype == "int64" for one in logged), tf.zeros([0, 1])
+    watched_whole = sum(one.group == "watched_whole" for one in record.columns)
+    zeros = Outcome(
+        tf.zeros([rules], tf.bool), tf.zeros([rules]), tf.cast(nothing, tf.bool), tf.zeros([len(logged)]),
+        tf.zeros([len(plan.watched)]), tf.zeros([whole], tf.int64), tf.zeros([watched_whole], tf.int64), nothing,
+    )  # fmt: skip
+    return zeros._replace(**known)
+
+
+OF_THE_STEP = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
 FOLLOWS = {
     "step": 3, "local_batch_size": 4.5, "global_batch_size": 9, "job_samples": 192, "clock_seconds": 2.5,
     "replacement_refused": 1, "replacing": 0, "mean_loss": 0.5, "total_samples": 8, "pending": 0, "barrier_due": 1,
@@ -49,19 +62,10 @@ FOLLOWS = {
 
 def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
     record, sources = make_step_record(PLAN), offered()
-    of_the_step = {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}
-    outcome = Outcome(
-        tf.constant([True, False]),
-        tf.constant([4.0, np.nan]),
-        tf.zeros([0, 1], tf.bool),
-        tf.zeros([10]),
-        tf.constant([7.0, 3.0]),
-        tf.zeros([2], tf.int64),
-        tf.zeros([0], tf.int64),
-        tf.zeros([0, 1]),
-    )
+    known = {"fired": [True, False], "targets": [4.0, np.nan], "watched": [7.0, 3.0]}
+    outcome = outcome_of(PLAN, record, **{name: tf.constant(one) for name, one in known.items()})
     numbers = given()
-    tf.function(lambda: record.write(numbers, of_the_step, sources, outcome))()
+    tf.function(lambda: record.write(numbers, OF_THE_STEP, sources, outcome))()
     packed = record.packed.numpy().tolist()
     told = {(one.group, one.name): value for one, value in zip(record.columns, record.row(packed), strict=True)}
     assert (told["step", "epoch"], told["step", "seconds"]) == (2, 0.25)
@@ -81,12 +85,9 @@ def test_a_row_holds_every_number_in_the_place_that_the_columns_say():
 
 
 def test_whole_numbers_beyond_float32_stay_whole():
-    record = make_step_record(compile_policies([]))
-    sources = offered() | {"samples_done": tf.constant(2**40 + 1, tf.int64)}
-    of_the_step = {"epoch": tf.constant(0, tf.int64), "seconds": tf.constant(1.0)}
-    none = [tf.zeros([0], tf.bool), tf.zeros([0]), tf.zeros([0, 1], tf.bool), tf.zeros([0]), tf.zeros([0])]
-    none += [*[tf.zeros([0], tf.int64)] * 2, tf.zeros([0, 1])]
-    record.write(given(trained=tf.constant(2**40 + 1, tf.int64)), of_the_step, sources, Outcome(*none))
+    plan, large = compile_policies([]), tf.constant(2**40 + 1, tf.int64)
+    record, sources = make_step_record(plan), offered() | {"samples_done": large}
+    record.write(given(trained=large), OF_THE_STEP, sources, outcome_of(plan, record))
     names, packed = [one.name for one in record.columns], record.packed.numpy().tolist()
     assert record.row(packed)[names.index("samples_done")] == 2**40 + 1
     assert record.samples_trained(packed) == 2**40 + 9
@@ -158,18 +159,11 @@ def test_what_is_no_number_is_refused():
 def test_the_speeds_of_the_peers_follow_the_columns_and_are_told_by_id():
     plan = compile_policies([replace_stragglers()])
     record = make_step_record(plan)
-    rules, logged = len(plan.rules), sum(len(rule.inputs) for rule in plan.rules)
 
     def written(*fractions: float) -> np.ndarray:
-        size = len(fractions)
-        whole = sum(one.type.dtype == "int64" for rule in plan.rules for one in rule.inputs.values())
-        outcome = Outcome(
-            tf.zeros([rules], tf.bool), tf.zeros([rules]), tf.zeros([rules, size], tf.bool), tf.zeros([logged]),
-            tf.zeros([len(plan.watched)]), tf.zeros([whole], tf.int64),
-            tf.zeros([sum(one.group == "watched_whole" for one in record.columns)], tf.int64),
-            tf.constant([fractions]),
-        )  # fmt: skip
-        record.write(given(), {"epoch": tf.constant(2, tf.int64), "seconds": tf.constant(0.25)}, offered(), outcome)
+        masks = tf.zeros([len(plan.rules), len(fractions)], tf.bool)
+        outcome = outcome_of(plan, record, masks=masks, fractions=tf.constant([fractions]))
+        record.write(given(), OF_THE_STEP, offered(), outcome)
         return record.packed.numpy().tolist()
 
     nothing = record.packed.numpy().tolist()

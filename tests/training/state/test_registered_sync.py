@@ -116,9 +116,10 @@ def test_after_a_loss_all_take_what_is_shared_from_the_peer_that_is_furthest_on(
     assert behind.held["mean"].tolist() == ahead.held["mean"].tolist() == [3.0, 2.0]
 
 
-def test_those_who_begin_together_begin_with_the_mean_of_all():
+@pytest.mark.parametrize("pending", [PendingSync(), PendingSync(0, loads_values=True)], ids=["same view", "beginning"])
+def test_averaged_values_become_the_mean_of_all_that_begin_or_stay_together(pending):
     first, second = stayed(), stayed(mean=(3.0, 4.0))
-    assert met([first, second], [PendingSync(0, loads_values=True)] * 2) == [None] * 2
+    assert met([first, second], [pending] * 2) == [None] * 2
     assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 3.0]
 
 
@@ -152,12 +153,6 @@ def test_at_a_barrier_of_the_same_view_all_raise_where_a_value_differs_by_more()
     first, second, third = stayed(), stayed(), stayed()
     third.held["counter"] = 4
     assert [type(one) for one in met([first, second, third], [PendingSync()] * 3)] == [UsageError] * 3
-
-
-def test_at_a_barrier_of_the_same_view_only_averaged_values_change():
-    first, second = stayed(), stayed(mean=(3.0, 3.0))
-    assert met([first, second], [PendingSync(), PendingSync()]) == [None] * 2
-    assert first.held["mean"].tolist() == second.held["mean"].tolist() == [2.0, 2.5]
 
 
 def test_alone_nothing_is_sent_and_a_value_of_another_form_is_still_told():

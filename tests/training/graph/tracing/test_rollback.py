@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import kungfu as kf
 from kungfu.runtime.core.sample_slices import Stamp
-from tests.training.linear import linear_model, points
+from tests.training.linear import linear_model, linear_run, points
 
 NAN = np.full([1, 4, 4, 1], np.nan, np.float32)
 ONES = np.ones([3, 4, 4, 1], np.float32)
@@ -110,20 +110,14 @@ def test_what_a_step_without_samples_did_before_it_failed_is_put_back():
 
 
 def test_empty_batches_in_a_loop_of_steps_move_nothing_of_the_programs_own():
-    model, seen = linear_model(), tf.Variable(0)
-    training = kf.attach(model, keras.optimizers.SGD(1.0))
-
-    @training.step
-    def step(x):
-        seen.assign_add(1)
-        training.average([tf.reduce_sum(x)], loss=0.0)
-
-    step(points(2))
+    seen = tf.Variable(0)
+    run = linear_run(before=lambda training, x: seen.assign_add(1))
+    run.step(points(2))
 
     @tf.function
     def loop(x):
         for start in tf.range(3):
-            step(x[2 * start :])
+            run.step(x[2 * start :])
 
     loop(tf.constant(points(4)))
     assert int(seen) == 3, "one alone, two of the three in the loop"
