@@ -180,7 +180,8 @@ class Progress(FitState):
         """The progress after an action whose result is no more than that it was done."""
         match action.what:
             case "begin batch":
-                return self._with(open_batch=action.number)
+                # One that lags may still count the steps of the epoch before: they are none of this execution's.
+                return self._with(open_batch=action.number, batch=action.number)
             case "end batch":
                 return self._with(open_batch=-1)
             case "begin test" | "end test":

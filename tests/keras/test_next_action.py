@@ -86,9 +86,7 @@ def test_a_joiner_is_told_of_what_goes_on_and_of_nothing_before():
         told.append(action)
         joiner = joiner.after(action)
     assert told == [Action("begin epoch", 3), Action("begin batch", 4)]
-    assert joiner.fit_state == Progress(epochs=9, execution=2).in_view(reported, version=1, leads=False).fit_state | {
-        "begun_epoch": 3
-    }
+    assert joiner.in_view(reported, version=1, leads=False).fit_state == reported.fit_state
 
 
 def test_the_numbers_that_callbacks_were_told_are_those_of_the_epoch():
@@ -164,6 +162,13 @@ def test_two_peers_of_four_are_lost_at_moments_that_are_drawn():
         first = draw.choice([*cuts(range(len(sent)), range(4))])
         after = range(first.message + 1, first.message + 16)
         assert_as_whole(4, [first, draw.choice([*cuts(after, [one for one in range(4) if one != first.dies])])])
+
+
+def test_a_peer_that_lags_over_two_losses_ends_no_batch_of_the_epoch_before():
+    """It has heard that the epoch is over when its source is lost, and enters the next view in a batch of the next."""
+    lost = [Cut(13, dies=0, heard_by=(2,)), Cut(16, dies=2, heard_by=(1,))]
+    assert whole_fit(4)[1][13:17] == ["variables", "variables", "gradients", "barrier"]
+    assert assert_as_whole(4, lost) == "goes on"
 
 
 def test_a_peer_that_ends_after_the_last_barrier_keeps_nobody_waiting():
