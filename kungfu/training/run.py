@@ -20,9 +20,10 @@ from kungfu.training.data.planned_epochs import PlannedEpochs
 from kungfu.training.graph.accumulate import Accumulation
 from kungfu.training.graph.average import average_before_last
 from kungfu.training.graph.gradient_message import Averaging, optimizer_signals
-from kungfu.training.graph.graph_state import GraphState, StepMetrics
+from kungfu.training.graph.graph_state import GraphState
 from kungfu.training.graph.layer_memory import LayerMemory
 from kungfu.training.graph.learning_rate import LearningRateControl
+from kungfu.training.graph.program_variables import FedValues, PublishedValues
 from kungfu.training.graph.tracing.trace import StepTrace
 from kungfu.training.graph.training_state import TrainingState
 from kungfu.training.state.checkpoint_manager import CheckpointManager, TrainedObjects
@@ -186,9 +187,14 @@ class Run:
         return self.trained.state
 
     @property
-    def metrics(self) -> StepMetrics:
-        """The numbers of a step in the graph, those included that the program publishes and feeds."""
-        return self.graph_state.metrics
+    def published(self) -> PublishedValues:
+        """The numbers that the program's step gives the policies."""
+        return self.graph_state.metrics.published
+
+    @property
+    def fed(self) -> FedValues:
+        """The numbers that the program gives the policies between steps."""
+        return self.graph_state.metrics.fed
 
     @property
     def rank(self) -> int | None:
@@ -240,7 +246,7 @@ class Run:
                 means, waited_s = average_before_last(averaging, gradients, number=trace.averages)
                 trace.waited.append(waited_s)
                 return means
-            self.metrics.published.refuse_missing(trace.published, trace.captured())
+            self.published.refuse_missing(trace.published, trace.captured())
             means = last(averaging)
         trace.averaged(means)
         return means

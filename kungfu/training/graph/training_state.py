@@ -83,10 +83,10 @@ def _named(prefix: str, variables: Iterable[object]) -> dict[str, tf.Variable]:
     return named
 
 
-def plant_seeds(own: Mapping[str, tf.Variable], *, seed: int, peer: int, after: int = 0) -> None:
+def plant_seeds(classes: StateClasses, *, seed: int, peer: int, after: int = 0) -> None:
     """Gives every seed generator a state of its own, by the job's seed, the peer and the generator's index; a run that
     is resumed ``after`` this many steps does not draw again what it drew from the start."""
-    for place, variable in enumerate(own.values()):
+    for place, variable in enumerate(classes.own.values()):
         entropy = [seed, peer, place, after] if after else [seed, peer, place]
         words = np.random.SeedSequence(entropy).generate_state(int(np.prod(variable.shape)))
         variable.assign(tf.cast(tf.reshape(tf.constant(words, tf.uint32), variable.shape), variable.dtype))

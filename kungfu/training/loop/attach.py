@@ -114,7 +114,7 @@ def attach_built(
     state = _state(model, optimizers, graph_state, program, memory)
     if settings is not None:  # a program that runs alone draws what it would draw without kungfu
         seed = seed if settings.checkpoints.founders else joiner_seed(seed, job=settings.job)
-        plant_seeds(state.classes.own, seed=seed, peer=settings.peer, after=done)
+        plant_seeds(state.classes, seed=seed, peer=settings.peer, after=done)
     connection.begin_run(on_offer=graph_state.posts.changes.ask, steps=graph_state.progress.steps)
     membership, registry, record = connection.membership, Registry(), connection.membership.record
     trained = TrainedObjects(model, optimizers, state, seed, connection.peer)

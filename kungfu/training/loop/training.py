@@ -207,7 +207,7 @@ class Training:
         ...     grads = training.average(grads, loss=loss)
         ...     optimizer.apply_gradients(zip(grads, model.trainable_variables))
         """
-        publish(self._run.metrics.published, self._run.trace, name, value)
+        publish(self._run.published, self._run.trace, name, value)
 
     def feed(self, name: str, value: Any) -> None:
         """Gives the policies a number that the program knows between two steps; they declare it by ``training.fed``.
@@ -239,7 +239,7 @@ class Training:
         _refuse_traced(f"feed({name!r})", "give what the step computes to training.publish(name, value)")
         if self._calls.is_finished:
             raise UsageError(f"training.feed({name!r}) was called after training was over: no step follows")
-        self._run.metrics.fed.feed(name, value, where=location_of_caller())
+        self._run.fed.feed(name, value, where=location_of_caller())
 
     def metrics(self, *metrics: Any, combine: Mapping[str, Combination] = MappingProxyType({})) -> None:
         """Makes Keras metrics those of the whole job: after a step they hold what all peers have seen in the epoch.

@@ -162,7 +162,7 @@ class CheckpointManager:
         if trained.peer > 0:
             for one, value in own:
                 one.assign(value)
-            plant_seeds(trained.state.classes.own, seed=trained.seed, peer=trained.peer, after=manifest.step)
+            plant_seeds(trained.state.classes, seed=trained.seed, peer=trained.peer, after=manifest.step)
         # The job continues with another number of peers, which is a rescale to the folds.
         if manifest.size != self._settings.founders:
             trained.state.rescaled()

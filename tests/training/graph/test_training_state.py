@@ -64,9 +64,9 @@ def test_two_variables_under_one_path_are_told_apart():
 def test_seeds_differ_between_peers_and_generators_and_are_the_same_again():
     def planted(peer, seed=7):
         model = mixed_model()
-        own = classify(model, [], {}).own
-        plant_seeds(own, seed=seed, peer=peer)
-        return [tuple(np.asarray(one).tolist()) for one in own.values()]
+        classes = classify(model, [], {})
+        plant_seeds(classes, seed=seed, peer=peer)
+        return [tuple(np.asarray(one).tolist()) for one in classes.own.values()]
 
     states = [planted(peer) for peer in range(3)]
     assert len({state for peer in states for state in peer}) == 6

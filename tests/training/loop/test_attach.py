@@ -119,7 +119,7 @@ def test_the_policies_of_the_command_line_are_all_beside_those_of_the_program():
     specs = ("schedule({1: 2})", "linear_scaling(over_steps=3)")
     found = policies_in_job([stop_on_nan()], replace(settings, policies=specs))
     assert [one.name for one in found] == ["stop_on_nan", "schedule", "linear_scaling"]
-    assert found[1].place == "kungfu-run --policy 'schedule({1: 2})'"
+    assert found[1].location == "kungfu-run --policy 'schedule({1: 2})'"
 
 
 def test_a_local_size_is_refused_with_the_collective_to_insert():
