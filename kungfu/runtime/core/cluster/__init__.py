@@ -1,1 +1,1 @@
-"""The agent's knowledge of its job, and what it decides: pure, event by event."""
+"""The agent's knowledge of its job and its decisions, as pure functions of events."""

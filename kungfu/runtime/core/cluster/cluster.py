@@ -11,12 +11,12 @@ from kungfu.runtime.core.program_identity import Identity
 from kungfu.runtime.core.view import Peer, View
 from kungfu.runtime.settings import Deadlines
 
-PREEMPTED = (-15, 143)  # the exit codes of SIGTERM, with no handler and with ours
+PREEMPTED = (-15, 143)  # the exit codes of SIGTERM, without a handler and with our handler
 
 
 @dataclass(frozen=True)
 class ReplacementLimits:
-    """The limits of replacements of lost peers in the life of a job: of failed, and of preempted ones."""
+    """The most replacements during a job: of failed peers, and of preempted peers."""
 
     failures: int = 10
     preemptions: int = 1000
@@ -24,7 +24,7 @@ class ReplacementLimits:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """The limits of the whole job; below ``minimum`` peers, without joiners, it ends."""
+    """The limits of the whole job; with fewer than ``minimum`` peers, including joiners on their way, it ends."""
 
     deadlines: Deadlines
     replacements: ReplacementLimits = field(default_factory=ReplacementLimits)
@@ -36,13 +36,13 @@ class Starting:
     """A joiner: a peer on its way into the job. Times are seconds of the agent's clock.
 
     Args:
-        since: When it was spawned.
-        attached: When it called ``attach``.
-        ready: When it was ready to be admitted.
-        said: Its word that it is ready, with its program and phase; until ``ready``, it is compared with the job.
-        replaces: The id of the lost peer that it replaces; ``None`` for one that a request requested.
-        reads: When it last said that it is held up: it reads its data to where the others are, or compiles; 0 if it
-            has not.
+        since: The time at which it was spawned.
+        attached: The time at which it called ``attach``.
+        ready: The time at which it was ready to be admitted.
+        said: Its report that it is ready, with its program and phase; its program is compared before ``ready`` is set.
+        replaces: The id of the lost peer that it replaces; ``None`` for a joiner that was requested.
+        reads: The time of its last report of a delay, while it reads its data up to the others' position or compiles;
+            0 without a report.
     """
 
     since: float
@@ -54,26 +54,26 @@ class Starting:
 
     @property
     def peer(self) -> Peer | None:
-        """Its id and address, once it has said that it is ready."""
+        """The id and address of the joiner, once it has reported that it is ready."""
         return self.said.peer if self.said else None
 
     @property
     def identity(self) -> Identity:
-        """Its program and machine, as it said."""
+        """The program and machine that the joiner has reported."""
         return self.said.identity if self.said else Identity()
 
 
 @dataclass(frozen=True)
 class Phases:
-    """The phases of the job, which are the trainings of its program, one after the other; see ``phases``.
+    """The phases of the job: the consecutive trainings of its program; see ``phases``.
 
     Args:
-        number: The phase that the view trains, from 1.
-        is_over: True if a member has come to its end, so that another phase may follow.
+        number: The number of the phase that the view trains, from 1.
+        is_over: True if a member has reached the end of the phase, so that another phase may follow.
         ready: The former members that are ready for the next phase, by id.
-        lost: The exit codes of the former members that have failed since it was over, by id.
-        is_forming: True if the view was formed for the phase, and does not train yet.
-        since: When it was formed, seconds of the agent's clock.
+        lost: The exit codes of the former members that have failed since the end of the phase, by id.
+        is_forming: True if the view was formed for the phase but does not train yet.
+        since: The time at which the view was formed, in seconds of the agent's clock.
         replaced: The peers lost between the phases that are replaced once the phase is under way.
     """
 
@@ -92,10 +92,10 @@ class Processes:
 
     Args:
         alive: The peers that run.
-        released: The peers that were let go.
+        released: The peers that were removed or dismissed.
         finished: The peers that have finished training.
         to_kill: The peers to kill.
-        ended_well: The peers that ended with code 0 while they were in the view, without reporting it before.
+        ended_well: The peers that ended with exit code 0 while they were in the view, before the end of training.
         next_id: The id of the next peer.
     """
 
@@ -107,7 +107,7 @@ class Processes:
     next_id: int = 0
 
 
-# Of the only host of a job, which is told how many peers it runs by the job's limits.
+# The slots of the only host of a job, whose number of peers is limited by the job alone.
 UNBOUNDED = 1 << 30
 
 
@@ -116,14 +116,14 @@ class Hosts:
     """The hosts of the job, by their numbers in the order of the job's list.
 
     Args:
-        slots: The number of peers that each host takes.
+        slots: The number of peers that each host accepts.
         leaving: The hosts that were given notice and still run peers.
         of: The host on which each peer was started, by id.
         goal: The size that the job would have if it had lost no peer.
-        departures: The host of each peer that a decision has removed, and when: its speed may have made it a straggler.
-        shares: The threads that a peer would have of the cores of each host that the job began with.
-        queue: When each joiner was requested that waits for the slot of a member that was given notice.
-        lacked_slot: True if a peer was requested that found no free slot, since a host last came.
+        departures: The host and the time of removal of each peer that a decision has removed: the host may be slow.
+        shares: The threads per peer on each host with which the job began.
+        queue: The times at which the joiners were requested that wait for the slots of members with a notice.
+        lacked_slot: True if a requested peer has found no free slot since the last host came.
     """
 
     slots: Mapping[int, int] = field(default_factory=lambda: {0: UNBOUNDED})
@@ -137,25 +137,25 @@ class Hosts:
 
     @property
     def threads(self) -> int:
-        """The threads of every peer within an op, the same on all so that sums are in one order; 0: not known."""
+        """The threads of a peer within an op, equal on all peers so that sums have one order; 0 if unknown."""
         return min(self.shares.values(), default=0)
 
     @property
     def known(self) -> frozenset[int]:
-        """The hosts that are in the job: those that take peers, and those that are leaving."""
+        """The hosts of the job, including those that are leaving."""
         return frozenset(self.slots) | self.leaving
 
 
 @dataclass(frozen=True)
 class Departure:
-    """A peer that said that its program ends by itself.
+    """A peer that has reported the exit of its program.
 
     Args:
-        exit: The exit that it reported.
-        since: When it said so, seconds of the agent's clock.
-        trained: True if it was a member at that time.
-        killed: True if it was killed for taking too long to end.
-        code: Its exit code, once its process has ended.
+        exit: The reported exit.
+        since: The time of the report, in seconds of the agent's clock.
+        trained: True if the peer was a member at that time.
+        killed: True if the peer was killed for taking too long to end.
+        code: The exit code of its process; ``None`` while it runs.
     """
 
     exit: Exit
@@ -166,22 +166,22 @@ class Departure:
 
     @property
     def is_gone(self) -> bool:
-        """True if no peer may wait for it any more."""
+        """True if the other peers must no longer wait for this peer."""
         return self.exit.kind != "loop"
 
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses so far.
+    """The losses of peers so far, with notices and reported exits.
 
     Args:
         failures: The number of failed peers.
-        preemptions: The number of peers taken away by their platform.
-        untrained: The number of replacements in a row that never trained.
-        noticed: The members that said that they will be taken away.
-        broken_after: The failures of scripts after their training was over, by id.
-        exiting: The peers that said how their programs end, until their view is forgotten.
-        raised: The peers that were lost to an exception of their own, by id.
+        preemptions: The number of peers preempted by their platform.
+        untrained: The number of consecutive replacements that never trained.
+        noticed: The members that were given notice of a preemption.
+        broken_after: The failures of scripts after the end of their training, by id.
+        exiting: The peers that have reported the exits of their programs, while they run or are in the view.
+        raised: The exits of the peers that were lost to an exception of their program, by id.
     """
 
     failures: int = 0
@@ -193,30 +193,30 @@ class Losses:
     raised: Mapping[int, Exit] = field(default_factory=dict)
 
     def with_failed(self, *peers: int) -> Losses:
-        """The losses with these failed peers; one that was given notice was counted at that time."""
+        """The losses with these failed peers; a peer with a notice was counted when the notice came."""
         return replace(self, failures=self.failures + len({*peers} - self.noticed))
 
     def with_preempted(self, *peers: int) -> Losses:
-        """The losses with these peers that their platform takes away; one that was given notice counts once."""
+        """The losses with these preempted peers; a peer with a notice is not counted again."""
         news = {*peers} - self.noticed
         return replace(self, preemptions=self.preemptions + len(news), noticed=self.noticed | news)
 
     def with_ended(self, peer: int, code: int) -> Losses:
-        """The losses with a peer whose process has ended: by SIGTERM, it was preempted without time to leave."""
+        """The losses with a peer whose process has ended; SIGTERM means that it was preempted."""
         return self.with_preempted(peer) if code in PREEMPTED else self.with_failed(peer)
 
 
 @dataclass(frozen=True)
 class Regrouping:
-    """A view that lost members, until another one is in force.
+    """The recovery of a view that lost members, until another view is in force.
 
     Args:
-        since: When the first loss was heard of, or the view of the survivors was formed.
+        since: The time of the first known loss, or at which the view of the survivors was formed.
         version: The newest version of a view in use.
         lost: The ends of lost members, by id.
         reports: The reports of the survivors that wait for a new view.
-        formed: The view that the survivors were admitted to; each of them may report again.
-        stuck: The number of views in a row that broke before they trained.
+        formed: The view to which the survivors were admitted; each of them may report again.
+        stuck: The number of consecutive views that broke before they trained.
         killed: The members that were killed for being late, once each.
     """
 
@@ -225,8 +225,8 @@ class Regrouping:
     lost: Mapping[int, str] = field(default_factory=dict)
     reports: Mapping[int, LossReport] = field(default_factory=dict)
     formed: View | None = None
-    stuck: int = 0  # views in a row that broke before they trained
-    killed: frozenset[int] = frozenset()  # for being late, once each
+    stuck: int = 0
+    killed: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -235,15 +235,14 @@ class Cluster:
 
     Args:
         limits: The limits of the whole job.
-        view: The view in force; ``None`` before the first one.
+        view: The view in force; ``None`` before the first view.
         starting: The joiners, by id.
-        missing: Why peers that were requested will not come, by id, until the coordinator hears of it.
+        missing: The reasons why requested peers will not come, by id, until they are reported to the coordinator.
         processes: The processes of the job.
         losses: The losses so far.
         regrouping: The recovery under way, if any.
         hosts: The hosts.
-        identity: The description by the first peer of the first view of its program and machine; renewed for each
-            phase.
+        identity: The program and machine of the first peer of the first view; renewed for each phase.
         phases: The phases of the job.
     """
 
@@ -265,9 +264,9 @@ class Cluster:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The peers of the view that run, train, and were not let go: when it breaks, each of them has to report."""
+        """The peers of the view that still train and are not removed; if the view breaks, each of them must report."""
         if self.view is None:
-            # Nobody trains yet.
+            # No peer trains yet.
             return ()
         people, ending = self.processes, {p for p, one in self.losses.exiting.items() if one.is_gone}
         gone = people.released | people.finished | ending
@@ -275,16 +274,16 @@ class Cluster:
 
     @property
     def between_phases(self) -> frozenset[int]:
-        """The peers that have come to the end of a phase, run, and may begin another one."""
+        """The running peers that have finished a phase and may begin another."""
         ending = {peer for peer, one in self.losses.exiting.items() if one.is_gone}
         return (self.processes.finished & self.alive) - ending if self.phases.is_over else frozenset()
 
     def with_joiner(self, peer: int, entry: Starting) -> Cluster:
-        """The cluster with a joiner, or with what is known of it now."""
+        """The cluster with a new or updated joiner."""
         return replace(self, starting={**self.starting, peer: entry})
 
     def without_joiners(self, peers: Collection[int]) -> Cluster:
-        """The cluster without some of its joiners; peers that are none do not matter."""
+        """The cluster without some of its joiners; other peers are ignored."""
         return replace(self, starting={id_: entry for id_, entry in self.starting.items() if id_ not in peers})
 
 
@@ -292,7 +291,7 @@ Transition = tuple[Cluster, list[Command]]
 
 
 def mark_to_kill(cluster: Cluster, peers: Iterable[int]) -> Cluster:
-    """Marks joiners as let go and to be killed: an agent that takes over has to know of it."""
+    """Marks peers as released and to be killed, so that an agent that takes over can repeat the kill."""
     people, going = cluster.processes, frozenset(peers)
     people = replace(people, released=people.released | going, to_kill=(people.to_kill | going) & people.alive)
     return replace(cluster, processes=people)
@@ -302,7 +301,7 @@ def exit_in_words(code: int) -> str:
     """An exit code in words.
 
     Args:
-        code: The code; negative: the signal.
+        code: The code; if negative, the number of a signal.
 
     >>> exit_in_words(3), exit_in_words(-9)
     ('exit code 3', 'killed by SIGKILL')

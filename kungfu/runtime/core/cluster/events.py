@@ -1,7 +1,7 @@
-"""The events that the agent hears, and the commands that it may be told to perform: values only.
+"""The events that the agent receives, and the commands that it performs: values only.
 
-A request (`Asked`) as a command goes to the coordinator of the view, which carries it out at a barrier; so does an
-offer of joiners (`JoinerOffer`). A decision of such a barrier (`Decision`) is an event where it wants another number of
+As commands, a request (`Asked`) and an offer of joiners (`JoinerOffer`) are sent to the coordinator of the view, which
+carries them out at a barrier. The decision of such a barrier (`Decision`) is an event if it requires another number of
 processes.
 """
 
@@ -19,10 +19,10 @@ from kungfu.runtime.core.view import Peer, View
 
 @dataclass(frozen=True)
 class PeerProgressed:
-    """A joiner attached, or (with ``ready``) waits to be admitted, and says what program it runs.
+    """A joiner attached, or (with ``ready``) waits to be admitted, and reports its program.
 
-    A former member says that it is ready, too, before each phase after the first. ``phase`` is that which it is ready
-    for.
+    A former member also reports that it is ready, before each phase after the first. ``phase`` is the phase for which
+    the peer is ready.
     """
 
     peer: Peer
@@ -33,7 +33,7 @@ class PeerProgressed:
 
 @dataclass(frozen=True)
 class ProgramDiffers:
-    """A joiner does not run the program of the job: ``how`` says what differs."""
+    """A joiner does not run the program of the job; ``how`` is the difference in words."""
 
     peer: int
     how: str
@@ -48,12 +48,12 @@ class ViewStarted:
 
 @dataclass(frozen=True)
 class TrainingFinished:
-    """A peer's training is over: by itself, or because a view let it go.
+    """A peer's training is over: it is complete, or a view removed the peer.
 
     Args:
-        peer: The peer.
-        leaving: True if a view let it go.
-        phase: The phase that is over, after which another one may follow; 0 if none can.
+        peer: The id of the peer.
+        leaving: True if a view removed the peer.
+        phase: The number of the phase that is over, after which another may follow; 0 if none can.
     """
 
     peer: int
@@ -66,15 +66,15 @@ class LossReport:
     """The report of a peer that lost others.
 
     Args:
-        version: The newest view that it has heard of.
-        step: Its steps done.
-        holds: True if it holds the state, registered values included; a joiner does not before its first step.
-        error: The error by which it noticed the loss.
-        suspects: The ids that its error names.
+        version: The version of the newest view that the peer knows.
+        step: The number of steps that the peer has done.
+        holds: True if the peer holds the state, registered values included; a joiner does not before its first step.
+        error: The error by which the peer noticed the loss.
+        suspects: The ids of the peers that the error names.
         late: True if a deadline expired; else a connection ended.
-        stage: The stage between that step and the next: 0 in the barrier of that step, 1 after it, and one more for
-            each exchange of the peers that it has begun since, and for each that it has brought to its end.
-        digest: The checksum of its replicated state, where an exchange has begun: by then each may hold something else.
+        stage: The stage between that step and the next: 0 in the barrier of that step, 1 after it, plus one for each
+            exchange of the peers that began since, and one for each that ended.
+        digest: The checksum of the replicated state once an exchange has begun, since the peers' states may differ.
     """
 
     version: int
@@ -89,7 +89,7 @@ class LossReport:
 
 @dataclass(frozen=True)
 class PeersLost:
-    """A peer lost others, has unplugged itself and waits for a new view."""
+    """A peer lost others, has left its attachment, and waits for a new view."""
 
     peer: int
     report: LossReport
@@ -97,21 +97,21 @@ class PeersLost:
 
 @dataclass(frozen=True)
 class CoordinatorUnreachable:
-    """Nobody could be admitted to this view of survivors: its coordinator has ended, or did not answer in time."""
+    """The coordinator of this view of survivors has ended or did not answer in time, so no peer was admitted."""
 
     view: View
 
 
 @dataclass(frozen=True)
 class PeerNoticed:
-    """A peer was told by its platform that it will be taken away soon."""
+    """A peer received a preemption notice from its platform."""
 
     peer: int
 
 
 @dataclass(frozen=True)
 class ProgramExiting:
-    """A peer says that its program is ending by itself, or has left its training loop; its process still runs."""
+    """A peer reports that its program exits or has left its training loop; its process still runs."""
 
     peer: int
     exit: Exit
@@ -119,7 +119,7 @@ class ProgramExiting:
 
 @dataclass(frozen=True)
 class ProcessEnded:
-    """A process ended, with its exit code (negative: the signal)."""
+    """A process ended, with its exit code (if negative, the number of a signal)."""
 
     peer: int
     code: int
@@ -127,7 +127,7 @@ class ProcessEnded:
 
 @dataclass(frozen=True)
 class HostJoined:
-    """A host takes peers, this many at a time."""
+    """A host joined the job, with slots for this many peers."""
 
     host: int
     slots: int
@@ -135,14 +135,14 @@ class HostJoined:
 
 @dataclass(frozen=True)
 class HostNoticed:
-    """A host will be taken away soon, with all its peers; another one stays."""
+    """A host will be taken away soon, with all its peers; at least one other host stays."""
 
     host: int
 
 
 @dataclass(frozen=True)
 class HostLost:
-    """A host is gone, and with it all its peers."""
+    """A host is lost, with all its peers."""
 
     host: int
     how: str
@@ -150,12 +150,12 @@ class HostLost:
 
 @dataclass(frozen=True)
 class LeaderTookOver:
-    """Another agent decides from now on; the last commands of the one before may not have been performed."""
+    """Another agent now leads; the last commands of the previous leader may not have been performed."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time went by."""
+    """A moment at which deadlines are checked."""
 
 
 Event = (
@@ -177,20 +177,20 @@ Event = (
 )
 
 
-# Those that a peer reports to the agent that leads.
+# The events that a peer reports to the leading agent.
 ReportedEvent = PeerProgressed | Decision | ViewStarted | PeersLost | PeerNoticed | ProgramExiting
 
 
 @dataclass(frozen=True)
 class Spawn:
-    """Start a peer.
+    """Starts a peer.
 
     Args:
-        peer: Its id.
+        peer: The id of the peer.
         host: The number of the host that starts it.
-        leaving: The peers of that host that leave: it may take their processors.
-        joins: True if it joins a view, and so receives the state of the others instead of a checkpoint.
-        threads: The threads of every peer of the job within an op; 0: as its host has them.
+        leaving: The leaving peers of that host, whose processors the new peer may use.
+        joins: True if the peer joins a view, and so receives the state from others instead of a checkpoint.
+        threads: The threads of every peer of the job within an op; 0 for the default of its host.
     """
 
     peer: int
@@ -202,7 +202,7 @@ class Spawn:
 
 @dataclass(frozen=True)
 class Kill:
-    """Kill the process of a peer."""
+    """Kills the process of a peer."""
 
     peer: int
     reason: str
@@ -210,19 +210,19 @@ class Kill:
 
 @dataclass(frozen=True)
 class AdmitFirstView:
-    """Admit these peers to the first view."""
+    """Admits these peers to the first view."""
 
     view: View
 
 
 @dataclass(frozen=True)
 class AdmitPhase:
-    """Admit these peers to the first view of a phase.
+    """Admits these peers to the first view of a phase.
 
     Args:
         view: The view; all its peers begin with the state of its rank 0.
         number: The number of the phase.
-        target: The size that the job will have with the peers that are on their way; 0 if none are.
+        target: The size of the job once the joiners on their way have come; 0 if there are none.
     """
 
     view: View
@@ -232,7 +232,7 @@ class AdmitPhase:
 
 @dataclass(frozen=True)
 class ComparePrograms:
-    """Find out what differs in the program of ``other`` from that of the ``references``, of which one has to answer."""
+    """Finds the difference between the programs of ``other`` and the ``references``, of which one must answer."""
 
     references: tuple[Peer, ...]
     other: Peer
@@ -240,7 +240,7 @@ class ComparePrograms:
 
 @dataclass(frozen=True)
 class ReportMachines:
-    """Tell people that peers run on ``others`` (by id): machines that may round in another way than the usual one."""
+    """Notifies the user of peers (by id) on ``others``: machines that may round differently from the usual one."""
 
     usual: str
     others: Mapping[int, str]
@@ -248,13 +248,13 @@ class ReportMachines:
 
 @dataclass(frozen=True)
 class AdmitSurvivors:
-    """Admit the survivors to a view.
+    """Admits the survivors to a view.
 
     Args:
         view: The view.
-        sources: Its ranks that hold the state; the others receive it from them.
-        target: The size that the job will have with the replacements; 0 if none come.
-        lost: The ends of the lost others, by id.
+        sources: The ranks that hold the state and send it to the others.
+        target: The size of the job once the replacements have come; 0 if none come.
+        lost: The ends of the lost peers, by id.
     """
 
     view: View
@@ -265,7 +265,7 @@ class AdmitSurvivors:
 
 @dataclass(frozen=True)
 class AnnounceFailure:
-    """Tell every peer: ``peer`` is gone (-1: none is), and views up to ``version`` are broken, as ``how`` says."""
+    """Notifies peers, with the reason ``how``: ``peer`` is lost (-1: none), and views up to ``version`` are broken."""
 
     peer: int
     version: int
@@ -274,17 +274,17 @@ class AnnounceFailure:
 
 @dataclass(frozen=True)
 class Fail:
-    """End the job.
+    """Ends the job with a failure.
 
     Args:
-        peer: The peer whose end is the root cause; -1 for none.
-        reason: The way in which it ended.
+        peer: The id of the peer whose end is the root cause; -1 for none.
+        reason: The reason of the failure, in words.
         late: True if a deadline expired.
-        others: The ends of others that were lost with it, by id.
-        code: The exit code of the job, where it is known; then no other cause is looked for.
+        others: The ends of peers that were lost together with this peer, by id.
+        code: The exit code of the job, if it is known; then no other cause is searched for.
         chosen: True if the program chose the code, by ``sys.exit``.
-        kind: The problem of a peer whose process has not ended: for example, it lost others, whose end is the root
-            then.
+        kind: The kind of failure of a peer whose process still runs. If it lost others, for example, their end is the
+            root cause.
     """
 
     peer: int
@@ -298,7 +298,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class ReleaseHost:
-    """Let a host go that was given notice: nobody runs on it any more."""
+    """Releases a host with a notice that no longer runs a process."""
 
     host: int
 

@@ -1,9 +1,9 @@
 """Joiners: peers on their way into the job, which are spawned, awaited, offered to the coordinator, or dismissed.
 
-Once one is ready, and before a view admits it, it is checked by digest that it runs the program of the job. The first
-peers must all run the same program, else the job ends: nobody can say which of them is right. A later joiner must run
-the program of the peers that train. Where digests differ, the descriptions are fetched (``ComparePrograms``); the
-answer (``ProgramDiffers``) decides nothing any more, it says what differs.
+The program of a ready joiner is compared with the job's, by digest, before a view admits the joiner. The first peers
+must all run the same program, else the job ends, since it is unknown which program is right. A later joiner must run
+the program of the peers that train. If digests differ, the descriptions are fetched (``ComparePrograms``); the answer
+(``ProgramDiffers``) only reports the difference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kungfu.runtime.core.view import View
 
 UNLIKE_CODE = 2
 _ANOTHER = "its program is not that of the job"
-# Replacements in a row that never came to train: what ends them is not chance.
+# The number of consecutive replacements that never train after which none is started: the cause is persistent.
 CRASH_LOOP = 3
 
 
@@ -40,14 +40,14 @@ def spawn(
     host: int | None = None,
     leaving: Iterable[int] = (),
 ) -> Transition:
-    """Starts peers; one for which no host has a free slot counts as missing.
+    """Starts peers; a peer for which no host has a free slot counts as missing.
 
     Args:
         cluster: The cluster.
-        replacing: For each new peer the id of the lost one that it replaces; ``None`` for one that a request requested.
-        now: Seconds of the agent's clock.
-        host: The host on which they should run; without it the first one that has a free slot, see `place_for`.
-        leaving: The peers that will leave for them, on other hosts if there is one with a free slot.
+        replacing: For each new peer, the id of the lost peer that it replaces; ``None`` for a requested peer.
+        now: The time, in seconds of the agent's clock.
+        host: The host on which the peers should run; without it, the first with a free slot, see `place_for`.
+        leaving: The peers that will leave for the new peers; their hosts are used only after other free slots.
     """
     people, hosts, room = cluster.processes, cluster.hosts, placement.free_slots(cluster)
     avoided, left = placement.avoided_slots(hosts, now), {hosts.of[peer] for peer in leaving if peer in hosts.of}
@@ -59,7 +59,7 @@ def spawn(
         next_id = peer + 1
         place = placement.place_for(room, avoided, left=left)
         if place is None:
-            # The coordinator hears of it with the next offer.
+            # The next offer reports it to the coordinator.
             missing[peer] = placement.NO_SLOT
             continue
         room[place] -= 1
@@ -73,60 +73,60 @@ def spawn(
 
 
 def dismiss(cluster: Cluster, peers: Iterable[int], reason: str) -> Transition:
-    """Kills joiners that are not needed any more."""
+    """Kills joiners that are no longer needed."""
     going = list(peers)
     return mark_to_kill(cluster.without_joiners(going), going), [Kill(peer, reason) for peer in going]
 
 
 def _peers_giving_way(cluster: Cluster, host: int, leaving: Iterable[int]) -> tuple[int, ...]:
-    """The peers whose processes run on a host, and that leave the job or have left it: their processors become free."""
+    """The peers with processes on a host that leave or have left the job, and so free their processors."""
     staying = {*cluster.members, *cluster.starting} - {*leaving}
     return tuple(peer for peer in placement.peers_on(cluster, host) if peer not in staying)
 
 
 def on_decision(cluster: Cluster, decision: Decision, now: float) -> Transition:
-    """A barrier decides on a number of processes: spawns what is missing, dismisses what is too much."""
+    """Handles a barrier's decision on the number of processes: spawns missing peers or dismisses surplus joiners."""
     size, host, leaving = decision.prepare, decision.host, decision.terms.leaving
     if size is None or cluster.view is None or cluster.processes.finished & set(cluster.view.ids):
-        # It wants none, or there is no coordinator yet that could decide, or training is over.
+        # The decision needs no change, there is no coordinator yet, or training is over.
         return cluster, []
     have = len(cluster.members) + len(cluster.starting)
-    # The newest size counts: whoever waits for a slot was asked for by an older one.
+    # The newest size counts: joiners that wait for a slot were requested by an older size.
     cluster = replace(cluster, missing={}, hosts=replace(cluster.hosts, queue=()))
     if size > have:
-        # Some are missing.
+        # Some peers are missing.
         waiting = 0 if host is not None else _waiting_for_slots(cluster, size - have, leaving)
         cluster, spawns = spawn(cluster, [None] * (size - have - waiting), now, host=host, leaving=leaving)
         return offer_if_ready(replace(cluster, hosts=replace(cluster.hosts, queue=(now,) * waiting)), spawns)
-    # As many as asked for, or too many: those leave that have come least far, for they cost least.
+    # There are enough peers or too many: the least advanced joiners are dismissed, since they cost least.
     order = sorted(cluster.starting, key=lambda peer: (cluster.starting[peer].ready is not None, -peer))
     reason = f"the job wants {size} peer{'' if size == 1 else 's'} now"
     return offer_if_ready(*dismiss(cluster, order[: have - size], reason))
 
 
 def _waiting_for_slots(cluster: Cluster, count: int, leaving: Iterable[int]) -> int:
-    """The number of new peers without a slot now, but with one when the members with a notice are gone.
+    """The number of new peers that must wait for the slots of members with a notice.
 
-    The coordinator requests their replacements in the barrier that lets them go, a moment before their slots are free.
+    The coordinator requests replacements in the barrier that removes these members, just before their slots are free.
 
     Args:
         cluster: The cluster.
         count: The number of new peers.
-        leaving: The members that leave only when their replacements have come.
+        leaving: The members that leave only once their replacements have come.
     """
     lacking = max(0, count - sum(placement.free_slots(cluster).values()))
     return min(lacking, placement.about_to_be_free(cluster, {*leaving}))
 
 
 def spawn_queued(cluster: Cluster, now: float) -> Transition:
-    """Starts the joiners that waited for a slot, as far as slots are free."""
+    """Starts joiners that waited for a slot, up to the number of free slots."""
     queue = cluster.hosts.queue
     if not queue or not cluster.members or cluster.regrouping is not None:
-        # Nobody waits, or nobody trains; or the view after a recovery will show who has left and who was lost.
+        # No joiner waits, or no member trains; in a recovery, the next view decides which slots are free.
         return cluster, []
     count = min(len(queue), sum(placement.free_slots(cluster).values()))
     limit, left = cluster.limits.deadlines.ready_s, queue[count:]
-    # No slot will be free for them any more: a host was lost, say, or a member that was given notice did not leave.
+    # No slot will become free for these joiners: a host was lost, for example, or a member with a notice stayed.
     given_up = len(left) if not placement.about_to_be_free(cluster, ()) else sum(now - since > limit for since in left)
     if not count and not given_up:
         # All slots are still taken.
@@ -136,26 +136,26 @@ def spawn_queued(cluster: Cluster, now: float) -> Transition:
 
 
 def on_peer_progressed(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
-    """A joiner has attached, or is ready."""
+    """Handles a joiner that has attached or is ready."""
     entry = cluster.starting.get(event.peer.id)
     if entry is None or entry.ready is not None:
-        # It was dismissed meanwhile, and its end is under way; or it has said so before.
+        # The joiner was dismissed and is about to end, or the report is repeated.
         return cluster, []
     if not event.ready:
-        # It has attached, and traces its first step; or it says so again, while it reads to where the others are, or
-        # compiles.
+        # The joiner has attached, and traces its first step; or it repeats the report while it reads its data up to
+        # the others' position, or compiles.
         entry = replace(entry, attached=now) if entry.attached is None else replace(entry, reads=now)
         return offer_if_ready(cluster.with_joiner(event.peer.id, entry))
     if cluster.view is not None and event.phase != cluster.phases.number:
-        # It is ready for a phase that is over: it finds out, and gets ready for this one.
+        # The joiner is ready for another phase: it finds out, and gets ready for the present one.
         return cluster, []
     entry = replace(entry, said=event)
     if not runs_same_program(cluster, entry):
-        # It is not taken for ready until it is known what differs.
+        # The joiner does not count as ready; the difference is looked up first.
         cluster = cluster.with_joiner(event.peer.id, entry)
         return cluster, compare_waiting(cluster)
     usual, machine = cluster.identity.machine, entry.identity.machine
-    # It runs on another machine than the job began with; for the first view that is found out for all together.
+    # A machine that differs from the job's first is reported; for the first view all are reported together.
     differs = cluster.view is not None and machine != usual
     remarks = [ReportMachines(usual, {event.peer.id: machine})] if differs else []
     return offer_if_ready(cluster.with_joiner(event.peer.id, replace(entry, ready=now)), remarks)
@@ -165,14 +165,14 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transi
     """Forms the first view, or offers the joiners to the coordinator, once all of them are ready.
 
     Args:
-        cluster: The cluster after what was decided before.
-        commands: The commands of that; those of this decision follow them.
+        cluster: The cluster after the preceding decision.
+        commands: The commands of the preceding decision, to which the new commands are appended.
     """
     if any(entry.ready is None for entry in cluster.starting.values()) or cluster.hosts.queue:
-        # Some are still on their way, or wait for a slot.
+        # Some joiners are still on their way, or wait for a slot.
         return cluster, [*commands]
     if cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming:
-        # There is no coordinator just now: the view after the recovery, or of the next phase, gets the offer.
+        # There is no coordinator at the moment: the view after the recovery, or of the next phase, gets the offer.
         return cluster, [*commands]
     if cluster.view is None:
         # The first peers are all ready.
@@ -180,7 +180,7 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transi
         return cluster, [*commands, *forms]
     peers = tuple(entry.peer for _, entry in sorted(cluster.starting.items()) if entry.peer is not None)
     if not peers and not cluster.missing:
-        # No peer was asked for.
+        # No peer was requested.
         return cluster, [*commands]
     reason = "; ".join(f"peer {peer}: {why}" for peer, why in sorted(cluster.missing.items()))
     offer = JoinerOffer(peers, tuple(sorted(cluster.missing)), reason, _parts(cluster))
@@ -188,7 +188,7 @@ def offer_if_ready(cluster: Cluster, commands: Sequence[Command] = ()) -> Transi
 
 
 def _parts(cluster: Cluster) -> dict[str, float]:
-    """The seconds of the slowest joiner from its spawn to ``attach``, and from there until it was ready."""
+    """The seconds of the slowest joiner from its spawn to ``attach``, and from ``attach`` until it was ready."""
     entries = [entry for entry in cluster.starting.values() if entry.attached and entry.ready]
     if not entries:
         return {}
@@ -198,34 +198,34 @@ def _parts(cluster: Cluster) -> dict[str, float]:
 
 
 def on_joiner_lost(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """A joiner will not come: one that replaces a lost peer is started again; without another one the run continues."""
+    """Handles a joiner that will not come: a replacement is started again; a requested joiner is reported missing."""
     entry = cluster.starting[peer]
     cluster = cluster.without_joiners([peer])
     if entry.replaces is None:
-        # It was asked for by a request, whose change of the size falls short by one.
+        # The joiner was requested: the change of size falls short by one peer.
         return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
     losses = replace(cluster.losses, untrained=cluster.losses.untrained + 1)
     cluster = replace(cluster, losses=losses)
     if losses.untrained < CRASH_LOOP:
-        # Another replacement may fare better.
+        # Another replacement may succeed.
         return offer_if_ready(*spawn(cluster, [entry.replaces], now))
     why = f"{why}; {losses.untrained} replacements in a row never trained, so no other one is started"
     return offer_if_ready(replace(cluster, missing={**cluster.missing, peer: why}))
 
 
 def give_up_joiner(cluster: Cluster, peer: int, why: str, now: float) -> Transition:
-    """Kills a joiner that lives but is too late, or whose program ends; the run continues without it."""
+    """Kills a running joiner that is too late or whose program exits; the job continues without it."""
     cluster, commands = on_joiner_lost(mark_to_kill(cluster, [peer]), peer, why, now)
     return cluster, [Kill(peer, why), *commands]
 
 
 def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
-    """A joiner that has been on its way for too long, and how far it came."""
+    """The id of a joiner that is late, with the stage that it reached in words; ``None`` if no joiner is late."""
     limit = cluster.limits.deadlines.ready_s
     waiting = {peer: max(entry.since, entry.reads) for peer, entry in cluster.starting.items() if entry.ready is None}
     late = [peer for peer, since in waiting.items() if now - since > limit]
     if not late:
-        # All are within their time.
+        # All joiners are within their time.
         return None
     stage = "called kf.attach()" if cluster.starting[late[0]].attached else "started"
     why = f"waited {limit:.0f} s for peer {late[0]} to get ready; it has {stage} and not yet finished its first step"
@@ -236,30 +236,30 @@ def late_joiner(cluster: Cluster, now: float) -> tuple[int, str] | None:
 
 
 def on_program_differs(cluster: Cluster, peer: int, how: str) -> Transition:
-    """A starting peer does not run the program of the job."""
+    """Handles a starting peer that does not run the program of the job."""
     if peer not in cluster.starting:
-        # It ended meanwhile, or was dismissed.
+        # The peer has ended or was dismissed.
         return cluster, []
     if cluster.view is None:
-        # Of the first peers nobody can say which one is right.
+        # It is unknown which of the first peers runs the right program.
         return cluster, [fail_as_different(how)]
     return offer_if_ready(*dismiss_as_different(cluster, peer, how))
 
 
 def form_first_view(cluster: Cluster) -> Transition:
-    """All first peers are ready: their view, if they are alike."""
+    """Forms the first view once all first peers are ready, if they run the same program."""
     entries = [entry for _, entry in sorted(cluster.starting.items())]
     peers = tuple(entry.peer for entry in entries if entry.peer is not None)
     identity = entries[0].identity
     for peer, entry in zip(peers, entries, strict=True):
         if entry.identity.program != identity.program:
-            # The answer will end the job, and tell what differs.
+            # The answer names the difference and ends the job.
             return cluster, [ComparePrograms(peers[:1], peer)]
     # A resumed job may begin with a later phase.
     first = entries[0].said
     phases = replace(cluster.phases, number=first.phase if first else 1)
     cluster = replace(cluster, identity=identity, phases=phases)
-    # Machines may differ, though they may round in another way: people are told.
+    # Machines may differ, although they may round differently: the user is notified.
     others = {
         peer.id: entry.identity.machine
         for peer, entry in zip(peers, entries, strict=True)
@@ -270,14 +270,14 @@ def form_first_view(cluster: Cluster) -> Transition:
 
 
 def runs_same_program(cluster: Cluster, entry: Starting) -> bool:
-    """True if this peer, which is ready, may join the view; before the first one that is decided together."""
+    """True if this ready peer may join the view; before the first view, all programs are compared together."""
     return cluster.view is None or entry.identity.program == cluster.identity.program
 
 
 def compare_waiting(cluster: Cluster) -> list[Command]:
-    """The comparisons that are under way: of joiners that are ready, and not known to run the same program."""
+    """The comparisons under way: those of joiners that have reported ready and run a different program."""
     if cluster.view is None:
-        # Before the first view all are compared together.
+        # Before the first view all programs are compared together.
         return []
     members = tuple(peer for peer in cluster.view.peers if peer.id in cluster.members)
     if not members:
@@ -290,11 +290,11 @@ def compare_waiting(cluster: Cluster) -> list[Command]:
 
 
 def fail_as_different(how: str) -> Fail:
-    """The end of a job whose first peers differ."""
+    """The end of a job whose peers run different programs."""
     return Fail(-1, f"the peers of this job must run the same program: {how}", code=UNLIKE_CODE)
 
 
 def dismiss_as_different(cluster: Cluster, peer: int, how: str) -> Transition:
-    """Dismisses a joiner that differs; no other one comes in its place, since it would run the same program."""
+    """Dismisses a joiner with a different program; it is not replaced, since a replacement would run the same."""
     cluster = replace(cluster.without_joiners([peer]), missing={**cluster.missing, peer: _ANOTHER})
     return mark_to_kill(cluster, [peer]), [Kill(peer, f"{_ANOTHER}: {how}")]

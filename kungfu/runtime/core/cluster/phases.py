@@ -1,22 +1,21 @@
-"""The phases of a job: the trainings of its program, one after the other.
+"""The phases of a job: the consecutive trainings of its program.
 
-A phase ends as the training of a job does: its peers hold a last barrier, and each says that it has finished. Nobody
-knows then whether the program trains again. The next phase begins as the job did: each peer that comes to it says that
-it is ready; when all have, they form a view, and begin with the state of its rank 0. Between two phases a peer is in
-no barrier, and nobody waits for it but here.
+A phase ends like the training of a job: its peers hold a last barrier, and each reports that it has finished. It is
+then unknown if the program trains again. The next phase begins like the job: each peer that reaches it reports that it
+is ready; when all are ready, they form a view and begin with the state of its rank 0. Between two phases a peer is in
+no barrier, and only this module waits for it.
 
-| event                             | what follows                                                                    |
+| event                             | reaction                                                                        |
 | --------------------------------- | ------------------------------------------------------------------------------- |
-| a member has finished a phase     | joiners stay, and get ready again, for the next phase                            |
-| a former member is ready          | the last one to come: all form the first view of the phase, with the joiners    |
-|                                   | that are ready                                                                  |
-| a joiner is ready                 | for the next phase: it comes in with the others; for one that is over: it is    |
-|                                   | passed over, asks which phases are over, and gets ready again                    |
-| programs differ                   | of former members: the job fails; a joiner: it is dismissed, as ever            |
+| a member has finished a phase     | joiners stay, and get ready again for the next phase                            |
+| a former member is ready          | if it is the last: all form the first view of the phase, with the ready joiners |
+| a joiner is ready                 | for the next phase: it joins with the others; for a phase that is over: it is   |
+|                                   | ignored, finds out which phases are over, and gets ready again                  |
+| programs differ                   | of former members: the job fails; of a joiner: it is dismissed, as always       |
 | a former member ends              | the others form the view without it; if it failed, it is replaced               |
 | some are not ready in time        | they are killed                                                                 |
-| a peer is lost while the view is  | the others form another one, with the same state; without its rank 0, whose     |
-| forming                           | state all take, the job fails                                                   |
+| a peer is lost while the view is  | the others form another view, with the same state; if rank 0 is lost, whose     |
+| forming                           | state all receive, the job fails                                                |
 """
 
 from __future__ import annotations
@@ -39,28 +38,28 @@ from kungfu.runtime.core.cluster.joiners import dismiss_as_different, fail_as_di
 from kungfu.runtime.core.cluster.recovery import within_budgets
 from kungfu.runtime.core.view import View
 
-# How many times --wait a view may take to begin: its peers open their attachments, and take the state.
+# The time to begin a view, in multiples of --wait: its peers open their attachments and receive the state.
 _FORMING_WAITS = 3
 
 
 def on_phase_over(cluster: Cluster, peer: int, phase: int, now: float) -> Transition:
-    """A member has come to the end of its phase, after which another one may follow."""
+    """Handles a member that has finished a phase, after which another may follow."""
     phases, people = cluster.phases, cluster.processes
     if phase != phases.number:
-        # It is told twice: the next phase is under way.
+        # The report is repeated: the next phase is under way.
         return cluster, []
     if not phases.is_over:
-        # The first to say so. Joiners were getting ready for this phase: they find out, and get ready for the next one.
+        # The first report. Joiners were getting ready for this phase: they find out, and get ready for the next.
         unready = {id_: replace(entry, since=now, ready=None, said=None) for id_, entry in cluster.starting.items()}
         cluster = replace(cluster, starting=unready, phases=replace(phases, is_over=True))
     return replace(cluster, processes=replace(people, finished=people.finished | {peer})), []
 
 
 def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float) -> Transition:
-    """While a phase is over: a former member or a joiner is ready for the next one."""
+    """Handles a former member or a joiner that is ready, between two phases."""
     peer, phases = event.peer.id, cluster.phases
     if event.phase != phases.number + 1:
-        # A joiner that has not found out that the phase is over.
+        # The joiner does not know yet that the phase is over.
         return cluster, []
     told = Starting(now, attached=now, ready=now, said=event)
     if peer in cluster.starting:
@@ -69,7 +68,7 @@ def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float)
         return cluster.with_joiner(peer, entry), []
     if peer in cluster.between_phases and peer not in phases.ready:
         return replace(cluster, phases=replace(phases, ready={**phases.ready, peer: told})), []
-    # It is told twice, or was dismissed.
+    # The report is repeated, or the peer was dismissed.
     return cluster, []
 
 
@@ -77,30 +76,30 @@ def on_peer_ready_for_phase(cluster: Cluster, event: PeerProgressed, now: float)
 
 
 def form_phase(cluster: Cluster, now: float) -> Transition:
-    """Forms the first view of the next phase, once all former members that live are ready for it."""
+    """Forms the first view of the next phase once all running former members are ready for it."""
     phases = cluster.phases
     if not phases.is_over or not phases.ready or cluster.members or cluster.between_phases - phases.ready.keys():
-        # No phase is over, or some peers have not come to the next one.
+        # No phase is over, or some peers have not reached the next phase.
         return cluster, []
     entries = _in_rank_order(cluster)
     if not entries:
-        # Those who were ready have ended.
+        # All ready peers have ended.
         return cluster, []
     reference = entries[0]
     for entry in entries[1:]:
         if entry.identity.program != reference.identity.program:
-            # The answer will end the job, and tell what differs.
+            # The answer names the difference and ends the job.
             return cluster, _comparison(reference, entry)
     waiting = [entry for _, entry in sorted(cluster.starting.items()) if entry.ready is not None]
     alike = [entry for entry in waiting if entry.identity.program == reference.identity.program]
-    # Those joiners that run another program: they are dismissed when it is known what differs.
+    # Joiners with another program are dismissed when the difference is known.
     others = [command for entry in waiting if entry not in alike for command in _comparison(reference, entry)]
     cluster, commands = _with_view(cluster, [*entries, *alike], now)
     return cluster, [*others, *commands]
 
 
 def _in_rank_order(cluster: Cluster) -> list[Starting]:
-    """The former members that are ready and live: in the order of the last view, and then by their ids."""
+    """The running former members that are ready, in the order of the last view and then of their ids."""
     ids = cluster.view.ids if cluster.view else ()
     ready = {peer: entry for peer, entry in cluster.phases.ready.items() if peer in cluster.between_phases}
     order = sorted(ready, key=lambda peer: (ids.index(peer) if peer in ids else len(ids), peer))
@@ -114,7 +113,7 @@ def _comparison(reference: Starting, other: Starting) -> list[Command]:
 
 
 def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Transition:
-    """The next phase, with these peers in its first view."""
+    """Begins the next phase with these peers in its first view."""
     assert cluster.view is not None
     view = View(cluster.view.version + 1, tuple(entry.peer for entry in entries if entry.peer), begins_phase=True)
     losses = cluster.losses
@@ -123,13 +122,13 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
     replaced = _to_be_replaced(cluster, losses)
     coming = _number_coming(cluster, view, replaced)
     if view.size + coming < cluster.limits.minimum:
-        # The job would go on with fewer peers than it may have.
+        # The job would continue below its minimum of peers.
         lost = {**cluster.losses.broken_after}
         root = min(cluster.phases.lost, default=-1)
         left = f"{view.size} peer{'' if view.size == 1 else 's'} came to phase {cluster.phases.number + 1}"
         reason = f"{lost.pop(root, '')}; ".lstrip("; ") + f"{left}, fewer than --min {cluster.limits.minimum}"
         return cluster, [Fail(root, reason, others=lost)]
-    # Who was lost between the phases has not failed after its training: the training goes on.
+    # The training continues, so peers lost between the phases have not failed after its end.
     losses = replace(losses, broken_after={})
     phases = Phases(cluster.phases.number + 1, is_forming=True, since=now, replaced=replaced)
     people = replace(cluster.processes, finished=frozenset())
@@ -141,13 +140,13 @@ def _with_view(cluster: Cluster, entries: Sequence[Starting], now: float) -> Tra
 
 
 def _to_be_replaced(cluster: Cluster, losses: Losses) -> tuple[int, ...]:
-    """The peers that were lost in the last barrier or after it: as many as the budgets allow are replaced."""
+    """The peers lost in the last barrier or after it that are replaced within the budgets."""
     regrouping = cluster.regrouping
     return within_budgets(cluster, losses, (*(regrouping.lost if regrouping else ()), *cluster.phases.lost))
 
 
 def on_phase_began(cluster: Cluster, now: float) -> Transition:
-    """The first view of a phase trains. Joiners that were not ready for it stay; lost peers are replaced now."""
+    """Handles the first view of a phase that trains: unready joiners stay, and lost peers are replaced now."""
     assert cluster.view is not None
     fresh = cluster.starting.keys() & {*cluster.view.ids}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
@@ -157,17 +156,17 @@ def on_phase_began(cluster: Cluster, now: float) -> Transition:
 
 
 def repeat_admission(cluster: Cluster) -> list[Command]:
-    """The admission to the view of a phase, which peers may not have heard of; none if no view is forming."""
+    """Repeats the admission to the view of a phase for peers that may have missed it, if the view is forming."""
     view, phases = cluster.view, cluster.phases
     if not phases.is_forming or view is None:
-        # There is nothing to repeat.
+        # No admission is to be repeated.
         return []
     coming = _number_coming(cluster, view, phases.replaced)
     return [AdmitPhase(view, phases.number, view.size + coming if coming else 0)]
 
 
 def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int:
-    """The number of peers that join a view, or will once it trains."""
+    """The number of peers that join a view now or once it trains."""
     return len(cluster.starting.keys() - {*view.ids}) + len(replaced) + len(cluster.hosts.queue)
 
 
@@ -175,22 +174,22 @@ def _number_coming(cluster: Cluster, view: View, replaced: Sequence[int]) -> int
 
 
 def on_phase_differs(cluster: Cluster, peer: int, how: str) -> Transition:
-    """Between two phases: the program of a peer differs from that of the others."""
+    """Handles a peer whose program differs from the others', between two phases."""
     if peer in cluster.phases.ready:
-        # Of former members nobody can say which one is right.
+        # It is unknown which former member runs the right program.
         return cluster, [fail_as_different(how)]
     return dismiss_as_different(cluster, peer, how) if peer in cluster.starting else (cluster, [])
 
 
 def on_lost_between_phases(cluster: Cluster, peer: int, code: int, how: str) -> Cluster:
-    """A former member has failed: the job does, unless others continue to another phase; then it is replaced."""
+    """Records a failed former member: if the others continue to another phase, it is replaced; else the job fails."""
     losses = replace(cluster.losses, broken_after={**cluster.losses.broken_after, peer: how})
     phases = replace(cluster.phases, lost={**cluster.phases.lost, peer: code})
     return replace(cluster, losses=losses, phases=phases)
 
 
 def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """A peer of the view that is forming has ended: the others form another one, unless all take its state."""
+    """Handles the loss of a peer of the forming view: the others form another view; without rank 0 the job fails."""
     view, phases = cluster.view, cluster.phases
     assert view is not None
     if peer == view.ids[0]:
@@ -202,40 +201,40 @@ def on_lost_while_forming(cluster: Cluster, peer: int, how: str, now: float) -> 
     smaller = View(view.version + 1, tuple(one for one in view.peers if one.id != peer), begins_phase=True)
     losses = cluster.losses
     if peer not in cluster.starting:
-        # A former member: it counts as a failure, and is replaced. A joiner was not a part of the job yet.
+        # A former member counts as failed, and is replaced. A joiner was not yet part of the job.
         losses = losses.with_failed(peer)
         phases = replace(phases, replaced=(*phases.replaced, peer))
     phases = replace(phases, since=now)
     cluster = replace(cluster.without_joiners([peer]), view=smaller, phases=phases, losses=losses)
-    # Those who have begun to enter the view give it up; the others have not heard of it.
+    # Peers that have begun to enter the view leave it; the others do not know of it.
     return cluster, [AnnounceFailure(peer, view.version, how), *repeat_admission(cluster)]
 
 
 def on_reported_while_forming(cluster: Cluster, event: PeersLost) -> Transition:
-    """A peer could not enter the view of its phase. If another one has ended, its end forms the next view."""
+    """Handles a peer that could not enter the view of its phase; the end of a lost peer forms the next view."""
     report, view = event.report, cluster.view
     assert view is not None
     if report.version < view.version or not report.late:
-        # It has heard of an older view, or a connection ended: the agent hears of the process at its end.
+        # The report is of an older view or a closed connection: the end of a process is reported separately.
         return cluster, []
     suspects = [peer for peer in report.suspects if peer in cluster.alive and peer != event.peer]
     if not suspects:
         return cluster, [Fail(event.peer, report.error, late=True, kind="loss")]
-    # They stand still. When they have ended, the others form another view.
+    # The suspects hang. When they have ended, the others form another view.
     return mark_to_kill(cluster, suspects), [Kill(peer, report.error) for peer in suspects]
 
 
 def kill_late_for_phase(cluster: Cluster, now: float) -> Transition:
-    """Kills former members that the others have waited for in vain; ends a job whose phase does not begin."""
+    """Kills former members that are late for the next phase; ends a job whose phase does not begin."""
     phases, deadlines = cluster.phases, cluster.limits.deadlines
     if phases.is_forming and now - phases.since > _FORMING_WAITS * deadlines.wait_s:
-        # Something holds each of them up.
+        # All peers of the view are held up.
         late = f"phase {phases.number} of the job had not begun {now - phases.since:.0f} s after all were ready for it"
         return cluster, [Fail(-1, late, late=True)]
     first = min((entry.since for entry in phases.ready.values()), default=now)
     missing = sorted((cluster.between_phases | {*cluster.members}) - phases.ready.keys() - cluster.processes.to_kill)
     if not phases.is_over or now - first <= deadlines.ready_s or not missing:
-        # Nobody waits, or not for long.
+        # No peer waits, or none has waited too long.
         return cluster, []
     why = f"the others have waited {now - first:.0f} s for it to begin phase {phases.number + 1}"
     people = replace(cluster.processes, to_kill=cluster.processes.to_kill | {*missing})

@@ -1,4 +1,4 @@
-"""The placement of peers on hosts: a slot for each that starts, and the hosts that come, leave or are lost."""
+"""The placement of peers on hosts: a slot for each new peer, and hosts that come, leave or are lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kungfu.runtime.core.cluster.events import ReleaseHost
 from kungfu.runtime.core.view import View
 
 NO_SLOT = "no host has a free slot"
-# For so long a slot from which a peer was let go is the last one to be given out again.
+# The time for which the slot of a removed peer is used only if no other slot is free.
 AVOIDED_S = 600.0
 
 
@@ -23,11 +23,11 @@ def free_slots(cluster: Cluster) -> dict[int, int]:
 
 
 def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
-    """The number of slots of members with a notice: the next view removes them in any case.
+    """The number of slots of members with a notice, which the next view removes in any case.
 
     Args:
         cluster: The cluster.
-        leaving: The members that leave only when their replacements have come: they do not count.
+        leaving: The members that leave only once their replacements have come; their slots do not count.
     """
     going = cluster.losses.noticed & {*cluster.members} - {*leaving}
     return sum(cluster.hosts.of.get(peer, 0) in cluster.hosts.slots for peer in going)
@@ -36,12 +36,12 @@ def about_to_be_free(cluster: Cluster, leaving: Collection[int]) -> int:
 def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Collection[int] = ()) -> int | None:
     """The first host with a free slot that is not to be avoided, else the first with a free slot.
 
-    Hosts from which a peer leaves for the one that starts come after others: the host may have made it slow. Another
-    slot there still comes before a slot that is to be avoided.
+    The host of a peer that leaves for the new peer comes after other hosts, since the host may have made it slow.
+    Another slot on that host still comes before a slot to avoid.
 
     Args:
         room: The free slots of each host, by number.
-        avoided: The number of them to avoid; see `avoided_slots`.
+        avoided: The number of slots to avoid on each host; see `avoided_slots`.
         left: The hosts of the peers that leave.
 
     >>> place_for({0: 1, 1: 2}, {0: 1}), place_for({0: 1}, {0: 1}), place_for({0: 0}, {})
@@ -54,12 +54,12 @@ def place_for(room: Mapping[int, int], avoided: Mapping[int, int], *, left: Coll
 
 
 def avoided_slots(hosts: Hosts, now: float) -> dict[int, int]:
-    """The number of peers removed on each host in the last ``AVOIDED_S`` seconds: a slow host may make stragglers."""
+    """The number of peers removed on each host in the last ``AVOIDED_S`` seconds; a slow host may cause stragglers."""
     return Counter(host for host, at in hosts.departures.values() if now - at < AVOIDED_S)
 
 
 def with_departures(hosts: Hosts, peers: Iterable[int], now: float) -> Hosts:
-    """The hosts once peers were let go by a decision; one of whom this is known already counts once."""
+    """The hosts after a decision removed peers; a peer whose removal is known already is not counted again."""
     recent = {peer: (host, at) for peer, (host, at) in hosts.departures.items() if now - at < AVOIDED_S}
     news = {peer: (hosts.of.get(peer, 0), now) for peer in peers if peer not in recent}
     return replace(hosts, departures={**recent, **news})
@@ -71,14 +71,14 @@ def peers_on(cluster: Cluster, host: int) -> tuple[int, ...]:
 
 
 def open_host(cluster: Cluster, host: int, slots: int) -> Cluster:
-    """The host takes peers."""
+    """The cluster with a host that accepts peers."""
     hosts = cluster.hosts
     taking = replace(hosts, slots={**hosts.slots, host: slots}, leaving=hosts.leaving - {host})
     return replace(cluster, hosts=taking)
 
 
 def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
-    """The host takes no more peers."""
+    """The cluster with a host that accepts no more peers."""
     hosts = cluster.hosts
     slots = {other: count for other, count in hosts.slots.items() if other != host}
     going = hosts.leaving | {host} if leaving else hosts.leaving - {host}
@@ -86,7 +86,7 @@ def close_host(cluster: Cluster, host: int, *, leaving: bool) -> Cluster:
 
 
 def release_empty_hosts(cluster: Cluster) -> Transition:
-    """Releases the hosts that were given notice and run no process any more."""
+    """Releases the hosts with a notice that no longer run a process."""
     empty = sorted(host for host in cluster.hosts.leaving if not peers_on(cluster, host))
     if not empty:
         return cluster, []
@@ -104,13 +104,13 @@ def forget_places(cluster: Cluster) -> Cluster:
 def has_majority(view: View, of: Mapping[int, int], present: Collection[int]) -> bool:
     """True if the hosts whose agents reach each other may continue without the others.
 
-    They may if they run a strict majority of the view's peers; of two halves, the one with rank 0 may. So two groups
-    that cannot hear each other never both continue.
+    They may if they run a strict majority of the view's peers, or exactly half of them including rank 0. So two groups
+    of hosts without a connection never both continue.
 
     Args:
         view: The view in force.
         of: The host of each peer, by id.
-        present: The hosts whose agents hear each other.
+        present: The hosts whose agents reach each other.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "b:1"), Peer(2, "b:2"), Peer(3, "c:1")))

@@ -1,16 +1,16 @@
-"""Peers whose programs end by themselves while the others train: they say so first, and their processes end later.
+"""Peers whose programs exit while the others train: each reports its exit before its process ends.
 
-| what the program did              | what follows                                                                     |
+| exit of the program               | consequence                                                                      |
 | --------------------------------- | -------------------------------------------------------------------------------- |
-| ``UsageError``, ``PolicyError``   | the job ends with 2: no other peer could do better                               |
-| ``sys.exit(n)``, n above 0        | the job ends with n, as the program wants it                                     |
-| an exception of its own           | the peer is lost and replaced; the same one at the same line again ends the job  |
-| the end of the script, or a       | the others hear that it is gone; if they train on, it is lost and replaced;      |
-| ``sys.exit(0)``                   | if all end so, the job is done                                                   |
-| ``break`` out of the loop         | nothing yet; if the others then wait for it, it is lost and replaced             |
-| any of these, of a ready joiner   | it is let go, and offered to nobody                                              |
+| ``UsageError``, ``PolicyError``   | the job ends with code 2: every other peer would fail as well                    |
+| ``sys.exit(n)``, n above 0        | the job ends with code n, as the program chose                                   |
+| another exception                 | the peer is lost and replaced; a second one at the same line ends the job        |
+| the end of the script, or         | the others are notified; if they continue to train, the peer is lost and         |
+| ``sys.exit(0)``                   | replaced; if all peers end like this, the job is done                            |
+| ``break`` out of the loop         | nothing at first; if the others wait for the peer, it is lost and replaced       |
+| any of these, of a ready joiner   | the joiner is dismissed, and not offered                                         |
 
-Nobody waits for a peer that is gone in this way. It has ``grace_s`` to end; then it is killed.
+The others do not wait for a peer that has exited. It is killed if it has not ended after ``grace_s``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _USAGE = 2
 
 
 def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> Transition:
-    """A peer says how its program ends: what follows, by the table of this module."""
+    """Handles a peer's report on the exit of its program, by the table of this module."""
     peer, exit = event.peer, event.exit
     before = cluster.losses.exiting.get(peer)
     if peer not in cluster.alive or (before is not None and before.is_gone):
-        # It was told twice, or its process has ended.
+        # The report is repeated, or the process has ended.
         return cluster, []
     trains, is_between = peer in cluster.members, peer in cluster.between_phases
     departure = Departure(exit, now, trained=trains)
     departed = {**cluster.losses.exiting, peer: departure}
     cluster = replace(cluster, losses=replace(cluster.losses, exiting=departed))
     if not departure.is_gone:
-        # It left its loop, and may come back for the last barrier; if the others miss it, they report that.
+        # The peer left its loop, and may return for the last barrier; if the others miss it, they report the loss.
         return cluster, []
     first = _raised_before(cluster, peer, exit)
     if first is not None and (trains or is_between or peer in cluster.starting):
@@ -46,96 +46,96 @@ def on_program_exiting(cluster: Cluster, event: ProgramExiting, now: float) -> T
         reason = f"{described(exit)}, as peer {first} did before: it would happen to every peer"
         return cluster, [Fail(peer, reason, code=1)]
     if exit.kind == "usage" and (trains or is_between):
-        # No other peer could do better.
+        # Every other peer would fail as well.
         return cluster, [Fail(peer, described(exit), code=_USAGE)]
     if is_between and exit.kind == "exception":
-        # The others may go on to another phase without it, unless they raise the same.
+        # The others may continue to another phase without it, unless they raise the same exception.
         return replace(cluster, losses=replace(cluster.losses, raised={**cluster.losses.raised, peer: exit})), []
     if not trains:
         # No view in force needs it.
         return _on_exit_outside_view(cluster, peer, exit, now)
     if cluster.phases.is_forming and cluster.view is not None:
-        # Whoever waits for it in the view of a phase hears of it; its end forms the next one.
+        # The peers that wait for it in the view of a phase are notified; the end of its process forms the next view.
         return cluster, [AnnounceFailure(peer, cluster.view.version, described(exit))]
     if exit.kind == "exit" and cluster.regrouping is None:
-        # If the others train on, they will miss it and report; the last ones to train do not miss each other.
+        # If the others continue to train, they will report its loss; if all end together, none is lost.
         return cluster, [AnnounceFailure(peer, 0, described(exit))]
-    # It is lost: by an exception, or because it ends in the middle of a recovery.
+    # The peer is lost: by an exception, or because it ends in the middle of a recovery.
     return on_member_lost(_count_failure(cluster, peer, exit), peer, described(exit), now)
 
 
 def _on_exit_outside_view(cluster: Cluster, peer: int, exit: Exit, now: float) -> Transition:
-    """A peer that does not train says how its program ends: it has not joined yet, was let go, or has finished."""
+    """Handles the exit of a program outside the view: of a joiner, or of a removed or finished peer."""
     entry = cluster.starting.get(peer)
     if cluster.view is None or entry is None or entry.ready is None:
-        # The end of its process will tell what that means.
+        # The consequence is decided when its process ends.
         return cluster, []
-    # A joiner that is ready must not be offered any more, and peers that wait for it in a view hear of its end.
+    # A ready joiner must no longer be offered, and peers that wait for it in a view are notified.
     cluster, commands = give_up_joiner(cluster, peer, described(exit), now)
     return cluster, [AnnounceFailure(peer, 0, described(exit)), *commands]
 
 
 def _raised_before(cluster: Cluster, peer: int, exit: Exit) -> int | None:
-    """Another peer that was lost to the same exception at the same line."""
+    """The id of another peer that was lost to the same exception at the same line; ``None`` if there is none."""
     return next((one for one, other in cluster.losses.raised.items() if one != peer and exit.repeats(other)), None)
 
 
 def _count_failure(cluster: Cluster, peer: int, exit: Exit) -> Cluster:
     losses = cluster.losses.with_failed(peer)
     if exit.kind == "exception":
-        # If another peer raises the same one, it is no accident.
+        # If another peer raises the same exception, the program is at fault.
         losses = replace(losses, raised={**losses.raised, peer: exit})
     return replace(cluster, losses=losses)
 
 
 def count_as_preempted(cluster: Cluster, peer: int) -> Cluster:
-    """Counts a lost peer as preempted: it was lost when it said that it ends, and only its exit code tells why."""
+    """Counts a lost peer as preempted instead of failed, since its exit code reveals the cause after its report."""
     losses = cluster.losses
     failures = losses.failures if peer in losses.noticed else max(0, losses.failures - 1)
     return replace(cluster, losses=replace(losses, failures=failures).with_preempted(peer))
 
 
 def with_exit_code(cluster: Cluster, peer: int, code: int) -> Cluster:
-    """The cluster with the exit code of a peer that said how its program ends."""
+    """The cluster with the exit code of a peer, if it has reported the exit of its program."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None:
-        # It was killed, or its script ended without a word.
+        # The peer was killed, or its script ended without a report.
         return cluster
     departed = {**cluster.losses.exiting, peer: replace(departure, code=code)}
     return replace(cluster, losses=replace(cluster.losses, exiting=departed))
 
 
 def chosen_failure(cluster: Cluster, peer: int, how: str, *, others: dict[int, str] | None = None) -> Fail | None:
-    """The end of the job where a peer's program chose it, by ``sys.exit(n)`` or a usage error; ``None`` if not."""
+    """The end of the job if a peer's program chose it, by ``sys.exit(n)`` or a usage error; else ``None``."""
     departure = cluster.losses.exiting.get(peer)
     if departure is None or departure.code is None or departure.killed:
-        # It said nothing, its process still runs, or its exit code is not its own.
+        # The peer reported nothing, its process still runs, or it was killed.
         return None
     exit, code = departure.exit, departure.code
     if exit.kind == "usage":
-        # Its script cannot work, on any peer. It may have printed nothing.
+        # The script cannot work on any peer. It may have printed nothing.
         reason = how if exit.error in how else f"{how}: {exit.error}"
         return Fail(peer, reason, others=others or {}, code=_USAGE)
     if exit.kind != "exit" or code <= 0 or code in PREEMPTED:
-        # It ended well, by an exception, or by a signal of its platform.
+        # The program ended well, by an exception, or by a signal of its platform.
         return None
     return Fail(peer, how, others=others or {}, code=code, chosen=True)
 
 
 def early_departure(cluster: Cluster, peer: int) -> Departure | None:
-    """The end of a peer's program, if the peer trained when it reported it; ``None`` for other peers."""
+    """The reported exit of a peer that was a member at the time of its report; ``None`` for other peers."""
     departure = cluster.losses.exiting.get(peer)
     return departure if departure is not None and departure.trained and departure.is_gone else None
 
 
 def describe_departure(departure: Departure) -> str:
-    """The way in which a training program ended by itself, with its exit code."""
+    """The exit of a program in words, with the exit code of its process."""
     exit, code = departure.exit, departure.code
     return described(exit) if exit.kind != "exit" or code is None else f"{exit_in_words(code)}: {described(exit)}"
 
 
 def kill_late_exits(cluster: Cluster, now: float) -> Transition:
-    """Kills the processes that take too long to end after their programs have ended while others train."""
+    """Kills the processes of members that have not ended ``grace_s`` after their programs exited."""
     departed, grace_s = dict(cluster.losses.exiting), cluster.limits.deadlines.grace_s
     kills: list[Command] = []
     for peer, one in cluster.losses.exiting.items():
@@ -147,7 +147,7 @@ def kill_late_exits(cluster: Cluster, now: float) -> Transition:
 
 
 def forget_exits(cluster: Cluster) -> Cluster:
-    """Forgets how programs ended whose peers neither run nor are in the view."""
+    """Forgets the reported exits of peers that neither run nor are in the view."""
     known = cluster.alive | set(cluster.view.ids if cluster.view else ())
     departed = {peer: one for peer, one in cluster.losses.exiting.items() if peer in known}
     return replace(cluster, losses=replace(cluster.losses, exiting=departed))

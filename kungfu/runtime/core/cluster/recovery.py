@@ -1,10 +1,10 @@
 """The recovery of a view that lost peers: survivors, their coordinator, the state that counts, and replacements.
 
-A member that loses another one leaves the attachment, reports the loss, and waits. When all living members have
-reported, the next view is formed of them in their old order. The members that are furthest on hold the state that
-counts, so that a step that one of them has seen is never undone. A member that does not report in time is killed: it
-cannot wake up into a view that has gone on without it. All of this may happen again before the new view trains: a
-report of a later view begins it again.
+A member that loses another member leaves the attachment, reports the loss, and waits. When all running members have
+reported, they form the next view in their old order. The state that counts is that of the most advanced members, so
+that a step that one of them has completed is never undone. A member that does not report in time is killed, so that it
+cannot resume in a view that has continued without it. Further losses may come before the new view trains: a report
+from a later view restarts the recovery.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from kungfu.runtime.core.cluster.joiners import dismiss, give_up_joiner, offer_i
 from kungfu.runtime.core.exit import described
 from kungfu.runtime.core.view import View
 
-# How a peer was lost that ended while the others needed it.
+# The end of a peer whose script ended while the others needed it.
 QUIT = "its script ended (exit code 0) while the others trained"
-# A peer that the survivors' errors name gets so long to report itself: its connection may have ended with the others'.
+# The time in which a peer named by the survivors' errors may report: its connections may have ended with the others'.
 SUSPECT_S = 2.0
 _NO_HOLDER = (
     "no survivor holds the state of the job: a joiner holds it only after it has received the registered values too, "
     "before its next step; go on from a checkpoint (kungfu-run --resume)"
 )
-# The job fails after so many consecutive views that members entered and that broke before they trained: something ends
-# each of them. A view that admitted nobody, because its first peer hangs or has exited, is not counted.
+# The job fails after this many consecutive views that members entered and that broke before they trained, since the
+# cause is persistent. A view that admitted no peer, because its first peer hangs or has exited, is not counted.
 STUCK = 6
-# The stage of a member that has the last step and its barrier behind it, and has exchanged nothing since.
+# The stage of a member that has completed the last step and its barrier, and has exchanged nothing since.
 _AFTER_STEP = 1
 
 
 def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transition:
-    """A peer of the view is gone: the others are told, and their reports decide how it continues."""
+    """Handles the loss of a member: the others are notified, and their reports determine the next view."""
     assert cluster.view is not None
     version = max(cluster.view.version, cluster.regrouping.version if cluster.regrouping else 0)
     regrouping = cluster.regrouping or Regrouping(now, version)
@@ -51,9 +51,9 @@ def on_member_lost(cluster: Cluster, peer: int, how: str, now: float) -> Transit
     regrouping = replace(regrouping, lost={**regrouping.lost, peer: how}, reports=reports)
     cluster = replace(cluster, regrouping=regrouping)
     if (failed := _nobody_left(cluster)) is not None:
-        # It was the last member.
+        # The lost peer was the last member.
         return cluster, [failed]
-    # The others may have reported already, and wait for nothing but this peer's end.
+    # The others may have reported already, and wait only for this peer's end.
     cluster, commands = _form_view(cluster, now)
     return cluster, [AnnounceFailure(peer, version, how), *commands]
 
@@ -69,31 +69,31 @@ def _nobody_left(cluster: Cluster) -> Fail | None:
 
 
 def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
-    """A peer says that it lost others."""
+    """Handles a peer's report that it lost others."""
     peer, report = event.peer, event.report
     if peer not in cluster.alive:
-        # It has ended since.
+        # The peer has ended since its report.
         return cluster, []
     if cluster.view is None:
         # The first view broke before it trained: there is nothing to recover.
         return cluster, [Fail(peer, report.error, late=report.late, kind="loss")]
     if peer not in cluster.members:
-        # A joiner: it waits, and is offered again when a view has begun.
+        # A joiner waits, and is offered again when a view has begun.
         return cluster, []
     version = max(report.version, cluster.view.version)
     regrouping = cluster.regrouping or Regrouping(now, version)
     if regrouping.formed is not None and report.version >= regrouping.formed.version:
-        # The view of the survivors broke before it trained: all members have to report again.
+        # The view of the survivors broke before it trained: all members must report again.
         stuck = regrouping.stuck + 1
         regrouping = replace(regrouping, since=now, formed=None, reports={}, stuck=stuck)
     elif regrouping.formed is not None:
         # The report was sent before its peer was admitted to the view of the survivors.
         return cluster, []
-    # Members whose programs ended while nobody missed them are missed now.
+    # Members whose programs exited unnoticed now count as lost.
     quitters = {id_: _departure_text(cluster, id_) for id_ in _departed_members(cluster) if id_ not in regrouping.lost}
     cluster = replace(cluster, losses=cluster.losses.with_failed(*quitters))
     regrouping = replace(regrouping, lost={**regrouping.lost, **quitters})
-    # Those who noticed nothing yet hear of it from the first report.
+    # The first report is announced to the members that have not noticed the loss.
     announced = [AnnounceFailure(-1, version, report.error)] if not regrouping.reports else []
     reports = {**regrouping.reports, peer: report}
     regrouping = replace(regrouping, version=max(version, regrouping.version), reports=reports)
@@ -103,7 +103,7 @@ def on_peers_lost(cluster: Cluster, event: PeersLost, now: float) -> Transition:
 
 
 def _dismiss_stalled(cluster: Cluster, report: LossReport, now: float) -> Transition:
-    """Dismisses joiners that held a view up until its deadline; of those that died their ends tell."""
+    """Dismisses joiners that delayed a view until its deadline; ended processes are reported separately."""
     commands: list[Command] = []
     for peer in sorted(set(report.suspects) & set(cluster.starting)) if report.late else ():
         cluster, more = give_up_joiner(cluster, peer, report.error, now)
@@ -112,7 +112,7 @@ def _dismiss_stalled(cluster: Cluster, report: LossReport, now: float) -> Transi
 
 
 def _departed_members(cluster: Cluster) -> list[int]:
-    """The members whose programs have ended by themselves while nobody missed them."""
+    """The members whose programs have exited without being counted as lost."""
     assert cluster.view is not None
     people, exits = cluster.processes, cluster.losses.exiting
     gone = {peer for peer, one in exits.items() if one.is_gone} | set(cluster.view.ids) - people.alive
@@ -125,18 +125,18 @@ def _departure_text(cluster: Cluster, peer: int) -> str:
 
 
 def _form_view(cluster: Cluster, now: float) -> Transition:
-    """Forms the next view, once all living members have reported."""
+    """Forms the next view once all running members have reported."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
     assert cluster.view is not None
     if regrouping.formed is not None or not members or not regrouping.reports or set(members) - set(regrouping.reports):
-        # It is formed already, or some living members have not reported yet.
+        # The view is formed already, or some running members have not reported yet.
         return cluster, []
     if (defect := _reason_to_fail(cluster)) is not None:
-        # The survivors cannot go on: the job ends.
+        # The survivors cannot continue: the job ends.
         return cluster, [defect]
     peers = tuple(peer for peer in cluster.view.peers if peer.id in members)
-    # The lost coordinator may have announced the number after the last one to some: this view is neither.
+    # The lost coordinator may have announced the next version to some peers, so that version is skipped.
     view = View(regrouping.version + 2, peers)
     formed = replace(regrouping, formed=view, version=view.version, since=now)
     cluster = replace(cluster, regrouping=formed)
@@ -151,34 +151,34 @@ def _admit_survivors(cluster: Cluster, view: View) -> AdmitSurvivors:
 
 
 def resume(cluster: Cluster, now: float) -> Transition:
-    """Goes on with a recovery that another agent began: repeats what that one announced, and whom it admitted."""
+    """Resumes a recovery that another agent began: repeats its announcements or its admission."""
     regrouping = cluster.regrouping
     assert regrouping is not None
     if (failed := _nobody_left(cluster)) is not None:
         return cluster, [failed]
-    # Some may not have heard of the loss.
+    # Some members may not know of the loss.
     gone = [AnnounceFailure(peer, regrouping.version, how) for peer, how in regrouping.lost.items()]
     if not gone and regrouping.reports:
-        # A view is broken, and no process has ended.
+        # A view broke although no process has ended.
         gone = [AnnounceFailure(-1, regrouping.version, next(iter(regrouping.reports.values())).error)]
     if regrouping.formed is not None:
-        # The view is formed: its coordinator may not know that it leads.
+        # The view is formed: its coordinator may not know of its role.
         return cluster, [_admit_survivors(cluster, regrouping.formed)]
     cluster, commands = _form_view(cluster, now)
     return cluster, [*gone, *commands]
 
 
 def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
-    """The coordinator of a formed view does not answer: another view is formed when it is clear which members live."""
+    """Handles a coordinator of a formed view that does not answer: another view is formed without it."""
     regrouping, coordinator = cluster.regrouping, view.ids[0]
     if regrouping is None or regrouping.formed != view:
-        # Another view was formed since.
+        # Another view has been formed since.
         return cluster, []
     regrouping = replace(regrouping, formed=None)
     if coordinator not in cluster.members:
-        # It has ended, which is known: the next tick forms another view.
+        # The coordinator is known to have ended: the next tick forms another view.
         return replace(cluster, regrouping=regrouping), []
-    # It had its time, and the others wait for it, so it is killed. Its end forms the next view.
+    # The coordinator is late, and the others wait for it, so it is killed. Its end forms the next view.
     reports = {peer: report for peer, report in regrouping.reports.items() if peer != coordinator}
     regrouping = replace(regrouping, reports=reports, killed=regrouping.killed | {coordinator})
     why = f"it did not answer when it was to lead view {view.version}"
@@ -186,67 +186,67 @@ def on_coordinator_unreachable(cluster: Cluster, view: View) -> Transition:
 
 
 def retry(cluster: Cluster, now: float) -> Transition:
-    """Forms a view if all living members have reported, and none is formed yet."""
+    """Forms a view if all running members have reported and no view is formed yet."""
     return (cluster, []) if cluster.regrouping is None else _form_view(cluster, now)
 
 
 def _reason_to_fail(cluster: Cluster) -> Fail | None:
-    """Why no view can be formed of the survivors."""
+    """The end of the job if the survivors can form no view; else ``None``."""
     regrouping, members = cluster.regrouping, cluster.members
     assert regrouping is not None
     root, how = next(iter(regrouping.lost.items()), (members[0], regrouping.reports[members[0]].error))
     others = {peer: why for peer, why in regrouping.lost.items() if peer != root}
     late = all(report.late for report in regrouping.reports.values()) and not regrouping.lost
     if not any(report.holds for report in regrouping.reports.values()):
-        # Only joiners are left that have not received all of the state.
+        # The only peers left are joiners that have not received all of the state.
         return Fail(root, f"{how}, and {_NO_HOLDER}", others=others)
     if regrouping.stuck >= STUCK:
-        # Something ends each view before it trains, and would end the next one.
+        # Each view broke before it trained, and so would the next.
         return Fail(root, f"{how}; {STUCK} views in a row broke before they trained", late=late, others=others)
     expected = len(members) + _number_coming(cluster)
     if expected < cluster.limits.minimum and not _is_trained(cluster):
-        # The job would go on with fewer peers than it may have.
+        # The job would continue below its minimum of peers.
         left = f"{expected} peer{'' if expected == 1 else 's'} would be left, fewer than --min {cluster.limits.minimum}"
         return Fail(root, f"{how}; {left}, and the budget for replacements is spent", others=others)
     return None
 
 
 def _is_trained(cluster: Cluster) -> bool:
-    """True if the last barrier was held: some members have finished, and nothing is left to train for the others."""
+    """True if some members have finished after the last barrier, so nothing is left to train for the others."""
     return cluster.view is not None and bool(cluster.processes.finished & set(cluster.view.ids))
 
 
 def _most_advanced(reports: Mapping[int, LossReport], members: tuple[int, ...]) -> list[int]:
-    """The members that hold the state and are furthest on: they need nothing from each other."""
+    """The most advanced members that hold the state; they need nothing from each other."""
     holders = [peer for peer in members if peer in reports and reports[peer].holds]
     step, stage = max((reports[peer].step, reports[peer].stage) for peer in holders)
     furthest = [peer for peer in holders if (reports[peer].step, reports[peer].stage) == (step, stage)]
     if stage <= _AFTER_STEP:
         return furthest
-    # Over an exchange between two steps each peer may hold something else, until they have agreed: one state counts.
+    # During an exchange between two steps the peers may hold different states: only one of these counts.
     return [peer for peer in furthest if reports[peer].digest == reports[furthest[0]].digest]
 
 
 def _number_coming(cluster: Cluster) -> int:
-    """The number of peers that join the survivors, or will once these train."""
+    """The number of peers that join the survivors now or once the survivors train."""
     return len(cluster.starting) + len(_to_be_replaced(cluster)) + len(_still_queued(cluster))
 
 
 def _still_queued(cluster: Cluster) -> tuple[float, ...]:
-    """The joiners that wait for a slot, but for those whose members were lost meanwhile: these are replaced as lost."""
+    """The queued joiners, except those for members with a notice that were lost: these are replaced as lost."""
     lost = cluster.losses.noticed & (cluster.regrouping.lost.keys() if cluster.regrouping else set())
     return cluster.hosts.queue[len(lost) :]
 
 
 def _to_be_replaced(cluster: Cluster) -> tuple[int, ...]:
-    """The lost peers that are replaced once the survivors train again: as many as the budgets allow."""
+    """The lost peers to replace once the survivors train again, within the budgets."""
     assert cluster.regrouping is not None
-    # Where all is trained, nothing is left to train for a replacement.
+    # After the last barrier nothing is left to train for a replacement.
     return () if _is_trained(cluster) else within_budgets(cluster, cluster.losses, cluster.regrouping.lost)
 
 
 def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tuple[int, ...]:
-    """The lost peers that are replaced, the failed ones before those taken away: the last ones within each budget."""
+    """The lost peers to replace, failed peers before preempted ones: the last of each kind, within its budget."""
     lost, limits = list(lost), cluster.limits.replacements
     failed = tuple(peer for peer in lost if peer not in losses.noticed)
     taken = tuple(peer for peer in lost if peer in losses.noticed)
@@ -256,7 +256,7 @@ def within_budgets(cluster: Cluster, losses: Losses, lost: Iterable[int]) -> tup
 
 
 def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
-    """A view trains. If it is that of survivors, the lost peers are replaced now, while it trains."""
+    """Handles a view that has begun to train; if it is the view of the survivors, lost peers are replaced now."""
     fresh = {peer for peer in event.view.ids if peer in cluster.starting}
     losses = replace(cluster.losses, untrained=0) if fresh else cluster.losses
     regrouping, replaced = cluster.regrouping, () if cluster.regrouping is None else _to_be_replaced(cluster)
@@ -265,15 +265,15 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
     cluster = replace(cluster.without_joiners(fresh), view=event.view, losses=losses)
     recovered = replace(cluster, regrouping=None)
     if regrouping is None or _is_untouched(regrouping, event.view):
-        # A view that was decided at a barrier.
+        # The view was decided at a barrier.
         if fresh:
-            # The change that was under way is done; peers that still start are more than could be used.
+            # The change under way is complete; peers that are still starting are surplus.
             done = replace(recovered, hosts=replace(recovered.hosts, queue=()))
             return dismiss(done, done.starting, "the job has as many peers as it wanted")
-        # The joiners that are ready were offered to a coordinator that may have left with the offer.
+        # The ready joiners may have been offered to a coordinator that has left.
         return offer_if_ready(recovered) if regrouping or led_anew else (recovered, [])
     if regrouping.formed is None or event.view.version < regrouping.formed.version:
-        # The coordinator said so before it lost a peer: the members of that view have yet to report.
+        # The coordinator reported this before it lost a peer: the members of that view have yet to report.
         return cluster, []
     # The survivors train.
     recovered = replace(recovered, hosts=replace(recovered.hosts, queue=queue))
@@ -281,15 +281,15 @@ def on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transit
 
 
 def _is_untouched(regrouping: Regrouping, view: View) -> bool:
-    """True if the view never had the lost peers: it had removed them before, and does not miss them."""
+    """True if the view does not contain the lost peers, so the loss does not affect it."""
     return not regrouping.reports and view.version > regrouping.version and regrouping.lost.keys().isdisjoint(view.ids)
 
 
 def kill_late_members(cluster: Cluster, now: float) -> Transition:
-    """Kills members that ought to have reported by now; those that an error names are given less time."""
+    """Kills members that have not reported in time; members that an error names have less time."""
     regrouping = cluster.regrouping
     if regrouping is None or regrouping.formed is not None or not regrouping.reports:
-        # Nobody waits for the reports of others.
+        # No survivor waits for the reports of others.
         return cluster, []
     silent = [peer for peer in cluster.members if peer not in regrouping.reports]
     suspects = {peer for report in regrouping.reports.values() for peer in report.suspects}
@@ -297,10 +297,10 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
     waited = now - regrouping.since
     limit = SUSPECT_S if set(silent) <= suspects | set(strayed) else cluster.limits.deadlines.wait_s
     if waited <= limit:
-        # They may still notice the loss.
+        # The silent members may still notice the loss.
         return cluster, []
     if strayed:
-        # They left their training loops, and do something else: the others go on without them.
+        # Some members left their training loops for other work: the others continue without them.
         return _count_as_lost(cluster, strayed, now)
     why = next(iter(regrouping.reports.values())).error
     why = f"it did not regroup with the others within {waited:.1f} s; {why}"
@@ -310,7 +310,7 @@ def kill_late_members(cluster: Cluster, now: float) -> Transition:
 
 
 def _count_as_lost(cluster: Cluster, strayed: list[int], now: float) -> Transition:
-    """Counts the members as lost that left their training loops, though their programs continue."""
+    """Counts members that left their training loops as lost, although their programs continue."""
     commands: list[Command] = []
     for peer in strayed:
         losses = cluster.losses

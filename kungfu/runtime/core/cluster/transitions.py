@@ -1,30 +1,30 @@
 """The decisions of the agent: a pure function of the peers it started and the events that it receives.
 
-``react(cluster, event, now)`` gives the next cluster and the commands to perform. A peer is *starting* from its spawn
+``react(cluster, event, now)`` returns the next cluster and the commands to perform. A peer is *starting* from its spawn
 until it trains in a view; then it is a member, until it ends or a later view lacks it.
 
-| event                             | what follows                                                           |
+| event                             | reaction                                                               |
 | --------------------------------- | ---------------------------------------------------------------------- |
-| a starting peer is ready          | no other one on its way: form the first view, or offer them            |
-| a starting peer runs another      | of the first view: the job fails; else: it is dismissed, and nobody    |
-| program                           | comes in its place                                                     |
-| a starting peer ends or is late   | of the first view: the job fails; a replacement: another one, thrice;  |
-|                                   | else: offer those who are ready                                        |
-| a barrier decides on a size       | spawn what is missing, kill what is too much, offer those who are left |
-| a member ends in the middle       | announce it; the survivors report                                      |
-| a member says that it lost others | when all living ones have: form their view (``recovery``)              |
-| a view with joiners trains        | kill those who still start: the job has as many as it wanted           |
+| a starting peer is ready          | if no other is on its way: form the first view, or offer the joiners   |
+| a starting peer runs another      | in the first view: the job fails; else: it is dismissed without a      |
+| program                           | replacement                                                            |
+| a starting peer ends or is late   | in the first view: the job fails; a replacement: start another, up to  |
+|                                   | three in a row; else: offer the ready joiners                          |
+| a barrier decides on a size       | spawn missing peers, kill surplus ones, offer the remaining joiners    |
+| a member ends during training     | announce its end; the survivors report                                 |
+| a member reports a loss of others | once all running members have reported: form a view (``recovery``)     |
+| a view with joiners trains        | kill peers that are still starting: the job has the size it wanted     |
 | the view of survivors trains      | spawn replacements, within the budgets                                 |
-| a member's program ends by itself | see ``program_exits``                                                  |
-| a member is given notice          | let the coordinator let it go, and have another one in its place;      |
-|                                   | where all slots are taken, that one starts when it has left the view   |
-| a host is given notice            | the same for all its members; who starts there starts elsewhere; when  |
-|                                   | nobody runs there any more it is released                              |
+| the program of a member exits     | see ``program_exits``                                                  |
+| a member is given notice          | ask the coordinator to remove and replace it; if no slot is free, the  |
+|                                   | replacement starts when the member has left the view                   |
+| a host is given notice            | the same for all its members; its joiners start elsewhere; the host is |
+|                                   | released when no process runs on it                                    |
 | a host is lost                    | all its peers have ended                                               |
-| a host comes                      | its slots are free; losses that found none are made good               |
+| a host comes                      | its slots are free; losses without a replacement are replaced          |
 | a phase of the program is over    | see ``phases``                                                         |
-| a script fails after its training | remembered: the job fails when the others are through                  |
-| no member is alive                | kill those who start: nobody could take them in                        |
+| a script fails after its training | record it: the job fails when the others have ended                    |
+| no member runs                    | kill starting peers: no peer could admit them                          |
 | all processes have ended          | the job is done                                                        |
 """
 
@@ -78,7 +78,7 @@ _KILL_AGAIN = "the leader before was lost when it had decided so"
 
 
 def start_job(size: int, *, limits: JobLimits, now: float, hosts: Hosts | None = None) -> Transition:
-    """Starts a job of ``size`` peers on hosts that have slots for them; without ``hosts`` on a single one."""
+    """Starts a job of ``size`` peers on hosts with slots for them; without ``hosts``, on a single host."""
     return joiners.spawn(Cluster(limits, hosts=hosts or Hosts()), [None] * size, now)
 
 
@@ -88,13 +88,13 @@ def react(cluster: Cluster, event: Event, now: float) -> Transition:
     Args:
         cluster: The agent's knowledge of the job.
         event: The event.
-        now: Seconds of the agent's clock.
+        now: The time, in seconds of the agent's clock.
 
     Returns:
         The next cluster, and the commands to perform, in this order.
     """
     cluster, commands = _react(cluster, event, now)
-    # Whether programs differ is asked once, when the last of them is ready.
+    # The programs are compared once, when the last peer is ready.
     cluster, forms = (cluster, []) if isinstance(event, Tick | ProgramDiffers) else phases.form_phase(cluster, now)
     cluster, spawns = joiners.spawn_queued(cluster, now)
     cluster, releases = placement.release_empty_hosts(cluster)
@@ -103,7 +103,7 @@ def react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 def _react(cluster: Cluster, event: Event, now: float) -> Transition:
     match event:
-        # No phase is under way: whoever is ready waits for the next one.
+        # No phase is under way: ready peers wait for the next phase.
         case PeerProgressed(ready=True) if cluster.phases.is_over:
             return phases.on_peer_ready_for_phase(cluster, event, now)
         case PeerProgressed():
@@ -128,7 +128,7 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
             return recovery.on_coordinator_unreachable(cluster, view)
         case PeerNoticed(peer):
             return _on_peers_noticed(cluster, peer)
-        # It was on a host that was given up, or it is told twice.
+        # The peer's host was given up, or the report is repeated.
         case ProcessEnded(peer, _) if peer not in cluster.alive:
             return cluster, []
         case ProcessEnded(peer, code):
@@ -151,9 +151,9 @@ def _react(cluster: Cluster, event: Event, now: float) -> Transition:
 
 
 def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transition:
-    """A view trains. Members that were given notice while no coordinator could let them go are let go now."""
+    """Handles a view that trains: members with a notice that no coordinator could remove earlier are removed now."""
     goal, left = _goal_size(cluster, event.view), _removed_peers(cluster, event.view)
-    # They say so themselves too, but a request that follows the view at once must not find their slots first.
+    # Removed peers also report this themselves, but a request right after the view must not use their slots first.
     hosts = placement.with_departures(replace(cluster.hosts, goal=goal), left & set(cluster.members), now)
     cluster = replace(cluster, hosts=hosts)
     begins = cluster.phases.is_forming and cluster.view == event.view
@@ -164,34 +164,34 @@ def _on_view_started(cluster: Cluster, event: ViewStarted, now: float) -> Transi
 
 
 def _on_training_finished(cluster: Cluster, peer: int, now: float, *, leaving: bool) -> Transition:
-    """The training of a peer is over."""
+    """Handles the end of a peer's training."""
     people = cluster.processes
     if leaving:
-        # A view let it go. If its platform takes it away, its host is not to blame.
+        # A view removed the peer. If its platform preempts it, its host is not slow.
         noticed = peer in cluster.losses.noticed
         hosts = cluster.hosts if noticed else placement.with_departures(cluster.hosts, [peer], now)
         return replace(cluster, hosts=hosts, processes=replace(people, released=people.released | {peer})), []
-    # The job has trained to its end: nobody needs to join any more.
+    # The job has trained to its end: joiners are not needed any more.
     hosts = replace(cluster.hosts, queue=())
     cluster = replace(cluster, processes=replace(people, finished=people.finished | {peer}), hosts=hosts)
     return joiners.dismiss(cluster, cluster.starting, "training is over")
 
 
 def _on_peers_noticed(cluster: Cluster, *peers: int) -> Transition:
-    """Members that are given notice leave at the next barrier; other peers cannot, and their ends are handled then."""
+    """Handles a notice: members leave at the next barrier; for other peers, only their ends are handled."""
     losses = cluster.losses
     there = {*cluster.members, *cluster.between_phases}
     news = [peer for peer in peers if peer in there and peer not in losses.noticed]
     cluster = replace(cluster, losses=losses.with_preempted(*news))
-    # Without a view that trains there is no coordinator: it is asked when there is one.
+    # Without a view that trains there is no coordinator: the request follows later.
     is_idle = cluster.regrouping is not None or cluster.phases.is_over or cluster.phases.is_forming
     return cluster, [] if is_idle else _request_leave(cluster, news)
 
 
 def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
-    """Asks the coordinator to let peers go; as many replacements come as the budget of preemptions allows."""
+    """Asks the coordinator to remove peers, with replacements within the budget of preemptions."""
     if not peers:
-        # There is nobody to let go.
+        # No peer is to be removed.
         return []
     people = len(cluster.members) + len(cluster.starting)
     beyond_budget = max(0, cluster.losses.preemptions - cluster.limits.replacements.preemptions)
@@ -201,7 +201,7 @@ def _request_leave(cluster: Cluster, peers: Sequence[int]) -> list[Command]:
 
 
 def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
-    """Another agent decides from now on: repeats what others may wait for, who know it by its version or id."""
+    """Handles a new leader, which repeats commands for peers; they detect repetitions by version or id."""
     late = cluster.regrouping.killed if cluster.regrouping else frozenset[int]()
     late |= {peer for peer, one in cluster.losses.exiting.items() if one.killed}
     kills = [Kill(peer, _KILL_AGAIN) for peer in sorted((cluster.processes.to_kill | late) & cluster.alive)]
@@ -210,10 +210,10 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
         cluster, commands = recovery.resume(cluster, now)
         return cluster, [*kills, *commands] if cluster.alive or commands else [_job_end(cluster)]
     if not cluster.alive:
-        # All processes ended, and the agent before could not say so any more.
+        # All processes ended, but the previous leader could not report it.
         return cluster, [_job_end(cluster)]
     if cluster.phases.is_over or cluster.phases.is_forming:
-        # Between two phases: who waits for the next one is admitted to it.
+        # Between two phases: the admission to the next phase is repeated.
         return cluster, [*kills, *phases.repeat_admission(cluster)]
     noticed = sorted(cluster.losses.noticed & set(cluster.members))
     again = [*kills, *_request_leave(cluster, noticed), *joiners.compare_waiting(cluster)]
@@ -224,40 +224,40 @@ def _on_leader_took_over(cluster: Cluster, now: float) -> Transition:
 
 
 def _on_host_joined(cluster: Cluster) -> Transition:
-    """A host takes peers: losses that found no free slot are replaced: the coordinator is asked for the former size."""
+    """Handles a new host: the coordinator is asked for the former size if losses found no free slot."""
     view, have, goal = cluster.view, len(cluster.members) + len(cluster.starting), cluster.hosts.goal
     if view is None or cluster.regrouping is not None:
-        # There is no coordinator just now that could be asked.
+        # There is no coordinator at the moment.
         return cluster, []
     lacked_slot = cluster.hosts.lacked_slot
     cluster, why = replace(cluster, hosts=replace(cluster.hosts, lacked_slot=False)), "a host with free slots has come"
     if have < goal:
-        # A loss is to be made good.
+        # A lost peer is still to be replaced.
         return cluster, [Asked(Resize(goal), why, id=AGENT)]
-    # The coordinator was told that no host has a free slot: it may ask again.
+    # The coordinator was informed that no host had a free slot: it may request peers again.
     return cluster, [Asked(Retry(), why, id=AGENT)] if lacked_slot else []
 
 
 def _goal_size(cluster: Cluster, view: View) -> int:
-    """The size that the job would have if it had lost no peer: a view that lets others go is meant to be as small."""
+    """The size of the job had it lost no peer; a view from which a decision removed peers sets a smaller goal."""
     return view.size if _removed_peers(cluster, view) else max(cluster.hosts.goal, view.size)
 
 
 def _removed_peers(cluster: Cluster, view: View) -> set[int]:
-    """The peers that a new view lets go by a decision: they were neither lost nor given notice."""
+    """The peers that a new view removes by a decision, which were neither lost nor given notice."""
     gone = set(cluster.view.ids if cluster.view else ()) - set(view.ids)
     return gone - cluster.losses.noticed - set(cluster.regrouping.lost if cluster.regrouping else ())
 
 
 def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
-    """A host will be taken away: its members are let go, and its joiners start elsewhere."""
+    """Handles a notice to a host: its members are removed, and its joiners start elsewhere."""
     if host in cluster.hosts.leaving or host not in cluster.hosts.slots:
-        # It is told twice, or is lost.
+        # The notice is repeated, or the host is lost.
         return cluster, []
     cluster = placement.close_host(cluster, host, leaving=True)
     there = placement.peers_on(cluster, host)
     if cluster.view is None:
-        # There is no coordinator that could let its peers go.
+        # There is no coordinator that could remove its peers.
         return cluster, [Fail(-1, "a host was told to leave before the first view was formed")]
     coming = {peer: cluster.starting[peer].replaces for peer in there if peer in cluster.starting}
     cluster, kills = joiners.dismiss(cluster, coming, "its host will be taken away")
@@ -267,7 +267,7 @@ def _on_host_noticed(cluster: Cluster, host: int, now: float) -> Transition:
 
 
 def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transition:
-    """A host is lost: each of its processes has ended."""
+    """Handles a lost host: all its processes count as ended."""
     there = placement.peers_on(cluster, host)
     cluster = placement.close_host(cluster, host, leaving=False)
     if cluster.view is None:
@@ -285,48 +285,48 @@ def _on_host_lost(cluster: Cluster, host: int, how: str, now: float) -> Transiti
 
 
 def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str = "") -> Transition:
-    """A process has ended: what that means for the job depends on what its peer was doing, and on what it said."""
+    """Handles the end of a process, depending on the state of its peer and on what the peer reported."""
     people, how = cluster.processes, how or exit_in_words(code)
     if cluster.phases.is_forming and cluster.view is not None and peer in cluster.view.ids:
-        # The view of a phase is forming around it.
+        # The peer belongs to the forming view of a phase.
         return phases.on_lost_while_forming(cluster, peer, how, now)
     if peer in cluster.starting:
-        # It was on its way into the job.
+        # The peer was a joiner.
         return _on_joiner_ended(cluster, peer, code, now, how=how)
     training_is_over = bool(people.finished) and not cluster.alive
     departure = program_exits.early_departure(cluster, peer)
     said = "" if departure is None else program_exits.describe_departure(departure)
     if departure is not None and (failed := program_exits.chosen_failure(cluster, peer, said)) is not None:
-        # Its program chose the end of the job, though the others may have finished training by now.
+        # The peer's program chose the end of the job, although the others may have finished training by now.
         return cluster, [failed]
     if not training_is_over and departure is not None:
-        # It said that its program ends while others train on.
+        # The peer reported the exit of its program while others continue to train.
         exited = departure.exit.kind == "exit"
         if code == 0 and exited:
-            # If all others end so too, the job is done.
+            # If all others end in this way too, the job is done.
             cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
         if code not in PREEMPTED or not exited:
-            # It was lost when it said so, or is lost when the others miss it.
+            # The peer was lost at its report, or is lost when the others report it.
             return _end_if_nobody_trains(cluster, [])
         if _is_lost(cluster, peer):
-            # It ended by SIGTERM: only now is it known that its platform took it away.
+            # The process ended by SIGTERM: only now is the preemption known.
             return _end_if_nobody_trains(program_exits.count_as_preempted(cluster, peer), [])
     if cluster.phases.is_over and peer in people.finished:
-        # Between two phases. A program that has come to its end is missed by nobody.
+        # Between two phases, a program that ends well is not missed.
         if code != 0:
             cluster = phases.on_lost_between_phases(cluster, peer, code, how)
         return _end_if_nobody_trains(cluster, [])
     if cluster.view is None or peer not in cluster.view.ids or peer in people.released:
-        # No view needs it.
+        # No view needs the peer.
         return _end_if_nobody_trains(cluster, [])
     if peer in people.finished or (training_is_over and code > 0):
-        # Training is over: its script may still have failed, and the job fails for that when the others have ended.
+        # Training is over; if the script failed afterwards, the job fails when the others have ended.
         if code != 0:
             broken = {**cluster.losses.broken_after, peer: how}
             cluster = replace(cluster, losses=replace(cluster.losses, broken_after=broken))
         return _end_if_nobody_trains(cluster, [])
     if code == 0 and cluster.regrouping is None:
-        # Its script ended without a word. If others train on, they will miss it and report.
+        # The script ended without a report. If others continue to train, they will report the loss.
         cluster = replace(cluster, processes=replace(people, ended_well=people.ended_well | {peer}))
         return _end_if_nobody_trains(cluster, [AnnounceFailure(peer, 0, recovery.QUIT)])
     # A member was lost while it trained.
@@ -337,40 +337,40 @@ def _on_process_ended(cluster: Cluster, peer: int, code: int, now: float, *, how
 
 
 def _is_lost(cluster: Cluster, peer: int) -> bool:
-    """True if the living peers continue without one that was in the view, or are about to."""
+    """True if the running peers continue, or are about to continue, without this former member."""
     gone = cluster.view is not None and peer not in cluster.view.ids
     return gone or (cluster.regrouping is not None and peer in cluster.regrouping.lost)
 
 
 def _on_joiner_ended(cluster: Cluster, peer: int, code: int, now: float, *, how: str) -> Transition:
-    """A joiner has ended."""
+    """Handles the end of a joiner's process."""
     entry, version = cluster.starting[peer], cluster.view.version if cluster.view else 0
     if cluster.view is None and code == 0:
         # The script does not train at all.
         return cluster, [Fail(peer, _no_training_reason(entry), code=2)]
     if cluster.view is None:
-        # The first view cannot be formed without it.
+        # The first view cannot be formed without the joiner.
         departure = cluster.losses.exiting.get(peer)
         said = f"{how}: {departure.exit.error}" if departure is not None and departure.exit.error else how
         return cluster, [program_exits.chosen_failure(cluster, peer, said) or Fail(peer, how)]
     if cluster.phases.is_over and code == 0:
-        # It has passed through all phases, to the end of its program: there was none left to join.
+        # The joiner skipped all phases and reached the end of its program: no phase was left to join.
         return _end_if_nobody_trains(cluster.without_joiners([peer]), [])
     why = f"ended ({how}) {now - entry.since:.1f} s after its start"
     cluster, commands = joiners.on_joiner_lost(cluster, peer, why, now)
-    # It may have been on its way into a view: peers that wait for it there hear of its end.
+    # Peers in a view may wait for the joiner: they are notified of its end.
     return _end_if_nobody_trains(cluster, [*([AnnounceFailure(peer, 0, how)] if version else []), *commands])
 
 
 def _end_if_nobody_trains(cluster: Cluster, commands: list[Command]) -> Transition:
-    """The consequence of an end for the others: without a living member nothing else can happen."""
+    """Ends the job if no process runs, and dismisses the joiners if no member runs."""
     if not cluster.alive:
         # The last process has ended.
         return cluster, [_job_end(cluster)]
     if cluster.view is None or cluster.alive & {*cluster.view.ids, *cluster.processes.finished}:
-        # The others go on.
+        # The others continue.
         return cluster, commands
-    # Only joiners are left, and nobody could take them in.
+    # Only joiners are left, and no peer could admit them.
     return joiners.dismiss(cluster, cluster.starting, "no peer that trains is left")
 
 
@@ -381,7 +381,7 @@ def _job_end(cluster: Cluster) -> Command:
         # Peers have trained to the end, and every script has ended well.
         return Done()
     if not broken:
-        # Every peer was let go.
+        # Every peer was removed.
         return Fail(-1, _NOBODY_ENDED)
     # Scripts failed after their training.
     root = min(broken)
@@ -396,7 +396,7 @@ def _no_training_reason(entry: Starting) -> str:
 
 
 def _on_tick(cluster: Cluster, now: float) -> Transition:
-    """Time went by: members, programs and joiners may be late."""
+    """Handles members, programs and joiners that are late by now."""
     cluster, commands = recovery.retry(cluster, now)
     cluster, kills = recovery.kill_late_members(cluster, now)
     cluster, overdue = program_exits.kill_late_exits(cluster, now)
