@@ -1,1 +1,1 @@
-"""Requests of those who steer a job from outside: what may be asked, what is refused, how far each one is."""
+"""Requests to a job from outside: their admission, their progress, and the log of their answers."""

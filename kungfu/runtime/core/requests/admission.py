@@ -1,4 +1,4 @@
-"""Admission: why a request cannot be taken by the job as it is now; ``None`` if it can."""
+"""Admission: the reason why the job cannot accept a request in its present state; ``None`` if it can."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class AdmissionContext:
     """The agent's knowledge of its job when a request arrives.
 
     Args:
-        view: The view in force; ``None`` before the first one.
-        limits: The least and the most peers.
+        view: The view in force; ``None`` before the first view.
+        limits: The smallest and the largest number of peers.
         scaling: "elastic" if peers may be changed from outside.
         hosts: The numbers of the hosts that have an agent, by name.
         patience_s: Seconds after which a request expires.
-        end_reason: The way in which the job ended or is ending; empty before.
+        end_reason: The reason why the job ended or is ending; empty before.
         batch: The global batch size, in samples; ``None`` before steps were measured.
         free: The free slots of the hosts, by number.
     """
@@ -53,11 +53,11 @@ class AdmissionContext:
 
 
 def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
-    """Why this request is refused, whatever else may be under way; ``None`` if it fits.
+    """The reason to refuse this request, regardless of other requests; ``None`` if the job can accept it.
 
     Args:
         request: The request.
-        context: The job as it is now.
+        context: The present state of the job.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> two = View(3, (Peer(0, "a:1"), Peer(4, "a:2")))
@@ -65,16 +65,16 @@ def refusal_of(request: Asked, context: AdmissionContext) -> str | None:
     'peer 1 is not in view 3, whose peers are 0 and 4'
     """
     if context.end_reason:
-        # The job has ended, or is about to.
+        # The job has ended or is about to end.
         return context.end_reason
     if context.view is None:
         # The first peers are getting ready.
         return "the job does not train yet: its first peers are getting ready; ask again in a moment"
     version = context.view.version
     if request.if_view is not None and request.if_view != version:
-        # The sender has decided from a view that is not in force any more.
+        # The sender based its decision on a view that is no longer in force.
         return f"the job is in view {version}, not in view {request.if_view} as the request presumes; look again"
-    # An inelastic job can be saved and stopped, and nothing else.
+    # An inelastic job accepts only checkpoints and stops.
     if context.scaling == "inelastic" and not isinstance(request.what, SaveCheckpoint | StopTraining):
         return "the job was declared inelastic (kungfu-run --inelastic): its peers may not be changed from outside"
     return _refusal_of_what(request.what, context.view, context)
@@ -107,7 +107,7 @@ def _out_of_limits(size: int, limits: Limits) -> str | None:
 
 
 def _out_of_reach(size: int, keep: Keep, context: AdmissionContext) -> str | None:
-    """Why the job cannot have this many peers: a batch that stays must have a sample for each of them."""
+    """The reason why the job cannot have this many peers: a constant batch needs a sample for each peer."""
     batch = context.batch
     if keep == "global_batch_size" and batch is not None and size > batch:
         # Some peers would have no sample.

@@ -1,7 +1,7 @@
-"""The survey of a profile: which size is next, what was measured there, when there is enough of it.
+"""The survey of a profile: the next size to measure, the measurements, and the end of each size.
 
-It goes to the largest size first and then down: a peer leaves at once and a new one takes seconds to get ready, so
-there are two waves of joiners (up to the largest size, back to the size the job had) and not one for each size.
+A survey starts at the largest size and goes down: a peer leaves at once, but a joiner takes seconds to get ready. So
+there are two waves of joiners (up to the largest size, and back to the initial size) instead of one for each size.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 from kungfu.runtime.core.request import Profile
 
-# Of a new view: its caches are cold, and those who left may still hold the processors.
+# In a new view caches are cold, and peers that left may still occupy the processors.
 WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True)
 class TimedStep:
-    """A step as it was measured: the size, its samples and its seconds."""
+    """A measured step: the number of peers, its samples and its seconds."""
 
     size: int
     samples: int
@@ -26,7 +26,7 @@ class TimedStep:
 
 @dataclass(frozen=True)
 class Point:
-    """The throughput of a size: ``samples`` over ``seconds``, of ``steps`` steps."""
+    """The throughput of a size: ``samples`` over ``seconds``, summed over ``steps`` steps."""
 
     size: int
     steps: int = 0
@@ -43,12 +43,12 @@ class Survey:
     """The progress of a profile.
 
     Args:
-        remaining: The sizes that are still to be measured, the present one first.
+        remaining: The sizes still to be measured, the present size first.
         initial_size: The size that the job had when the profile began.
         steps: The number of steps measured at each size.
         skip: The number of steps of the present size that still count as warm-up.
         current: The measurements of the present size.
-        measured: The measurements of the sizes before it.
+        measured: The measurements of the completed sizes.
     """
 
     remaining: tuple[int, ...]
@@ -73,8 +73,8 @@ def start_survey(profile: Profile, *, initial_size: int) -> Survey:
     """The survey of a profile, from the largest size down.
 
     Args:
-        profile: The sizes, and how many steps of each are measured.
-        initial_size: The size that the job has, and gets again.
+        profile: The sizes, and the number of steps to measure at each.
+        initial_size: The present size of the job, to which the job returns afterwards.
 
     >>> start_survey(Profile(1, 3, 50), initial_size=2).remaining
     (3, 2, 1)
@@ -83,7 +83,7 @@ def start_survey(profile: Profile, *, initial_size: int) -> Survey:
 
 
 def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
-    """The survey after more steps were measured; those of another size than the one that is measured do not count."""
+    """The survey after more measured steps; steps of other sizes than the present size of the survey do not count."""
     for one in steps:
         survey = _counted(survey, one)
     return survey
@@ -91,10 +91,10 @@ def with_measured(survey: Survey, steps: Sequence[TimedStep]) -> Survey:
 
 def _counted(survey: Survey, one: TimedStep) -> Survey:
     if survey.is_measured or one.size != survey.goal or not one.seconds > 0:
-        # A step of another size, or one without a time: the job is on its way to the next size.
+        # The step has another size or no time: the job is changing to the next size.
         return survey
     if survey.skip:
-        # A step of the warm-up.
+        # The step belongs to the warm-up.
         return replace(survey, skip=survey.skip - 1)
     before = survey.current or Point(survey.goal)
     point = Point(before.size, before.steps + 1, before.samples + one.samples, before.seconds + one.seconds)

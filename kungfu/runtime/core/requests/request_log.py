@@ -1,4 +1,4 @@
-"""The request log, as values: what was asked, the answers, and what happens to the requests."""
+"""The request log, as values: the requests, their answers, and the events that concern them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from kungfu.runtime.core.requests.profiling import Point, Survey, TimedStep
 
 RequestState = Literal["accepted", "carried out", "refused", "expired"]
 
-# So many ended requests are remembered with their answers; of those before them only that their ids were given.
+# The number of requests that are remembered with their answers; of older requests only the ids are remembered.
 REMEMBERED = 1000
-# Of so many. It takes two megabytes; a scheduler that asks every ten seconds comes to it in three weeks.
+# The most ids of older requests. They take two megabytes; at one request every ten seconds they last three weeks.
 MOST_FORGOTTEN = 200_000
 _DIGEST_BYTES = 8
 _LINE = 12  # characters of a digest and its line end
@@ -28,8 +28,8 @@ class Answer:
 
     Args:
         state: The state of the request.
-        reason: Why it was refused, or what came of it; empty if there is nothing to say.
-        view: The version of the view at that time.
+        reason: The reason for a refusal, or the outcome; empty if there is none.
+        view: The version of the view at the time of the answer.
         points: The throughputs that a profile has measured so far.
     """
 
@@ -41,14 +41,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class LoggedRequest:
-    """A request with its answers, and what is still to be done for it.
+    """A request with its answers and its remaining work.
 
     Args:
         request: The request.
-        first: The answer that its sender was given, and is given again.
+        first: The first answer to the sender, which a repeated request receives again.
         newest: The newest answer.
-        asked_at: When it was asked, seconds of the agent's clock.
-        until: When it will expire.
+        asked_at: The time of the request, in seconds of the agent's clock.
+        until: The time at which the request expires.
         external: The last request sent to the coordinator.
         survey: The progress of a profile.
     """
@@ -67,10 +67,10 @@ class RequestLog:
     """All requests of a job.
 
     Args:
-        entries: The remembered requests by id, in the order in which they were asked.
-        under_way: The id of the one that is under way.
-        forgotten: A line for the id of each older request, its digest: none of them is carried out again as long as
-            the job lives. It is one text, since it goes to all agents with every change of the job's state.
+        entries: The remembered requests by id, in the order of their arrival.
+        under_way: The id of the request under way.
+        forgotten: A line with the digest of the id of each older request, so that none is carried out again during the
+            job. It is one text, since it is sent to all agents with every change of the job's state.
     """
 
     entries: Mapping[str, LoggedRequest] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class RequestLog:
 
     @property
     def external(self) -> Asked | None:
-        """The last request to the coordinator for the one that is under way."""
+        """The last request that was sent to the coordinator for the request under way."""
         entry = current(self)
         return entry.external if entry else None
 
@@ -90,7 +90,7 @@ class CoordinatorReplied:
 
     Args:
         external: The id of the request.
-        refusal: Why it cannot be carried out; empty if it is done.
+        refusal: The reason why the request cannot be carried out; empty if it was carried out.
         result: The result of the request.
     """
 
@@ -101,40 +101,40 @@ class CoordinatorReplied:
 
 @dataclass(frozen=True)
 class StepsMeasured:
-    """Steps that the coordinator measured, while no peer was getting ready on the same hosts."""
+    """The steps that the coordinator measured while no peer was getting ready on the same hosts."""
 
     steps: tuple[TimedStep, ...]
 
 
-# A request that was submitted, what came of the one under way, and the events of the cluster that it may wait for.
+# A submitted request, news of the request under way, and the events of the cluster for which it may wait.
 Event = Asked | CoordinatorReplied | StepsMeasured | ViewStarted | TrainingFinished | Tick
 
 
 def current(log: RequestLog) -> LoggedRequest | None:
-    """The request that is under way."""
+    """The request under way; ``None`` if there is none."""
     return None if log.under_way is None else log.entries.get(log.under_way)
 
 
 def first_answer(log: RequestLog, request: Asked) -> Answer | None:
-    """The first answer to a request of this id; a refusal if it was another request."""
+    """The first answer to a request with this id; a refusal if the id belongs to a different request."""
     entry = log.entries.get(request.id)
     if entry is None or entry.request == request:
-        # A new id, or a repetition.
+        # The id is new, or the request is a repetition.
         return entry.first if entry else None
     given = in_words(entry.request.what)
     return Answer("refused", f"the id {request.id!r} was given to another request, {given}; choose a new one")
 
 
 def refusal_of_id(log: RequestLog, request: Asked) -> str | None:
-    """Why a request of this id is neither new nor a repetition of one that is remembered; ``None`` if it is."""
+    """The reason why this id is neither new nor that of a remembered request; ``None`` if it is one of the two."""
     if request.id in log.entries:
-        # A repetition: it is given its first answer again.
+        # A repetition receives its first answer again.
         return None
     if _digest(request.id) in log.forgotten:
-        # Its answer is forgotten, but not that it was given: it is not carried out again.
+        # The answer is forgotten, but not the id: the request is not carried out again.
         return f"the id {request.id!r} was given to a request of this job that ended long ago; choose a new one"
     count = len(log.forgotten) // _LINE
-    # The text of forgotten ids is full: another id may be a repetition of one that is not in it.
+    # If the text of forgotten ids is full, an unknown id may be a repetition.
     if count >= MOST_FORGOTTEN and not isinstance(request.what, StopTraining):
         return (
             f"this job has answered {count + len(log.entries)} requests and cannot tell any more "
@@ -144,7 +144,7 @@ def refusal_of_id(log: RequestLog, request: Asked) -> str | None:
 
 
 def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
-    """The log with this entry; of the oldest entries that are not under way only the ids are kept."""
+    """The log with this entry; the oldest entries beyond ``REMEMBERED`` are reduced to their ids."""
     entries, forgotten = {**log.entries, entry.request.id: entry}, log.forgotten
     spare = [name for name in entries if name not in (log.under_way, entry.request.id)]
     for old in spare[: max(0, len(entries) - REMEMBERED)]:
@@ -154,6 +154,6 @@ def with_entry(log: RequestLog, entry: LoggedRequest) -> RequestLog:
 
 
 def _digest(name: str) -> str:
-    """The line of an id. All lines have one length, so that a line is found only where one begins."""
+    """The line of an id. All lines have the same length, so that a search matches only at the beginning of a line."""
     digest = hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).digest()
     return base64.b64encode(digest).decode().rstrip("=") + "\n"

@@ -1,18 +1,18 @@
-"""The life of requests: a pure function of what was asked and of what the job did since.
+"""The lifecycle of requests: a pure function of the requests and of the job's events.
 
-``react(log, event, context, now)`` gives the next log and the external requests that the coordinator is to be told.
-A request is
+``react(log, event, context, now)`` returns the next log and the external requests to send to the coordinator.
+A request has one of these states:
 
-| state       | since                                                                                        |
+| state       | reason                                                                                       |
 | ----------- | -------------------------------------------------------------------------------------------- |
-| accepted    | nothing spoke against it: the coordinator was told                                           |
-| carried out | the view in force is as requested, the coordinator says so, or training is over (``stop``)   |
-| refused     | it did not fit; or later: the coordinator cannot, the job ended, a ``stop`` came             |
-| expired     | nothing of that happened within the job's patience; the job may still carry it out             |
+| accepted    | the job can carry it out: it was sent to the coordinator                                     |
+| carried out | the view is as requested, the coordinator reported it, or training is over (``stop``)        |
+| refused     | it does not fit the job; or later: the coordinator refused, the job ended, a ``stop`` came   |
+| expired     | none of these happened within the job's patience; the job may still carry it out             |
 
-One request at a time is under way; only ``stop`` does not wait for another, it takes its place. A repeated id changes
-nothing, however long ago it was given. A view that is not yet as requested may have another coordinator: it is told
-too, and a coordinator that was told before knows the external request by its id.
+One request at a time is under way; only ``stop`` does not wait, but replaces it. A repeated id has no effect, however
+old the id is. A view that is not yet as requested may have a new coordinator, so the request is sent again; a
+coordinator that has received it before recognizes the external request by its id.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ LogTransition = tuple[RequestLog, list[Asked]]
 
 
 def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) -> LogTransition:
-    """The next log, and what the coordinator is to be told.
+    """The next log, and the requests to send to the coordinator.
 
     Args:
         log: The requests so far.
         event: The event.
-        context: The job as it is after the event.
-        now: Seconds of the agent's clock.
+        context: The state of the job after the event.
+        now: The time, in seconds of the agent's clock.
     """
     if isinstance(event, Asked):
         return _on_submitted(log, event, context, now)
     entry = current(log)
     if entry is None:
-        # Nothing is under way that the event could concern.
+        # No request is under way that the event could concern.
         return log, []
     match event:
         case ViewStarted():
             return _on_view_changed(log, entry, context, now)
         case CoordinatorReplied():
             return _on_coordinator_replied(log, entry, event, context)
-        # Steps count for a profile while the view has the size that is measured.
+        # Steps count for a profile while the view has the size to measure.
         case StepsMeasured(steps) if entry.survey is not None and _is_met(entry.external, context.view):
             return _advance_profile(log, replace(entry, survey=with_measured(entry.survey, steps)), context, now)
-        # Training, or a phase of it, has ended: a stop asked for that.
+        # Training, or a phase of it, has ended, as a stop requested.
         case TrainingFinished(leaving=False) if isinstance(entry.request.what, StopTraining):
             return _with_end(log, entry, "carried out", "training has ended", context), []
-        # What else was asked for waits for the next phase; without one nothing else can happen any more.
+        # Other requests wait for the next phase; without a next phase they can no longer be carried out.
         case TrainingFinished(leaving=False, phase=0):
             return _with_end(log, entry, "refused", context.end_reason, context), []
-        # Too late: the asker need not wait any longer.
+        # The request has expired: its sender need not wait any longer.
         case Tick() if now > entry.until:
             why = f"not carried out within {entry.until - entry.asked_at:.0f} s; the job may still carry it out"
             return _with_end(log, entry, "expired", why, context), _back_to_initial_size(entry)
@@ -94,28 +94,28 @@ def react(log: RequestLog, event: Event, context: AdmissionContext, now: float) 
 
 def _on_submitted(log: RequestLog, request: Asked, context: AdmissionContext, now: float) -> LogTransition:
     if request.id in log.entries or refusal_of_id(log, request) is not None:
-        # The id was given before: the sender hears its first answer, or why it needs another id.
+        # The id is known: the sender receives its first answer, or the reason to choose another id.
         return log, []
     version = context.view.version if context.view else 0
     refusal = refusal_of(request, context) or _blocking_request(log, request, now)
     if refusal:
-        # It does not fit the job, or waits for another one.
+        # The job cannot accept the request, or another one is under way.
         answer = Answer("refused", refusal, version)
         return with_entry(log, LoggedRequest(request, answer, answer, now, now)), []
     if (displaced := current(log)) is not None:
-        # Only a stop comes this far beside another request.
+        # Only a stop gets here while another request is under way.
         log = _with_end(log, displaced, "refused", "the job was told to stop", context)
     return _accept(log, request, context, now)
 
 
 def _blocking_request(log: RequestLog, request: Asked, now: float) -> str | None:
-    """Why the request that is under way keeps this one from being taken; ``None`` if it does not."""
+    """The reason why the request under way blocks this one; ``None`` if it does not."""
     other = current(log)
     if other is None:
-        # Nothing is under way.
+        # No request is under way.
         return None
     if isinstance(request.what, StopTraining) and not isinstance(other.request.what, StopTraining):
-        # A stop does not wait: it takes the place of what is under way.
+        # A stop does not wait: it replaces the request under way.
         return None
     since = now - other.asked_at
     return f"{in_words(other.request.what)} is under way, asked for {since:.0f} s ago as {other.request.id!r}"
@@ -130,18 +130,18 @@ def _accept(log: RequestLog, request: Asked, context: AdmissionContext, now: flo
     entry = LoggedRequest(request, answer, answer, now, now + context.patience_s, external, survey)
     log = replace(with_entry(log, entry), under_way=request.id)
     if survey is None and _is_met(external, context.view):
-        # The view is as asked for by chance.
+        # The view is already as requested.
         log = _with_end(log, entry, "carried out", "it was so already", context)
-    return log, [external]  # in any case: a policy may be about to change what is so already
+    return log, [external]  # always sent: a policy may be about to change the view
 
 
 def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
-    """A request as the barrier is asked for it first: of a size and of numbers of hosts, and with its command."""
+    """The first external request for a request: with absolute sizes, numbers of hosts, and the command's name."""
     what: Request | SetValue = request.what
     name = request.id
     match what:
         case Resize(target, keep):
-            what = Resize(target, keep)  # the most samples of a step are a policy's to say
+            what = Resize(target, keep)  # only a policy limits the global batch
         case ScaleOut(count, keep):
             what = Resize(size + count, keep)
         case Leave(peers, "now", keep=keep):
@@ -155,7 +155,7 @@ def _resolved(request: Asked, *, size: int, hosts: Mapping[str, int]) -> Asked:
 
 
 def _is_met(external: Asked | None, view: View | None) -> bool:
-    """True if the view is as the external request requests; of a checkpoint and a stop the coordinator tells."""
+    """True if the view is as requested; always False for a checkpoint or a stop, whose completion is an event."""
     if view is None or external is None:
         return False
     match external.what:
@@ -169,7 +169,7 @@ def _is_met(external: Asked | None, view: View | None) -> bool:
 
 def _on_view_changed(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
     if not _is_met(entry.external, context.view):
-        # Another change of the view: its coordinator may be another one that was not told yet.
+        # The view is not as requested: it may have a new coordinator, which needs the request.
         return log, [entry.external] if entry.external else []
     if entry.survey is not None:
         # A profile has reached its next size.
@@ -184,10 +184,10 @@ def _on_coordinator_replied(
         # The answer is to an older request.
         return log, []
     if event.refusal:
-        # The coordinator cannot: the disk for a checkpoint is full, say.
+        # The coordinator cannot carry it out: the disk for a checkpoint is full, for example.
         return _with_end(log, entry, "refused", event.refusal, context), _back_to_initial_size(entry)
     if not isinstance(entry.external.what, SaveCheckpoint):
-        # The view, and the end of training, show whether the others are carried out.
+        # The view, or the end of training, shows when other requests are carried out.
         return log, []
     return _with_end(log, entry, "carried out", event.result, context), []
 
@@ -204,7 +204,7 @@ def _with_end(
 
 
 def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionContext, now: float) -> LogTransition:
-    """A profile continues: a size of its survey was reached, or more steps of it were measured."""
+    """Continues a profile after its next size was reached, or more steps were measured."""
     survey, external = entry.survey, entry.external
     assert survey is not None
     assert external is not None
@@ -212,15 +212,15 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
     newest = replace(entry.newest, points=survey.measured)
     entry = replace(entry, newest=newest, until=now + context.patience_s)
     if survey.goal != external.what.size:
-        # This size is measured: the coordinator is told the next one, or the size that the job had before.
+        # This size is measured: the coordinator is sent the next size, or the initial size.
         name, what = f"{entry.request.id}/{len(survey.measured)}", structs.replace(external.what, size=survey.goal)
         external = replace(external, id=name, what=what)
         entry = replace(entry, external=external)
         if not _is_met(external, context.view):
-            # The job does not happen to have that size already.
+            # The job does not have that size yet.
             return with_entry(log, entry), [external]
     if survey.is_measured and _is_met(external, context.view):
-        # All sizes are measured, and the job has the size that it had before.
+        # All sizes are measured, and the job is back at its initial size.
         return _with_end(log, entry, "carried out", "", context), []
     return with_entry(log, entry), []
 
@@ -228,7 +228,7 @@ def _advance_profile(log: RequestLog, entry: LoggedRequest, context: AdmissionCo
 def _back_to_initial_size(entry: LoggedRequest) -> list[Asked]:
     """The request that returns the job of an unfinished profile to its initial size."""
     if entry.survey is None or entry.external is None or not isinstance(entry.external.what, Resize):
-        # Only a profile changes the size for a while.
+        # Only a profile changes the size temporarily.
         return []
     why = "back to the size before a profile that did not come to its end"
     what = structs.replace(entry.external.what, size=entry.survey.initial_size)
