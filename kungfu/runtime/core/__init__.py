@@ -1,1 +1,1 @@
-"""Pure functions of values: views, barriers, the life of peers, slices of data, root causes."""
+"""Pure functions of values: views, barriers, the lifecycle of peers, slices of data and root causes."""

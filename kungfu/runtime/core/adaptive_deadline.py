@@ -1,9 +1,9 @@
-"""The adaptive deadline: how long a living peer may keep the others waiting, from the times of the steps so far.
+"""The adaptive deadline: the time that a running peer may keep the others waiting, computed from past step times.
 
-A process that has died or stands still is noticed at once or within the heartbeat's limit, independent of this. The
-deadline is about a program that lives and does not come: it may hang, or it may validate, write a checkpoint, or wait
+A process that has ended or is frozen is detected independently, at once or within the heartbeat's limit. The deadline
+concerns a program that runs but does not reach the others' exchange: it may hang, validate, write a checkpoint or wait
 for a disk. Giving up a healthy job costs far more than waiting for a minute, so the floor is generous, and each pause
-that ended well lengthens the deadline for the next one.
+that ended well lengthens the deadline for the next pause.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-# Fewer steps in a view are no experience; of more than the window the oldest are forgotten.
+# With fewer steps in a view the deadline is the ceiling; steps before the window are forgotten.
 KNOWN_STEPS = 16
 WINDOW_STEPS = 256
 
@@ -19,17 +19,17 @@ _TYPICAL, _SPREAD, _LONGEST = 5.0, 30.0, 2.0
 
 
 def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: float, ceiling_s: float) -> float:
-    """The deadline, in seconds, of a wait for a peer that is alive.
+    """The deadline, in seconds, of a wait for a running peer.
 
-    It is ``max(5 median + 30 mad, 2 longest)`` of the times between the ends of recent steps, held between floor and
-    ceiling; ``mad`` is the median distance from the median. With fewer than 16 steps nothing is known, and it is the
-    ceiling. Equal floor and ceiling fix it.
+    The deadline is ``max(5 median + 30 mad, 2 longest)`` of the times between the ends of recent steps, clipped to the
+    floor and the ceiling; ``mad`` is the median absolute deviation. With fewer than 16 steps it is the ceiling. Equal
+    floor and ceiling fix the deadline.
 
     Args:
-        steps_s: Seconds from step to step in this view, user code between them included, at most the last 256.
-        longest_s: The longest of all of them since the view began, the forgotten ones too.
-        floor_s: The least deadline.
-        ceiling_s: The largest, and the deadline while fewer than 16 steps are known.
+        steps_s: Seconds from step to step in this view, including user code between steps, at most the last 256.
+        longest_s: The longest such time since the view began, including times that are no longer in ``steps_s``.
+        floor_s: The smallest deadline.
+        ceiling_s: The largest deadline; it applies while fewer than 16 steps are known.
 
     >>> plausible_wait_s([0.02] * 100, longest_s=0.5, floor_s=60.0, ceiling_s=300.0)
     60.0
@@ -48,9 +48,9 @@ def plausible_wait_s(steps_s: Sequence[float], *, longest_s: float, floor_s: flo
 
 
 def noted_after_s(deadline_s: float) -> float:
-    """The seconds after which people are told of a wait: a quarter of its deadline, from 2 to 15 s.
+    """The seconds after which a wait is reported to the user: a quarter of its deadline, clipped to 2 to 15 s.
 
-    The local attachment has the same numbers in its own language.
+    The local attachment repeats these numbers in C++ (``group_barrier.cc``).
 
     Args:
         deadline_s: The deadline of the wait.

@@ -1,12 +1,12 @@
 """The decision of a barrier: a pure function of the view, its terms, the requests and the peers ready to join.
 
 `decide` first merges the requests (see ``core.request``), then chooses the next view (see
-``core.next_membership``), then the terms with the settings that rules request. Real peers and the model of
-``kungfu.testing`` hold their barriers with it.
+``core.next_membership``), then applies the settings that rules request to the terms. Real peers and the model of
+``kungfu.testing`` both call it at their barriers.
 
-Nothing that can be done at once waits for joiners. The table shows what a request becomes in the next barrier of three
-peers, where two more are on their way: they start, they are offered to this barrier, or they are on their way to the
-survivors of a loss.
+A request that can be carried out at once does not wait for joiners. The table shows the effect of a request at the
+next barrier of three peers while two joiners are under way: they are starting, they are offered to this barrier, or
+they will join the survivors of a loss.
 
 | a rule or hook requests | nothing under way | joiners start         | joiners offered       | after a loss          |
 | ----------------------- | ----------------- | --------------------- | --------------------- | --------------------- |
@@ -28,10 +28,10 @@ survivors of a loss.
 | a peer to replace       | joiners start     | joiners come, joiners | joiners come, joiners | joiners come, joiners |
 |                         |                   | start                 | start                 | start                 |
 
-Joiners that come are offered again to the barrier after. A request of a barrier that a loss broke is requested again in
-the next one (`kungfu.training.loop.barrier`). One thing waits, for one step: a rule that requests a size, a batch, a
-rate or a call does not look in a step whose barrier may admit joiners or let peers go (the source ``change_due``),
-where it would judge by a size that is about to change.
+"Joiners come" means that they stay under way and are offered again to the next barrier. Requests of a barrier that was
+broken by a loss are repeated at the next barrier (`kungfu.training.loop.barrier`). Only rules wait, for one step: a
+rule that requests a size, a batch, a rate or a call is not evaluated in a step whose barrier may admit joiners or
+remove peers (the source ``change_due``), since the size is about to change.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ __all__ = [
 
 @dataclass(frozen=True)
 class LossRecovery:
-    """A recovery: how the others were lost, by id, how this peer noticed, and the rank whose state all continue
-    with."""
+    """A recovery: the ends of the lost peers, by id, the error by which this peer noticed the loss, and the rank from
+    whose state all peers continue."""
 
     lost: Mapping[int, str]
     error: str
@@ -92,12 +92,12 @@ class BarrierResult:
 
     Args:
         before: The decision that was in force before; ``None`` for a joiner.
-        after: The one in force now. What the coordinator passed over, and whom it let go as slow, it alone knows.
+        after: The decision in force now; only the coordinator knows its ``superseded`` and ``slow``.
         peer: The id of the peer.
-        offer: The agent's offer that the coordinator decided with; known to the coordinator only.
-        parts: Seconds that the parts took, by name.
+        offer: The agent's offer on which the coordinator decided; only the coordinator knows it.
+        parts: The seconds that each part of the barrier took, by name.
         recovery: The recovery of this peer, if others were lost.
-        sources: The ranks of the view after it that held the state when that view began.
+        sources: The ranks of the new view that held the state when the view began.
     """
 
     before: Decision | None
@@ -110,16 +110,16 @@ class BarrierResult:
 
     @property
     def rank(self) -> int | None:
-        """The rank of the peer now; ``None`` if the view let it go."""
+        """The rank of the peer in the new view; ``None`` if it was removed."""
         return self.after.view.rank_of(self.peer)
 
 
-# The terms that follow from the view before a barrier and from its decision.
+# Computes the terms from the view before a barrier and from its decision.
 Adjust = Callable[[View, Decision], Terms]
 
 
 def as_decided(before: View, decision: Decision) -> Terms:
-    """The terms that come with the decision, as they are."""
+    """The terms of the decision, unchanged."""
     return decision.terms
 
 
@@ -127,8 +127,8 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     """The decision of a barrier; see the table of this module.
 
     Args:
-        at: The view that holds the barrier, and what it decides from.
-        adjust: Makes the terms of what was decided about the membership; see `with_settings`.
+        at: The view that holds the barrier, with the other inputs of the decision.
+        adjust: Computes the terms once the membership is decided; see `with_settings`.
 
     >>> from kungfu.runtime.core.request import Resize
     >>> from kungfu.runtime.core.view import Peer
@@ -142,13 +142,13 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
     merged = merge(one for one in at.requests if not is_under_way(one, at))
     ends = any(isinstance(one.what, StopTraining) and not one.superseded_by for one in merged)
     requests = tuple(one for one in merged if changes_membership(one) and not one.superseded_by)
-    # Nobody has to come to training that ends.
+    # Training that ends needs no joiners.
     at = replace(at, requests=requests, offer=None if ends else at.offer)
     view, terms, decision = at.view, at.terms, next_membership(at)
     if ends:
         decision = without_joiners(decision, preparing=terms.target_size > 0)
     if decision.view.version != view.version:
-        # Other peers, or the same ones elsewhere: slots may be free.
+        # The peers or their hosts have changed: slots may be free.
         decision = replace(decision, terms=replace(decision.terms, replacement_refused=False))
     replaced = terms.replaced_peers + _replaced_peers((view, terms), (decision.view, decision.terms))
     decision = replace(decision, terms=replace(decision.terms, replaced_peers=replaced))
@@ -157,7 +157,7 @@ def decide(at: BarrierInput, *, adjust: Adjust = as_decided) -> Decision:
 
 
 def with_requests(decision: Decision, merged: Sequence[Asked]) -> Decision:
-    """A decision with the requests that it carries out, as ``merge`` gave them, and those that it passes over."""
+    """The decision with the requests from ``merge``: membership requests, settings, and superseded requests."""
     taken = [one for one in merged if not one.superseded_by]
     return replace(
         decision,
@@ -174,33 +174,33 @@ def with_settings(
     position: RunPosition,
     on_rescale: Callable[[int, int], Sequence[Asked]],
 ) -> Terms:
-    """The terms of a decision, with the settings in force that belong to it.
+    """The terms of a decision after the settings of its rescale, and then those of the decision, are applied.
 
     Args:
         decision: The decision; its settings take effect after those of the rescale.
         before: The view before the barrier and its terms.
         position: The position of the job.
-        on_rescale: Gives the settings that rules choose, from the size before and the size after, where these differ.
+        on_rescale: Returns the settings that rules choose for a rescale, given the sizes before and after.
     """
     previous, size = meant_size(*before), meant_size(decision.view, decision.terms)
     on_rescale_settings = on_rescale(previous, size) if size != previous else ()
     terms = apply_settings(decision.terms, on_rescale_settings, position, size=size)
     if any(isinstance(one.what, SetBatch) for one in on_rescale_settings):
-        # The next rescale goes by the same batch as this one, so that a growth and a return leave it as it was.
+        # The next rescale starts from the same batch as this one, so that growing and shrinking back restores it.
         batch, peers = before[1].base(previous)
         terms = replace(terms, base_batch=batch, base_size=peers)
     return apply_settings(terms, decision.settings, position, size=size)
 
 
 def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPosition, *, size: int) -> Terms:
-    """The terms with these settings in force, the later ones over the earlier.
+    """The terms with these settings applied; later settings override earlier ones.
 
     Args:
         terms: The terms without the settings.
-        settings: A batch is held between one sample per peer and the samples of an epoch. A learning rate begins to
-            move at the next step, from where it is.
+        settings: The settings. A batch is clipped to between one sample per peer and the samples of an epoch. A
+            learning rate starts to change at the next step, from its current value.
         position: The position of the job.
-        size: Peers.
+        size: The number of peers.
 
     >>> position = RunPosition(steps=40, samples=4000, epoch_samples=1000, learning_rate=0.1)
     >>> apply_settings(Terms(64, 16.0), [Asked(SetBatch(128.4), "rule", 39)], position, size=4).batch_per_peer
@@ -209,13 +209,13 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
     for setting in settings:
         match setting.what:
             case SetBatch(samples):
-                # A step takes at least a sample per peer, and at most an epoch.
+                # A step has at least one sample per peer, and at most those of an epoch.
                 most = position.epoch_samples or round(samples)
                 whole = max(size, min(round(samples), most))
                 terms = replace(terms, global_batch_size=whole, batch_per_peer=whole / size, policy_share=0.0)
                 terms = replace(terms, base_batch=0, base_size=0)
             case SetRate(rate, over, unit):
-                # A ramp begins at the rate that is in force, also within another ramp.
+                # A ramp begins at the current rate, even in the middle of another ramp.
                 since = position.steps if unit == "steps" else position.samples
                 terms = replace(terms, ramp=Ramp(position.learning_rate, rate, since, over, unit))
             case StopTraining():
@@ -225,7 +225,7 @@ def apply_settings(terms: Terms, settings: Sequence[Asked], position: RunPositio
 
 
 def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
-    """The terms without outdated refusals: all once slots may be free again, replacements on a request from outside."""
+    """The terms without outdated refusals: `Retry` clears all, a request from outside that of replacements."""
     if any(isinstance(one.what, Retry) for one in requests):
         return replace(terms, refused_size=0, replacement_refused=False)
     asked = any(one.is_outside and changes_membership(one) for one in requests)
@@ -233,16 +233,16 @@ def _without_refusals(terms: Terms, requests: Sequence[Asked]) -> Terms:
 
 
 def _replaced_peers(before: tuple[View, Terms], after: tuple[View, Terms]) -> int:
-    """The number of joining peers that replace others, and do not make the job larger."""
+    """The number of joining peers that replace others and do not enlarge the job."""
     joined = sum(before[0].rank_of(peer) is None for peer in after[0].ids)
     return joined - min(joined, max(0, meant_size(*after) - meant_size(*before)))
 
 
 def _slow_leavers(at: BarrierInput, after: View) -> dict[int, float]:
-    """The slow peers that a shrink let go, in the order in which they left, with their speeds."""
+    """The speeds of the slow peers that a shrink removes, by id in the order of removal."""
     view, terms, speeds = at.view, at.terms, at.speeds
     named = {peer for one in at.requests if isinstance(one.what, Leave) for peer in one.what.peers}
-    # A peer whose replacement joins leaves because of that, and not because the job shrinks.
+    # A peer whose replacement joins leaves for that reason, not because the job shrinks.
     joined = any(view.rank_of(peer) is None for peer in after.ids)
     named |= {*terms.departing, *(terms.leaving if joined else ())}
     return {

@@ -1,4 +1,4 @@
-"""The end of a peer's program, as the peer tells it before its process ends, so that nobody reads its output."""
+"""The exit of a peer's program, reported by the peer before its process ends, so that its output is never parsed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Exit:
     """The exit of a peer's program from its training.
 
     Args:
-        kind: "loop" where it left the training loop and continues, "exit" at the end of the script or by ``sys.exit``
-            (the exit code says which), "usage" by an error that requests something that cannot work, "loss" and
-            "deadline" by an error about the loss of others or a wait for them, and "exception" by any other one.
-        step: Steps done.
-        name: The class of the exception; empty without one.
+        kind: "loop" if the program left the training loop and continues, "exit" at the end of the script or after
+            ``sys.exit`` (the exit code says which), "usage" for a request that cannot work, "loss" and "deadline" for
+            the loss of other peers or an expired wait for them, and "exception" for any other exception.
+        step: The number of steps done.
+        name: The class of the exception; empty without an exception.
         error: The exception with its message.
-        where: The file and the line of the program.
+        where: The file and the line of the program that raised the exception.
     """
 
     kind: ExitKind
@@ -44,10 +44,10 @@ class Exit:
 
 
 def kind_of(error: BaseException) -> ExitKind:
-    """The kind of the end of a program by an uncaught exception.
+    """The kind of a program's exit by an uncaught exception.
 
     Args:
-        error: The exception.
+        error: The uncaught exception.
 
     >>> kind_of(UsageError("a batch of 3")), kind_of(OSError("no space")), kind_of(PeerFailure("lost rank 1"))
     ('usage', 'exception', 'loss')
@@ -59,17 +59,17 @@ def described(exit: Exit) -> str:
     """The program's exit in words.
 
     Args:
-        exit: The way in which it left its training.
+        exit: The exit of the program from its training.
 
     >>> described(Exit("exception", 5, "ValueError", "ValueError: too wide", "train.py:42"))
     'its program raised ValueError: too wide (train.py:42) after step 5'
     """
     after = f"after step {exit.step}"
     if exit.kind == "loop":
-        # Its process goes on, and may come back for the last barrier.
+        # Its process continues, and may return for the last barrier.
         return f"it left its training loop {after}, before the end of training"
     if exit.kind == "exit":
-        # By itself, without an error.
+        # The script ended without an error.
         return f"its program ended by itself {after}, before the end of training"
     where = f" ({exit.where})" if exit.where else ""
     return f"its program raised {exit.error}{where} {after}"

@@ -1,4 +1,4 @@
-"""The root cause among several failures: the one that a person must read first."""
+"""The root cause among several failures, which the user must read first."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ EXIT_CODES = {
     143: "ended by SIGTERM",
 }
 
-# An error as Python prints it at the end of a traceback: shown to people, and never what something is decided by.
+# An error as Python prints it at the end of a traceback: only for display, never the basis of a decision.
 _HEADLINE = re.compile(r"^[\w.]*?(\w+(?:Error|Exception|Failure|Exceeded|Interrupt))(?::|$)")
 _AGENT = -1
-_CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # the loss of others, or a wait for them in vain
+_CONSEQUENCE: Mapping[ExitKind, int] = {"loss": 1, "deadline": 2}  # the loss of other peers, or an expired wait
 _CODES: Mapping[ExitKind, int] = {"usage": 2, "deadline": 3}
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The first cause, in a line, with the last output of the peer it happened in; ``code`` is the job's exit code,
-    which the program may have ``chosen``."""
+    """The root cause in one line, with the last output of its peer; ``code`` is the exit code of the job, and
+    ``chosen`` is True if the program chose it."""
 
     peer: int
     text: str
@@ -47,19 +47,19 @@ def find_root_cause(
     late: bool,
     exit_kinds: Mapping[int, ExitKind],
 ) -> Failure:
-    """The peer that ended with an error that is not explained by another peer's end.
+    """The failure of the peer whose end is not explained by the end of another peer.
 
-    A peer that was killed, or whose program raised something of its own, comes before those that only report that they
-    lost somebody, and those before a wait that expired.
+    A peer that was killed, or whose program raised an exception, precedes peers that only report the loss of others,
+    and these precede an expired wait.
 
     Args:
-        ended: The end of each of them, by id; -1 is the agent itself.
-        tails: The last lines that each printed, which people are shown: nothing is decided by them.
-        ranks: The ranks of those that are in the view.
-        first: Whose end was seen first.
+        ended: The end of each peer that has ended, in words, by id; -1 is the agent itself.
+        tails: The last lines of each peer's output, by id: only for display, never the basis of the decision.
+        ranks: The ranks of the peers that are in the view, by id.
+        first: The id of the peer whose end was seen first.
         late: True if a deadline of the job has expired.
-        exit_kinds: The kinds of ends that peers reported of their programs; the others were killed, or never came
-            to ``attach`` for a reason of their own.
+        exit_kinds: The kinds of exits that the peers' programs reported, by id; a peer without a report was killed,
+            or failed before ``attach``.
 
     >>> ended = {0: "exit code 1", 1: "killed by SIGKILL"}
     >>> find_root_cause(ended, {}, ranks={0: 0, 1: 1}, first=0, late=False, exit_kinds={0: "loss"}).text
@@ -67,7 +67,7 @@ def find_root_cause(
     """
     kinds: dict[int, ExitKind] = {peer: exit_kinds.get(peer, "exception") for peer in ended}
     if _AGENT in ended:
-        kinds[_AGENT] = "loss"  # the agent itself only ever loses somebody
+        kinds[_AGENT] = "loss"  # the agent itself fails only by losing others
     root = min(ended, key=lambda peer: (_CONSEQUENCE.get(kinds[peer], 0), peer != first, peer))
     said = headline(tails.get(root, ()))
     text = ended[root] + (f": {said}" if said and said not in ended[root] else "")
@@ -76,12 +76,12 @@ def find_root_cause(
 
 
 def named(peer: int, text: str, rank: int | None) -> str:
-    """A text about a peer, after the peer's name; about none, the text alone.
+    """The text after the name of its peer; the text alone if it concerns no peer.
 
     Args:
-        peer: Its id; -1 for none.
+        peer: The id of the peer; -1 for no peer.
         text: The text.
-        rank: Its rank, if it has one.
+        rank: The rank of the peer; ``None`` if it is not in the view.
 
     >>> named(3, "exit code 1", 2), named(4, "exit code 1", None), named(-1, "no host", None)
     ('rank 2 (peer 3): exit code 1', 'peer 4: exit code 1', 'no host')
@@ -92,10 +92,10 @@ def named(peer: int, text: str, rank: int | None) -> str:
 
 
 def headline(tail: Sequence[str]) -> str:
-    """The last error in the last lines of a peer's output, '' if there is none.
+    """The last error in the last lines of a peer's output; '' if they contain no error.
 
     Args:
-        tail: The lines; nothing is decided by them.
+        tail: The lines.
 
     >>> headline(["Traceback (most recent call last):", "ValueError: too wide", "bye"])
     'ValueError: too wide'

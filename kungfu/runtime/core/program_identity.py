@@ -1,8 +1,8 @@
-"""The identity of a peer's program, as far as it must be the same on all peers: described in parts, compared by hashes.
+"""The parts of a peer's program that must be the same on all peers, compared by hashes.
 
-Peers whose plans differ would compute other "agreed" numbers, and peers whose models differ could not hold one state.
-So each peer describes its program before it is let into a view. The agent compares the digests of the descriptions,
-which are short; the parts are looked at only where two digests differ, to say what differs.
+Peers with different plans would compute different "agreed" numbers, and peers with different models cannot share one
+state. So each peer describes its program before it is admitted to a view. The agent compares the short digests of the
+descriptions; it fetches the parts only if two digests differ, to report the difference.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 
-# A model may have many variables: those beyond are compared as one part.
+# A model may have many variables: parts beyond this number are compared as one part.
 MOST_PARTS = 20_000
 _MOST_SHOWN = 240  # characters of a part
-_MOST_SECTIONS = 3  # of which a difference tells
+_MOST_SECTIONS = 3  # named in a difference
 
 
 def installed_version() -> str:
-    """The version of kungfu, by the name of its distribution."""
+    """The version of the installed distribution of kungfu."""
     try:
         return version("kungfu-training")
     except PackageNotFoundError:
@@ -40,8 +40,8 @@ class ProgramPart:
 
     Args:
         section: The section of the description that it belongs to.
-        shown: The part in words, for people; empty for one that follows from others, and tells nothing new.
-        content: A hash; two parts are the same where it is.
+        shown: The part in words, for display; empty for a part that is derived from other parts.
+        content: A hash; two parts are equal if their hashes are.
     """
 
     section: str
@@ -50,19 +50,19 @@ class ProgramPart:
 
     @classmethod
     def of(cls, section: str, shown: str, content: str | None = None) -> ProgramPart:
-        """A part that differs where ``content`` does, which is ``shown`` if it is not given."""
+        """A part that is compared by ``content``, or by ``shown`` if no content is given."""
         return cls(section, shown[:_MOST_SHOWN], hash_of(shown if content is None else content))
 
 
 @dataclass(frozen=True)
 class Description:
-    """A peer's program: its parts, in their order."""
+    """The parts of a peer's program, in order."""
 
     parts: tuple[ProgramPart, ...] = ()
 
     @classmethod
     def of(cls, parts: Iterable[ProgramPart]) -> Description:
-        """The description of these parts, of which at most ``MOST_PARTS`` are told one by one."""
+        """The description of these parts; those beyond ``MOST_PARTS`` are combined into one part."""
         every = tuple(parts)
         kept, others = every[:MOST_PARTS], every[MOST_PARTS:]
         if others:
@@ -82,7 +82,7 @@ class Description:
         return hash_of(" ".join(f"{one.section} {one.content}" for one in self.parts), size=16) if self.parts else ""
 
 
-# Of a peer that does not describe itself; two of them are alike.
+# The description of a peer that does not describe its program; two such peers are equal.
 NOTHING_SAID = Description()
 
 
@@ -92,11 +92,11 @@ def hash_of(text: str, *, size: int = 8) -> str:
 
 
 def difference(reference: Description, other: Description, *, names: tuple[str, str]) -> str:
-    """The sections in which two programs differ, each with the first part that does; empty if none does.
+    """The sections in which two programs differ, each with its first different part; empty if the programs are equal.
 
     Args:
         reference: The program of one peer.
-        other: The program of the other one.
+        other: The program of the other peer.
         names: The names of the two peers for the text.
 
     >>> one = Description((ProgramPart.of("model", "kernel (2, 2)"),))
@@ -115,22 +115,22 @@ def difference(reference: Description, other: Description, *, names: tuple[str, 
 
 
 def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tuple[str, str]) -> str:
-    """The first part that only one of them has; parts come after those that they are made of, so it is the cause."""
+    """The first part that only one program has; a part follows the parts it depends on, so the first is the cause."""
     here, there = ([part for part in parts if part.shown] for parts in (here, there))
     if [part.content for part in here] == [part.content for part in there]:
-        # What people are shown is the same, and only what follows from it is not.
+        # All displayed parts are equal; only parts derived from them differ.
         return f"{names[0]} and {names[1]} compute the same in another order"
     (mine, _), (yours, _) = only = _only(here, there), _only(there, here)
     if mine is not None and yours is not None:
-        # Each has a part that the other lacks: these are likely two versions of one.
+        # Each program has a part that the other lacks: likely two versions of the same part.
         detail = " (in a detail that is not shown)" if mine.shown == yours.shown else ""
         return f"{names[0]} has {mine.shown}, {names[1]} has {yours.shown}{detail}"
     for (part, count), who, others in zip(only, names, reversed(names), strict=True):
         if part is not None:
-            # Only one of them has it.
+            # Only one program has the part.
             more = f" and {count - 1} more" if count > 1 else ""
             return f"{who} has {part.shown}{more}, {others} does not"
-    # The same parts, in another order or another number of times.
+    # Both programs have the same parts, in a different order or a different number of times.
     place = next((place for place, (a, b) in enumerate(zip(here, there, strict=False)) if a.content != b.content), None)
     if place is None:
         return f"{names[0]} has {len(here)} parts, {names[1]} has {len(there)}"
@@ -138,7 +138,7 @@ def _first(here: Sequence[ProgramPart], there: Sequence[ProgramPart], names: tup
 
 
 def _only(these: Sequence[ProgramPart], others: Sequence[ProgramPart]) -> tuple[ProgramPart | None, int]:
-    """The first part that the others lack, and how many they lack."""
+    """The first part that is missing from ``others``, and the number of missing parts."""
     known = {part.content for part in others}
     lacking = [part for part in these if part.content not in known]
     return (lacking[0] if lacking else None), len(lacking)

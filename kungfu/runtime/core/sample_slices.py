@@ -1,8 +1,8 @@
-"""The samples that a step takes, and the slice of each peer: pure arithmetic on one agreed position.
+"""The samples of a step, and the slice of each peer: pure arithmetic on one agreed position.
 
-All peers hold the same epoch and position in a permutation that seed and epoch determine. A step takes the next
-``global_batch_size`` samples from there (fewer at the end of an epoch), and every peer its slice of them. So whatever
-happens to the membership between two steps, an epoch sees each sample exactly once (paper 003, section V-C).
+All peers agree on the epoch and on the position in a permutation that seed and epoch determine. A step consumes the
+next ``global_batch_size`` samples (fewer at the end of an epoch), and every peer processes its slice of them. So an
+epoch sees each sample exactly once, however the membership changes between two steps (paper 003, section V-C).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Position:
 
 @dataclass(frozen=True)
 class Stamp:
-    """The place that a batch was cut for; a step refuses it anywhere else.
+    """The position for which a batch was cut; a step at any other position refuses the batch.
 
     Args:
         epoch: The epoch.
-        offset: The samples of the epoch that were done.
+        offset: The number of samples of the epoch done before the batch.
         version: The version of the view.
-        micro: The number, from 0, of the micro-batch among those of this peer's share of the step.
+        micro: The index, from 0, of the micro-batch in this peer's share of the step.
         micros: The number of micro-batches into which the share was cut.
-        empty: True if the share has no sample; the batch is then a sample of another peer, and does not count.
+        empty: True if the share has no sample; the batch is then a sample of another peer, and is not counted.
     """
 
     epoch: int
@@ -49,13 +49,13 @@ class Stamp:
 def shuffled(samples: int, *, seed: int | None, epoch: int) -> NDArray[np.int64]:
     """The order in which an epoch sees its samples: a permutation of 0..samples-1 by seed and epoch.
 
-    Without a seed it is the order of the data.
+    Without a seed, the order of the data is kept.
     """
     if seed is None:
         order = np.arange(samples)
     else:
         order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(samples)
-    order.setflags(write=False)  # it is shared by every caller
+    order.setflags(write=False)  # the array is shared by all callers
     return order
 
 
@@ -66,11 +66,11 @@ def slice_indices(
 
     Args:
         position: The agreed position.
-        samples: Samples of an epoch.
-        seed: The seed of the order of the samples; without one it is that of the data.
-        global_batch_size: Samples of a step, of all peers together.
-        size: Peers.
-        rank: This peer's.
+        samples: The number of samples of an epoch.
+        seed: The seed of the order of the samples; ``None`` keeps the order of the data.
+        global_batch_size: The number of samples of a step over all peers.
+        size: The number of peers.
+        rank: The rank of this peer.
 
     >>> batch = {"samples": 100, "seed": 1, "global_batch_size": 64}
     >>> [len(slice_indices(Position(0, 90), **batch, size=4, rank=rank)) for rank in range(4)]
@@ -86,10 +86,10 @@ def advanced(position: Position, taken: int, *, samples: int, least: int = 1) ->
     """The position after a step.
 
     Args:
-        position: The position before it.
-        taken: Samples of the step.
-        samples: Samples of an epoch.
-        least: An epoch ends where fewer remain.
+        position: The position before the step.
+        taken: The number of samples of the step.
+        samples: The number of samples of an epoch.
+        least: The epoch ends if fewer samples than this remain.
 
     >>> advanced(Position(0, 64), 32, samples=100), advanced(Position(0, 64), 32, samples=100, least=32)
     (Position(epoch=0, offset=96), Position(epoch=1, offset=0))

@@ -1,7 +1,7 @@
-"""Shadows: rules that are evaluated and not acted on, compared between the peers where all of them meet.
+"""Shadow rules, which are evaluated but not carried out; the peers compare their requests at each barrier.
 
-Peers that disagree on a rule that acts are found at its barrier. Of a rule in the shadow only rank 0 tells, so a peer
-that would have decided otherwise would be found only when the rule is let act.
+If peers disagree on an active rule, its barrier detects the difference. The requests of a shadow rule are recorded by
+rank 0 only, so without the comparison a disagreement would surface only when the rule is activated.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-REMEMBERED = 16  # of a peer, from one barrier to the next: the newest ones
-_CLOSE = 1e-4  # relative: arithmetic differs in the last bits between processors
+REMEMBERED = 16  # requests of a peer between two barriers: the newest are kept
+_CLOSE = 1e-4  # relative tolerance: arithmetic differs in the last bits between processors
 
 
 @dataclass(frozen=True)
 class ShadowAsk:
-    """A rule in the shadow that fired after ``step``, and the number that it requests (NaN: none)."""
+    """A shadow rule that fired after ``step``, and the number that it requests (NaN: none)."""
 
     rule: str
     step: int
@@ -24,10 +24,10 @@ class ShadowAsk:
 
 
 def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
-    """The requests that not all peers would have made since they met last, by rank and in words; empty without any.
+    """The requests since the last barrier that not all peers share, in words by rank; empty if all peers agree.
 
     Args:
-        asked: The requests of rules in the shadow, by rank.
+        asked: The requests of shadow rules, by rank.
 
     >>> two = ShadowAsk("shadow(grow)", 50, 2.0)
     >>> differing({0: [two], 1: []})
@@ -40,7 +40,7 @@ def differing(asked: Mapping[int, Sequence[ShadowAsk]]) -> Mapping[int, str]:
         for rank, own in asked.items()
     }
     if not any(lone.values()):
-        # All peers would have asked for the same.
+        # All peers agree.
         return {}
     return {rank: "; ".join(map(_in_words, found)) for rank, found in lone.items()}
 

@@ -1,6 +1,6 @@
-"""The terms of a view beside its members: batch sizes, the change under way, the ramp of the learning rate, the end.
+"""The terms of a view: its batch sizes, the change under way, the ramp of the learning rate, and the end of training.
 
-A barrier changes them: by what happens to the membership (``core.barrier``), and by the settings that rules request.
+A barrier changes the terms along with the membership (``core.barrier``), and by the settings that rules request.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ class Ramp:
     """A ramp of the learning rate.
 
     ``lr_t = start + (t - since) / over * (target - start)`` for ``since <= t < since + over``, and ``target`` from
-    there on. (The paper's algorithm ends the ramp at ``over``, its equation at ``since + over``, as here.)
+    then on. (The paper's algorithm ends the ramp at ``over``, its equation at ``since + over``, as here.)
 
     Args:
-        start: The rate at its beginning.
-        target: The rate at its end.
-        since: The steps (or samples) done before it.
-        over: Its length, in ``unit``.
+        start: The learning rate at the beginning of the ramp.
+        target: The learning rate at the end of the ramp.
+        since: The steps (or samples) done before the ramp.
+        over: The length of the ramp, in ``unit``.
         unit: Steps or samples.
     """
 
@@ -33,16 +33,16 @@ class Ramp:
     unit: RampUnit = "steps"
 
     def at(self, done: int) -> float:
-        """The rate of a step.
+        """The learning rate of a step.
 
         Args:
-            done: The steps (or samples) done before it.
+            done: The steps (or samples) done before the step.
 
         >>> [Ramp(0.1, 0.2, since=40, over=4).at(t) for t in (40, 41, 42, 44, 99)]
         [0.1, 0.125, 0.15000000000000002, 0.2, 0.2]
         """
         if done >= self.since + self.over:
-            # The ramp has ended; one of length 0 ends where it begins.
+            # The ramp has ended; a ramp of length 0 ends where it begins.
             return self.target
         return self.start + (done - self.since) / self.over * (self.target - self.start)
 
@@ -52,28 +52,28 @@ class Terms:
     """The agreed values of a view besides its members.
 
     Args:
-        global_batch_size: Samples of a step, of all peers together.
-        batch_per_peer: Samples of a step per peer, as it is meant: a fraction where the batch is not a multiple.
-        target_size: The number of peers that the job will have when those under way have come; 0 if none are.
-        refused_size: The size that was requested last, where it is out of reach; else 0.
-        keep: The batch size that stays when the number of peers changes.
-        ramp: The ramp of the learning rate that is under way, or was last.
+        global_batch_size: The samples of a step over all peers.
+        batch_per_peer: The intended samples per step and peer; a fraction if the global batch is not a multiple.
+        target_size: The number of peers of the job once the joiners under way have come; 0 if none are under way.
+        refused_size: The size that was requested last, if it is out of reach; else 0.
+        keep: The batch size that stays constant when the number of peers changes.
+        ramp: The current or the last ramp of the learning rate.
         stopped: True if training is over.
-        leaving: The ids of the peers that leave when those under way have come.
-        departing: The ids of the peers that stay only until those who came hold the state, and leave at the next
+        leaving: The ids of the peers that leave once the joiners under way have come.
+        departing: The ids of the peers that stay only until their replacements hold the state, and leave at the next
             barrier.
-        max_global_batch: The most samples that a change of size makes of a step where the local batch stays; 0 for any
-            number. A batch that was set to more stays, and grows no more. With it the global batch may be less than
-            ``batch_per_peer`` times the peers.
+        max_global_batch: The largest global batch that a change of size may set while the local batch stays; 0 for no
+            limit. A batch that was set to more stays, but does not grow. With a limit the global batch may be less
+            than ``batch_per_peer`` times the peers.
         replaced_peers: The number of peers replaced so far by request.
-        replacement_refused: True if no peer came for the last peers to replace. It is remembered until the
-            view changes, joiners are dismissed, or a host with free slots comes.
-        by_command: True if a request from outside requested the size that is under way, or was requested last.
-        policy_share: The batch per peer that a policy, or attach, had set, where a command has changed it since; else
-            0. The next change of the size that a policy decides takes it up again.
-        base_batch: The global batch size from which rules on a rescale choose, as it was set last, by attach or by a
-            rule in a step; 0 if no rule on a rescale has chosen another one since.
-        base_size: The peers that it was set for; 0 as `base_batch`.
+        replacement_refused: True if no joiner came for the last peers to replace; reset when the view changes,
+            joiners are dismissed, or a host with free slots comes.
+        by_command: True if the size under way, or the last requested size, was requested from outside.
+        policy_share: The batch per peer that a policy or attach had set, if a command has changed it since; else 0.
+            The next change of size by a policy restores it.
+        base_batch: The global batch size from which rules on a rescale compute theirs, as last set by attach or by a
+            rule in a step; 0 if no rule on a rescale has changed the batch since.
+        base_size: The number of peers for which `base_batch` was set; 0 if `base_batch` is 0.
     """
 
     global_batch_size: int = 0
@@ -94,7 +94,7 @@ class Terms:
     base_size: int = 0
 
     def base(self, size: int) -> tuple[int, int]:
-        """The global batch size that rules on a rescale of this many peers go by, and the peers that it was set for."""
+        """The base of rules on a rescale: a global batch size, and the peers it was set for (by default ``size``)."""
         return (self.base_batch, self.base_size) if self.base_size else (self.global_batch_size, size)
 
 
@@ -103,10 +103,10 @@ class RunPosition:
     """The position of the job at a barrier.
 
     Args:
-        steps: Steps done.
-        samples: Samples of all these steps.
-        epoch_samples: Samples of an epoch; 0 if they are not known.
-        learning_rate: The rate of the last step, on the scale of the ramp.
+        steps: The number of steps done.
+        samples: The number of samples of all steps done.
+        epoch_samples: The number of samples of an epoch; 0 if it is unknown.
+        learning_rate: The learning rate of the last step, on the scale of the ramp.
     """
 
     steps: int
@@ -116,11 +116,11 @@ class RunPosition:
 
 
 def meant_size(view: View, terms: Terms) -> int:
-    """The intended number of peers of a view: a peer that stays only until others hold the state does not count.
+    """The number of peers of a view without its departing peers, which stay only until others hold the state.
 
     Args:
         view: The view.
-        terms: Its terms, which name the peers that stay only so long.
+        terms: The terms of the view, which name the departing peers.
 
     >>> from kungfu.runtime.core.view import Peer
     >>> three = View(2, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))

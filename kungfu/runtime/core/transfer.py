@@ -1,11 +1,11 @@
-"""The plan of a transfer of the state: from which peers each peer takes it, and in what order.
+"""The plan of a transfer of the state: the sources of each peer that lacks it, and the order of the transfers.
 
-Each peer that lacks the state takes it from the *nearest* peers that have it. Peers of one host share its memory, so
-peers with a holder on their host take slices from several holders there, all at the same time. A host without a holder
-has a link that its peers would share, and so has the host that gives: over a link one transfer goes at a time. Hence
-*turns*: in each, every host that holds the state gives to at most one host that does not, to the first of its peers;
-from the next turn on that peer gives too, to the others of its host and to further hosts. So the number of hosts that
-hold the state doubles with every turn, and where holders are many, the slices of one peer come from several of them.
+Each peer that lacks the state receives it from the *nearest* holders. Peers of one host share its memory, so peers
+with holders on their host receive slices from several of them, all at the same time. Between two hosts the peers would
+share the link, so a link carries one transfer at a time. Hence *turns*: in each turn, every host that holds the state
+sends it to at most one host that lacks it, namely to the first peer there; from the next turn on, that peer also sends
+it, to the other peers of its host and to further hosts. So the number of hosts with the state doubles every turn. If
+there are many holders, the slices of one peer come from several of them.
 
 Xie et al., *Elan*, section IV: nearest neighbour, in parallel where links differ, in turn where they would be shared.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from kungfu.runtime.core.view import View, even_slices
 
-_MOST_SOURCES = 4  # at once: more streams into one peer only share its memory or its link
+_MOST_SOURCES = 4  # at the same time; more streams into one peer would only share its memory or link
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class Transfer:
-    """The transfer to one peer: its parts at the same time, in turn ``turn``; 0 is the first."""
+    """The transfer to one peer: all ``parts`` at the same time, in turn ``turn`` (from 0)."""
 
     turn: int
     parts: tuple[SourceSlice, ...]
@@ -42,7 +42,7 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
 
     Args:
         view: The view.
-        sources: Its ranks that hold the state.
+        sources: The ranks that hold the state.
         total_bytes: The size of the state.
 
     >>> from kungfu.runtime.core.view import Peer
@@ -56,11 +56,11 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
     holders = _by_host(view, sources)
     lacking = _by_host(view, [rank for rank in range(view.size) if rank not in set(sources)])
     transfers: dict[int, Transfer] = {}
-    # Peers with a holder on their host share its memory: all at once.
+    # Peers with a holder on their host share its memory: all receive the state at the same time.
     for host in [host for host in lacking if host in holders]:
         for place, rank in enumerate(lacking.pop(host)):
             transfers[rank] = Transfer(0, _parts(_from(holders[host], place), total_bytes))
-    # The other hosts come in turns, each host that holds the state serving one of them.
+    # The other hosts receive the state in turns: each host that holds it serves one of them.
     turn, waiting = 0, list(lacking)
     while waiting:
         served, waiting = waiting[: len(holders)], waiting[len(holders) :]
@@ -74,13 +74,13 @@ def plan(view: View, sources: Sequence[int], *, total_bytes: int) -> dict[int, T
 
 
 def queue_of(source: int, view: View, transfers: Mapping[int, Transfer]) -> tuple[int, ...]:
-    """The ranks on other hosts that ``source`` gives to, one after the other."""
+    """The ranks on other hosts to which ``source`` sends the state, one after the other."""
     taking = [rank for rank in _takers(source, transfers) if view.peers[rank].host != view.peers[source].host]
     return tuple(sorted(taking, key=lambda rank: (transfers[rank].turn, rank)))
 
 
 def near_of(source: int, view: View, transfers: Mapping[int, Transfer]) -> tuple[int, ...]:
-    """The ranks on its own host that ``source`` gives to, all at once."""
+    """The ranks on the same host to which ``source`` sends the state, all at the same time."""
     return tuple(rank for rank in _takers(source, transfers) if view.peers[rank].host == view.peers[source].host)
 
 
@@ -96,13 +96,13 @@ def _by_host(view: View, ranks: Sequence[int]) -> dict[str, list[int]]:
 
 
 def _from(holders: Sequence[int], place: int) -> list[int]:
-    """The holders for one of several peers of their host: each begins with another, so that all of them give."""
+    """The sources of the peer with index ``place`` on a host; each peer starts at another holder to spread the load."""
     first = place % len(holders)
     return [*holders[first:], *holders[:first]][:_MOST_SOURCES]
 
 
 def _shared_out(holders: Mapping[str, Sequence[int]], count: int) -> list[list[int]]:
-    """The holders for each of ``count`` hosts, no host giving to two; of each host in turn, so that links add up."""
+    """The sources for each of ``count`` hosts; no host serves two, and sources alternate between hosts to add links."""
     hosts = list(holders.values())
     return [_alternating(hosts[place::count]) for place in range(count)]
 

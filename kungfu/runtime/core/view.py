@@ -1,7 +1,7 @@
 """Views: the numbered memberships of a job, and pure arithmetic on them.
 
-Ranks are positions in a view. A change keeps the order of the peers that stay, and puts joiners after them: the lowest
-ranks have been in the job for the longest time. A shrink lets the clearly slow peers go first, then the newest ones.
+Ranks are positions in a view. A change keeps the order of the peers that stay, and puts joiners after them, so the
+lowest ranks have been in the job the longest. A shrink removes the clearly slow peers first, then the newest peers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_SPEEDS: Mapping[int, float] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Peer:
-    """A training process: ``id`` is given once in a job, ``address`` is host:port of its service."""
+    """A training process: ``id`` is unique in a job, ``address`` is the host:port of its service."""
 
     id: int
     address: str
@@ -33,9 +33,9 @@ class View:
     """A numbered membership.
 
     Args:
-        version: Its number; 0 is that of a program that runs alone, and 1 the first one of a job.
-        peers: Its members, in rank order.
-        begins_phase: True if it is the first view of a phase after the job's first one: see ``core.cluster.phases``.
+        version: The number of the view; 0 for a program that runs alone, 1 for the first view of a job.
+        peers: The members, in rank order.
+        begins_phase: True for the first view of every phase after the job's first; see ``core.cluster.phases``.
 
     >>> view = View(1, (Peer(0, "a:1"), Peer(1, "a:2"), Peer(2, "a:3")))
     >>> view.changed(leave=view.leave_order()[:2], join=[Peer(3, "b:1")])
@@ -52,23 +52,23 @@ class View:
 
     @property
     def begins(self) -> bool:
-        """True if all its peers begin the job, or a phase of it, with it: none trained before."""
-        return self.version <= 1 or self.begins_phase  # 0 is that of a program that runs alone
+        """True if the job, or one of its phases, begins with this view: no peer has trained in it before."""
+        return self.version <= 1 or self.begins_phase  # version 0: a program that runs alone
 
     @property
     def ids(self) -> tuple[int, ...]:
         return tuple(peer.id for peer in self.peers)
 
     def rank_of(self, peer_id: int) -> int | None:
-        """The rank of a peer in this view, ``None`` if it is not a member."""
+        """The rank of a peer in this view; ``None`` if the peer is not a member."""
         return next((rank for rank, peer in enumerate(self.peers) if peer.id == peer_id), None)
 
     def leave_order(self, speeds: Mapping[int, float] = NO_SPEEDS) -> tuple[int, ...]:
-        """The ids in the order in which the peers go when the job shrinks: slow ones, slowest first, then the newest.
+        """The ids in the order in which a shrink removes the peers: slow peers, slowest first, then the newest.
 
         Args:
-            speeds: The speeds of peers by id, as fractions of the median peer's speed. One without a finite number, as
-                a peer that has just joined, counts as not slow. Of equally slow peers the newer one goes first.
+            speeds: The speeds of peers by id, as fractions of the median peer's speed. A peer without a finite speed,
+                such as a new one, counts as not slow. Of equally slow peers, the newer is removed first.
 
         >>> view = View(1, tuple(Peer(id, "") for id in range(4)))
         >>> view.leave_order({0: 0.5, 1: 1.0, 2: 0.95, 3: 1.1})
@@ -79,7 +79,7 @@ class View:
         return (*slow, *(peer for peer in newest_first if peer not in slow))
 
     def changed(self, *, leave: Iterable[int] = (), join: Iterable[Peer] = ()) -> View:
-        """The next view: the peers that stay keep their order, the joiners come last, by id."""
+        """The next view: the peers that stay keep their order, and the joiners follow in the order of their ids."""
         going, coming = set(leave), sorted(join, key=lambda peer: peer.id)
         peers = tuple(peer for peer in self.peers if peer.id not in going) + tuple(coming)
         if not peers or len({peer.id for peer in peers}) != len(peers):
@@ -89,16 +89,16 @@ class View:
 
 
 def is_slow(peer: int, speeds: Mapping[int, float]) -> bool:
-    """True if the speed of a peer, by id, is known, and clearly below that of the median peer."""
+    """True if the speed of the peer with this id is known and clearly below the median peer's speed."""
     return speeds.get(peer, 1.0) < SLOW  # false for a NaN
 
 
 def spread(total: int, parts: int) -> list[int]:
-    """Spreads samples over peers, as even as it goes; the lower ranks get the rest.
+    """Spreads samples over peers as evenly as possible; the lower ranks get the remainder.
 
     Args:
-        total: Samples.
-        parts: Peers.
+        total: The number of samples.
+        parts: The number of peers.
 
     >>> spread(100, 3), spread(2, 3)
     ([34, 33, 33], [1, 1, 0])
@@ -108,11 +108,11 @@ def spread(total: int, parts: int) -> list[int]:
 
 
 def even_slices(total: int, sources: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The part that each source gives: (source, start, stop), end to end.
+    """The contiguous slice that each source sends: (source, start, stop).
 
     Args:
-        total: Bytes.
-        sources: The ranks that give.
+        total: The number of bytes.
+        sources: The ranks that send.
 
     >>> even_slices(10, [0, 2, 3])
     [(0, 0, 4), (2, 4, 7), (3, 7, 10)]
