@@ -1,1 +1,1 @@
-"""The events of a job: their types, and how they are written and read."""
+"""The events of a job: their types, codec, fold and formatting."""

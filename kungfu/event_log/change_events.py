@@ -1,4 +1,4 @@
-"""Events of what comes of requests: refusals, rescales, recoveries, spans, checkpoints."""
+"""Events of the outcomes of requests and losses: refusals, rescales, recoveries, spans and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
-    """The peers that a change was to have cannot be had, or not all of them.
+    """Some or all peers of a requested change are not available.
 
     Attributes:
-        rule: The rules or the request that requested it; empty if nobody did.
-        asked: The size that was requested.
-        size: Peers that train on.
-        reason: Why nobody more comes.
-        peers: The ids of the peers that were to be replaced, and stay.
+        rule: The rules or the request behind the change; empty if there are none.
+        asked: The requested size.
+        size: Peers that continue to train.
+        reason: Why no more peers join.
+        peers: The ids of the peers that stay instead of being replaced.
     """
 
     topic: ClassVar[Topic] = "refusal"
@@ -49,39 +49,38 @@ class RefusedEvent(LoggedEvent, frozen=True, kw_only=True, tag="refused"):
         return {"markers/refused": self.asked}
 
     def requested(self) -> str:
-        """The refused request: a size, others in place of some peers, or both."""
+        """The refused request in words: a size, replacements for some peers, or both."""
         others = [f"others in place of {peers_named(self.peers)}"] if self.peers else []
         size = [counted(self.asked, "peer")] if self.asked != self.size or not others else []
         return " and ".join([*size, *others])
 
     def outcome(self) -> tuple[str, str]:
-        """The state of a decision that it closes, and the result in words."""
+        """The state of the decision that this refusal closes, and the result in words."""
         return "refused", f"refused: {self.reason}"
 
     def brief(self) -> str:
-        """The refusal in a few words, for a line of status."""
+        """The refusal in a few words, for a status line."""
         return f"{self.rule or UNKNOWN}: {counted(self.asked, 'peer')} refused"
 
 
 class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
-    """The membership changed after ``step`` steps, and training stood still for ``stop_s``.
+    """The membership changed after ``step`` steps, and training stopped for ``stop_s`` seconds.
 
     Attributes:
         step: The last step before the change.
-        rule: The rule or the request that requested it.
-        decided_at: The step in which it was decided, None if no rule decided it.
-        before: Peers before it.
-        after: Peers after it.
+        rule: The rule or the request behind the change.
+        decided_at: The step of the decision; None if no rule decided the change.
+        before: Peers before the change.
+        after: Peers after the change.
         view: The version of the new view.
         joined: The ids of the peers that joined.
         left: The ids of the peers that left.
-        global_batch_size: Samples per step after it.
-        stop_s: Seconds for which training stood still.
-        parts: Seconds of each part. Those of spawn and ready continued beside training, and those of the first step
-            came after the stop.
-        base_global_batch_size: The samples per step from which rules on a rescale continue choosing, where they have
-            chosen others; else 0.
-        base_size: The peers that these were set for; else 0.
+        global_batch_size: Samples per step after the change.
+        stop_s: Seconds for which training stopped.
+        parts: Seconds of each part. Spawn and ready overlap with training, and the first step follows the stop.
+        base_global_batch_size: The samples per step from which rules on a rescale derive the next batch, if they have
+            changed the batch; else 0.
+        base_size: The number of peers for which ``base_global_batch_size`` was set; else 0.
     """
 
     topic: ClassVar[Topic] = "rescale"
@@ -112,7 +111,7 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return f"step {figure(self.step)}: {sizes}{f'; {peers}' if peers else ''}"
 
     def details(self) -> tuple[str, ...]:
-        """The decision behind it, and the time that it took."""
+        """The decision behind the change, and the times of its parts."""
         at, made_ready = self.decided_at, _parts(self, "beside")
         ago = "" if at is None else f"at step {figure(at)}, {counted(self.step - at, 'step')} before"
         return (
@@ -127,16 +126,16 @@ class RescaleEvent(LoggedEvent, frozen=True, kw_only=True, tag="rescale"):
         return {"markers/rescale": self.after, **_times("rescale", self)}
 
     def cause(self) -> str:
-        """The rule or the request; peers that take the place of lost ones come without one."""
+        """The rule or the request behind the change, or the replacement of lost peers."""
         return self.rule or "in place of lost peers"
 
     def outcome(self) -> tuple[str, str]:
-        """The state of a decision that it carries out, and the result in words."""
+        """The state of the decision that this change carries out, and the result in words."""
         done = f"{counted(self.after, 'peer')} after step {figure(self.step)}; training stood still for "
         return "carried out", done + duration(self.stop_s)
 
     def brief(self) -> str:
-        """The rescale in a few words, for a line of status."""
+        """The rescale in a few words, for a status line."""
         return f"step {figure(self.step)}, {self.cause()}: {_came(self)}"
 
     def _joined_and_left(self) -> str:
@@ -153,18 +152,18 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         before: Peers before the loss.
         after: Peers that continue.
         view: The version of the new view.
-        lost: The way in which each peer was lost, by its id.
-        noticed_by: The sign of the loss, if no peer was lost.
-        state_of: The peer whose state all others took.
-        redone: Steps that are done once more.
-        registered_before: The step before which the registered values were read that the job continues with, where no
-            peer has lived that knows newer ones; else ``None``.
-        target: Peers that the job is to have, once replacements are ready.
-        global_batch_size: Samples per step from now on.
-        stop_s: Seconds from the end of the last step to the end of the next one, less a step.
-        noticed_s: Seconds of it until the loss was known.
-        regrouped_s: Seconds of it until training could continue.
-        step_s: Seconds of a step before the loss, in the median.
+        lost: How each peer was lost, by its id.
+        noticed_by: The sign of a failure, if no peer was lost.
+        state_of: The id of the peer that sent its state to all others.
+        redone: Steps that are repeated.
+        registered_before: The step before which the job's registered values were read, if no surviving peer has
+            newer values; else ``None``.
+        target: The number of peers once replacements are ready.
+        global_batch_size: Samples per step after the recovery.
+        stop_s: Seconds from the end of the last step to the end of the next, minus the time of one step.
+        noticed_s: Seconds from the last step until the loss was noticed.
+        regrouped_s: Seconds from the notice of the loss until training could continue.
+        step_s: Median seconds of a step before the loss.
         parts: Seconds of each part.
     """
 
@@ -202,7 +201,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return f"step {figure(self.step)}: training continues with {peers}; {batch}"
 
     def details(self) -> tuple[str, ...]:
-        """The lost peers, the steps that are redone, and the time that it took.
+        """The lost peers, the repeated steps, and the times of the recovery.
 
         Examples:
             >>> parts = {"regroup_s": 0.17, "attach_s": 0.01, "first_step_s": 0.03}
@@ -240,11 +239,11 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
         return f"loss of {counted(len(self.lost), 'peer')}"
 
     def brief(self) -> str:
-        """The recovery in a few words, for a line of status."""
+        """The recovery in a few words, for a status line."""
         return f"step {figure(self.step)}, after the {self.cause()}: {_came(self)}"
 
     def _redone(self) -> str:
-        # The leader's state is an older one than that of rank 0 was.
+        # The adopted state is older than the state of rank 0 before the loss.
         if self.redone:
             steps = counted(self.redone, "step")
             return f"{steps} of rank 0 will be redone: the state is that of peer {figure(self.state_of)}"
@@ -260,7 +259,7 @@ class RecoveredEvent(LoggedEvent, frozen=True, kw_only=True, tag="recovered"):
 
     def _coming(self) -> str:
         coming = self.target - self.after
-        # As many survive as the job is to have: a peer that was leaving anyway was lost, say.
+        # No replacement is needed, for example because the lost peer was already leaving.
         if coming <= 0:
             return ""
         return f"{counted(coming, 'replacement')} {'is on its' if coming == 1 else 'are on their'} way"
@@ -270,9 +269,9 @@ MembershipChange = RescaleEvent | RecoveredEvent
 
 
 def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
-    """The time of a part of a change: ``beside`` training, while it ``stopped``, or ``after`` the stop.
+    """The phase of a part of a change: ``beside`` training, while training is ``stopped``, or ``after`` the stop.
 
-    A record of a later version may name parts that are not known here: a stop's parts must add up to it.
+    Unknown parts, in records of later versions, count as ``stopped``: the parts of a stop must add up to the stop.
 
     Examples:
         >>> [phase_of(part) for part in ("spawn_s", "state_s", "first_step_s", "one_of_a_later_version_s")]
@@ -282,14 +281,14 @@ def phase_of(part: str) -> Literal["beside", "stopped", "after"]:
 
 
 def _parts(event: MembershipChange, phase: Literal["beside", "stopped"]) -> str:
-    """The parts of a change in one phase, each with its time, first those that are known by name; empty for none."""
+    """The parts of a change in one phase with their times, known names first; empty if there are none."""
     names = dict.fromkeys((*_BESIDE, *_STOPPED, *event.parts))
     parts = {name: event.parts[name] for name in names if name in event.parts and phase_of(name) == phase}
     return ", ".join(f"{label(name.removesuffix('_s'))} {duration(took)}" for name, took in parts.items())
 
 
 def _stopped(event: MembershipChange) -> str:
-    """The parts of the stop, in brackets."""
+    """The parts of the stop, in brackets; empty if there are none."""
     parts = _parts(event, "stopped")
     return f" ({parts})" if parts else ""
 
@@ -304,7 +303,7 @@ def _times(what: str, event: MembershipChange) -> dict[str, float]:
 
 
 class SpanPart(Struct, frozen=True, omit_defaults=True):
-    """The seconds ``s`` of a part of a stop, and of the parts within it."""
+    """The seconds ``s`` of a part of a stop, with its subparts."""
 
     name: str
     s: float
@@ -312,7 +311,7 @@ class SpanPart(Struct, frozen=True, omit_defaults=True):
 
 
 class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
-    """The seconds ``s`` that a change of the membership (``what``) took one peer, part by part."""
+    """The seconds ``s`` of a membership change (``what``) on one peer, with their parts."""
 
     what: str
     peer: int
@@ -323,16 +322,16 @@ class SpanEvent(LoggedEvent, frozen=True, kw_only=True, tag="span"):
 
 
 class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
-    """A checkpoint was written, or could not be.
+    """A checkpoint was written, or writing it failed.
 
     Attributes:
         step: The steps done before it.
-        rule: The rule or the request that asked for it.
-        path: Its folder.
-        size_bytes: Its size.
-        error: Why it could not be written; empty if it was.
-        seconds: The time that the writing took.
-        stop_s: Seconds for which training stood still.
+        rule: The rule or the request that asked for the checkpoint.
+        path: The folder of the checkpoint.
+        size_bytes: The size of the checkpoint; None if unknown.
+        error: Why writing failed; empty if it succeeded.
+        seconds: Seconds that the writing took.
+        stop_s: Seconds for which training stopped.
     """
 
     topic: ClassVar[Topic] = "checkpoint"
@@ -346,7 +345,7 @@ class CheckpointEvent(LoggedEvent, frozen=True, kw_only=True, tag="checkpoint"):
 
     def one_line(self) -> str:
         step = figure(self.step)
-        # The disk is full, say: training has gone on.
+        # For example, the disk is full; training has continued.
         if self.error:
             return f"step {step}: no checkpoint could be written to {self.path}: {self.error}"
         return f"step {step}: a checkpoint of {_size(self.size_bytes)} is in {self.path}, as {self.rule} asked"

@@ -1,6 +1,6 @@
-"""Events as lines of ``events.jsonl``, as bytes between processes, and read back from either.
+"""Writes events as lines of ``events.jsonl`` or as bytes between processes, and reads both back.
 
-One codec, `msgspec`: it checks what it reads against the types, and gives their JSON schema.
+The only codec, `msgspec`, checks its input against the types and derives their JSON schema.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from kungfu.errors import UsageError
 from kungfu.event_log.events import READABLE_VERSIONS, AnyEvent, LoggedEvent, RecordEvent
 from kungfu.event_log.numbers import as_json
 
-_ANY: Any = AnyEvent  # a union is a value of no type that a type checker has a name for
+_ANY: Any = AnyEvent  # type checkers have no name for the type of a union
 
 
 def event_to_line(event: LoggedEvent) -> str:
-    """The line of an event, without its end; numbers that are not finite stand by name.
+    """The line of an event, without a newline; numbers that are not finite are written as names.
 
     Examples:
         >>> from kungfu.event_log.events import NotFiniteEvent
@@ -29,12 +29,12 @@ def event_to_line(event: LoggedEvent) -> str:
 
 
 def event_to_json(event: LoggedEvent) -> dict[str, Any]:
-    """An event as the object of its line: numbers that are not finite stand by name, as in ``NOT_FINITE``."""
+    """The JSON object of an event; numbers that are not finite are replaced by their names in ``NOT_FINITE``."""
     return cast(dict[str, Any], as_json(msgspec.to_builtins(event)))
 
 
 def event_in(line: str | bytes) -> AnyEvent | None:
-    """The event of a line that ``event_to_line`` made; ``None`` for one that is cut, damaged, or of a later version."""
+    """The event in a line of ``event_to_line``; ``None`` if the line is cut, damaged, or of a later version."""
     try:
         return cast(AnyEvent, _decoder.decode(line))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -42,12 +42,12 @@ def event_in(line: str | bytes) -> AnyEvent | None:
 
 
 def row_in(line: str | bytes) -> dict[str, Any] | None:
-    """The object of a line of ``metrics.jsonl``; ``None`` if it holds none, or was cut short."""
+    """The object in a line of ``metrics.jsonl``; ``None`` if the line is cut or holds no object."""
     try:
         return _row_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
-    # It is damaged, or has what JSON lacks and Python's writes: NaN, or halves of characters.
+    # The line is damaged, or holds NaN or lone surrogates, which only Python's `json` writes.
     try:
         value = json.loads(line if isinstance(line, str) else line.decode("utf-8", errors="replace"))
     except (ValueError, RecursionError):
@@ -56,17 +56,17 @@ def row_in(line: str | bytes) -> dict[str, Any] | None:
 
 
 def pack_event(event: LoggedEvent) -> bytes:
-    """An event as MessagePack, in which numbers that are not finite stay numbers."""
+    """Returns an event as MessagePack, which can represent numbers that are not finite."""
     try:
         return msgspec.msgpack.encode(event)
-    # It has an integer beyond 64 bits, which MessagePack lacks: a program may ask for any number of peers.
+    # An integer exceeds the 64 bits of MessagePack: a program may ask for any number of peers.
     except OverflowError:
         return event_to_line(event).encode()
 
 
 def unpack_event(packed: bytes) -> AnyEvent:
-    """The event that ``pack_event`` was given. Raises ``ValueError`` for anything else."""
-    # No object of MessagePack begins with the brace of a line.
+    """The event packed by ``pack_event``. Raises ``ValueError`` for any other bytes."""
+    # No MessagePack object begins with a brace, as JSON lines do.
     decoder = _decoder if packed.startswith(b"{") else _unpacker
     try:
         return cast(AnyEvent, decoder.decode(packed))
@@ -75,10 +75,10 @@ def unpack_event(packed: bytes) -> AnyEvent:
 
 
 def check_version(first: AnyEvent | None, *, where: str) -> None:
-    """Refuses a record that this version does not read. ``first`` is its first line, ``None`` if that is no event.
+    """Raises if this version cannot read a record; ``first`` is the event in its first line, or ``None``.
 
     Raises:
-        UsageError: The record says another version, or none, as those of before version 1 do.
+        UsageError: The record has an unsupported version, or none, like records before version 1.
     """
     if isinstance(first, RecordEvent) and first.version in READABLE_VERSIONS:
         return

@@ -1,17 +1,16 @@
 """The events of a job, one type for each kind of line in ``events.jsonl``.
 
-The class says what happened, its tag is the word under ``event`` in the file, and its fields are the keys of the line.
+The tag of a class is the value of ``event`` in the file, and the fields of the class are the other keys of the line.
 `kungfu.event_log.codec` writes and reads the lines, and ``docs/events.schema.json`` is their JSON schema. A kind or a
-key that is added, removed or changes its meaning needs another `RECORD_VERSION`; where all that came since an older
-version may be missing, the older one stays in `READABLE_VERSIONS`. Version 2 has more kinds than version 1, of phases,
-processes on standby, and joiners that read to where the others are, and signals that are no number; and decisions say
-more of peers, budgets and hooks.
+key that is added, removed or redefined needs another `RECORD_VERSION`; an older version stays in `READABLE_VERSIONS`
+if everything added since may be missing. Version 2 adds kinds for phases, standby processes, joiners that catch up
+with the data, and signals that are not finite; its decisions have more fields about peers, budgets and hooks.
 
-Peers are given by their ids, which never change in a job, unless a field says rank. Times are seconds since 1970,
-durations are seconds. ``None`` is what is not known.
+Peers are identified by their ids, which never change in a job, except in fields of ranks. Times are seconds since 1970,
+durations are seconds, and ``None`` means unknown.
 """
 
-# ruff: noqa: F403, F405 - a new kind of event is named where it is defined and in the union alone
+# ruff: noqa: F403, F405 - a new kind of event is named only in its definition and in the union
 from __future__ import annotations
 
 from collections.abc import Iterable
@@ -38,5 +37,5 @@ AnyEvent = (
 
 
 def of_topics(events: Iterable[LoggedEvent], *topics: Topic) -> list[Any]:
-    """The events of some topics, in their order; those of one topic have the same fields."""
+    """The events of the given topics, in order; all events of a topic have the same fields."""
     return [event for event in events if event.topic in topics]

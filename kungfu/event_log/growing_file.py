@@ -1,4 +1,4 @@
-"""Reads a file of lines while another process writes it: each line once, when it is whole."""
+"""Reads a file of lines while another process writes it; each complete line is read once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-# At most so much of a file is read at once: a record of a week is read in many small parts.
+# The most bytes that are read at once: the record of a week is read in many small parts.
 _CHUNK_BYTES = 1 << 20
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A regular file, open for reading. Another user's record may hold a pipe or a device, at which a reader waits.
+    """Opens a regular file for reading. Another user's record may contain a pipe or a device, which blocks readers.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
+        OSError: The file cannot be opened, or is not a regular file.
     """
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -27,11 +27,11 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 class GrowingFile:
-    """The whole lines of a file that were not read yet; a line that is half written is left for the next time.
+    """A reader of the new complete lines of a file; an incomplete line is left for the next read.
 
     Args:
-        path: The file; one that does not exist yet has no lines.
-        at_first_bytes: The first time, only so much of its end is read, without a line that is cut by that.
+        path: The file; it has no lines until it exists.
+        at_first_bytes: The first read covers only the complete lines in this many bytes at the end of the file.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -46,15 +46,15 @@ class GrowingFile:
         self._at_first_bytes, self._is_cut = at_first_bytes, False
 
     def read(self) -> tuple[list[bytes], bool]:
-        """The next lines, none of them empty, and whether there may be more of them."""
+        """The next non-empty lines, and True if there may be more."""
         try:
             with open_regular(self._path) as file:
                 if self._at_first_bytes is not None:
-                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # with the end of the line before
+                    self._offset = max(0, file.seek(0, 2) - self._at_first_bytes - 1)  # and the newline before
                     self._at_first_bytes, self._is_cut = None, self._offset > 0
                 file.seek(self._offset)
                 chunk = file.read(_CHUNK_BYTES)
-        # Nobody has made the file yet.
+        # The file does not exist yet.
         except FileNotFoundError:
             return [], False
         self._offset += len(chunk)
@@ -64,7 +64,7 @@ class GrowingFile:
         return [line for line in lines if line.strip()], len(chunk) == _CHUNK_BYTES
 
     def read_all(self) -> Iterator[bytes]:
-        """All lines that are whole by now, part by part."""
+        """All lines that are complete by now, read in parts."""
         has_more = True
         while has_more:
             lines, has_more = self.read()

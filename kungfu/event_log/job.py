@@ -1,6 +1,6 @@
-"""The state of a job according to its record: `Job`, and the one place where an event or a step changes it.
+"""The state of a job according to its record: `Job`, the only place where events and steps are folded.
 
-Screens, reports, exporters, tests and the agents' answers render a `Job`; none of them folds events by itself.
+Screens, reports, exporters, tests and the agents' answers render a `Job` and fold no events themselves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from kungfu.event_log import events
 from kungfu.event_log.numbers import as_float, as_whole
 from kungfu.event_log.progress import ProgressSoFar
 
-# The figures of a step that every job has, but for the learning rate; every other number is a named signal of a policy.
+# The figures of a step that every job has, except the learning rate; other numbers are named signals of policies.
 FIGURES_OF_JOB = ("time", "step", "epoch", "size", "batch", "loss", "samples_per_s")
 
-# The newest ones of what happens again and again; the record has all of it.
+# The most decisions, ended peers, labels and troubles that a `Job` keeps; the record has all of them.
 _MOST_KEPT, _MOST_ENDED, _MOST_LABELS, _MOST_TROUBLES = 200, 64, 50, 8
 
-# What closes a decision.
+# The events that close a decision.
 Closing = events.RescaleEvent | events.RefusedEvent | events.SupersededEvent
 PeerState = Literal["starting", "ready", "training", "done training", "leaving", "ended"]
 
@@ -33,7 +33,7 @@ class JobHost(Struct, frozen=True):
     Attributes:
         name: Its name.
         pid: The process id of its kungfu-run.
-        started_at: When the record said so, in seconds since 1970; None if not known.
+        started_at: The recorded time of joining, in seconds since 1970; None if not known.
         is_present: False once the host has left or is lost.
     """
 
@@ -44,7 +44,7 @@ class JobHost(Struct, frozen=True):
 
 
 class JobPeer(Struct, frozen=True):
-    """A process of a job.
+    """A peer of a job, with the state of its process.
 
     Attributes:
         id: The id of the peer.
@@ -53,10 +53,10 @@ class JobPeer(Struct, frozen=True):
         started_at: When its process was started, in seconds since 1970; None if not known.
         rank: Its rank; None outside the view.
         state: Its activity.
-        since: When that began, in seconds since 1970; None if not known.
-        how: The way in which its process ended, or was lost.
-        is_dismissed: True if its agent ended its process.
-        is_lost: True if the view lost it.
+        since: When the activity began, in seconds since 1970; None if not known.
+        how: How its process ended or was lost.
+        is_dismissed: True if an agent ended the process.
+        is_lost: True if the peer was lost from the view.
     """
 
     id: int
@@ -72,7 +72,7 @@ class JobPeer(Struct, frozen=True):
 
     @property
     def is_gone(self) -> bool:
-        """True if it trains no more and will not again, though its process may run on for a while."""
+        """True if this peer has stopped training permanently; its process may run for a while longer."""
         return self.state in ("leaving", "ended")
 
 
@@ -82,7 +82,7 @@ class JobDecision(Struct, frozen=True):
     Attributes:
         event: The decision.
         outcome: The event that closed it; None while it is open.
-        is_waiting: True while it waits for joiners.
+        is_waiting: True while the decision waits for joiners.
     """
 
     event: events.DecisionEvent
@@ -91,24 +91,24 @@ class JobDecision(Struct, frozen=True):
 
     @property
     def is_open(self) -> bool:
-        """True until its outcome is known; a decision that found the job as it wanted it has none."""
+        """True until the outcome is known; False for a decision that changes nothing."""
         return self.outcome is None and self.event.is_change
 
     def result(self) -> tuple[str, str]:
-        """Its state, and its result in words: of the event that closed it, or of the decision itself."""
+        """The state of the decision and its result in words, from the closing event or else the decision itself."""
         return (self.outcome or self.event).outcome()
 
 
 class JobTally(Struct, frozen=True):
-    """The sums over the events of a job.
+    """The counts and sums over the events of a job.
 
     Attributes:
         counts: The number of events by kind.
-        labelled: Likewise by kind and label, of those that have one; the rules that may decide begin with 0.
-        replacements: The rescales among them that ended a recovery: no rule requested them, and peers came.
-        lost_peers: The peers that were lost.
-        stopped_s: Seconds for which rescales and losses stopped the training.
-        unrecorded: Events that could not be written down.
+        labelled: The number of labelled events by kind and label; rules that may decide start at 0.
+        replacements: The rescales in which replacements of lost peers joined; no rule requested these.
+        lost_peers: The number of lost peers.
+        stopped_s: Seconds for which rescales and losses stopped training.
+        unrecorded: Events that could not be written to the record.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class JobTally(Struct, frozen=True):
     unrecorded: int = 0
 
     def after(self, event: events.LoggedEvent) -> JobTally:
-        """The sums once an event has happened."""
+        """The tally after an event."""
         tally = replace(self, counts={**self.counts, event.kind: self.counts.get(event.kind, 0) + 1})
         if label := event.tallied_as():
             tally = tally._with(event.kind, label, 1)
@@ -145,37 +145,37 @@ class JobTally(Struct, frozen=True):
 
 
 class Job(Struct, frozen=True):
-    """A job after the events and steps of its record so far. Nothing is known of a job without events.
+    """The state of a job after the events and steps recorded so far; empty without events.
 
     Attributes:
         started: The start of its first peers.
         ending: Its end, or its failure.
         leader: The election of the agent that leads.
-        hosts: Its hosts by id, those that have left among them; empty in a job of one host.
-        peers: Its processes by id, the newest ones that have ended among them.
+        hosts: Its hosts by id, including departed hosts; empty in a job of one host.
+        peers: Its peers by id, including the most recently ended ones.
         view: The view in force.
-        view_steps: Steps done before the first one of a view, by version; of that view and later ones, if known.
-        phase: The newest ``fit`` of the program that was announced; 0 before the second one.
-        finished: The peers that have trained to the end of that phase.
-        longest: The peer, of all phases, that finished with the most steps.
+        view_steps: Steps done before each view, by version; only known views, from the view in force on.
+        phase: The newest announced ``fit`` of the program; 0 before the second.
+        finished: The ends of training of the peers that completed this phase.
+        longest: The end of training with the most steps, over all phases.
         awaited: The size that the job returns to after a loss; 0 if no replacement is on its way.
         change: The newest decision, refusal, or change of the membership.
         decisions: The newest decisions with their outcomes, oldest first.
         rescales: The newest rescales, oldest first.
-        base: The batch in samples, and the number of peers, from which rules on a rescale count; None if not known.
-        requests: The newest event of each of the newest requests from outside, by id.
+        base: The batch in samples and the number of peers from which rules on a rescale start; None if not known.
+        requests: The newest event of each recent external request, by id.
         checkpoint: The newest checkpoint that was written.
-        troubles: The newest events of something that went wrong, oldest first.
-        not_finite: The values that are no number now, by name.
-        barriers: Barriers in which rules fired.
-        rules_step: The step of the newest of them.
-        tally: Its sums.
+        troubles: The newest events about problems, oldest first.
+        not_finite: The events of values that are not finite now, by name.
+        barriers: The number of barriers in which rules fired.
+        rules_step: The step of the newest barrier in which rules fired.
+        tally: The counts and sums over its events.
         trained_at: The time of the first view, in seconds since 1970; None if not known.
-        last_at: Likewise of the newest event.
+        last_at: The time of the newest event, in seconds since 1970; None if not known.
         newest: The figures of the newest step.
-        known: The newest number of each figure that any step knew, by name; NaN and infinities are numbers here.
-        steps: Steps done: the highest number of a step.
-        progress: Samples, epochs, and the pace.
+        known: The newest number of each figure of any step, by name; may be NaN or infinite.
+        steps: Steps done: the highest step number so far.
+        progress: The progress in samples and epochs, and the pace.
         speeds: The newest known speeds of peers by id, as fractions of the median peer's.
     """
 
@@ -209,16 +209,16 @@ class Job(Struct, frozen=True):
     progress: ProgressSoFar = field(default_factory=ProgressSoFar)
     speeds: Mapping[int, float] = field(default_factory=dict)
 
-    # ---- what is now -------------------------------------------------------------------------------------------------
+    # ---- present state -----------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> int:
-        """The peers of the view in force; 0 before the first."""
+        """The number of peers in the view in force; 0 before the first view."""
         return len(self.view.peers) if self.view else 0
 
     @property
     def members(self) -> tuple[int, ...]:
-        """The ids of the peers of the view that are not gone, in the order of their ranks."""
+        """The ids of the peers of the view that are not gone, in rank order."""
         peers = self.view.peers if self.view else ()
         return tuple(peer for peer in peers if peer in self.peers and not self.peers[peer].is_gone)
 
@@ -234,7 +234,7 @@ class Job(Struct, frozen=True):
         return tuple(host for host, one in self.hosts.items() if one.is_present)
 
     def peer(self, id: int) -> JobPeer:
-        """A peer, of which nothing is known if the record has not named it."""
+        """The peer with this id; a `JobPeer` with default values if the record has not named the peer."""
         return self.peers.get(id) or JobPeer(id)
 
     def peers_of(self, host: int) -> tuple[int, ...]:
@@ -242,21 +242,21 @@ class Job(Struct, frozen=True):
         return tuple(peer for peer, one in self.peers.items() if one.host == host and not one.is_gone)
 
     def is_settled(self, size: int) -> bool:
-        """True if the view has `size` peers, all of them living, none is on its way, and the view has done a step."""
-        # A joiner holds all of the state only from its first step on.
+        """True if the view has `size` peers, all alive, no joiner is on its way, and the view has done a step."""
+        # A joiner has the complete state only from its first step on.
         begun = self.view_steps.get(self.view.version) if self.view else None
         has_trained = begun is not None and self.steps > begun
         return len(self.members) == self.size == size and not self.joiners and has_trained
 
     @property
     def is_whole(self) -> bool:
-        """True if it has settled at the size that it moves to, and no request is under way."""
+        """True if the job has settled at its target size and no request is under way."""
         is_asked = any(one.state == "accepted" for one in self.requests.values())
         return self.size > 0 and self.is_settled(self.size) and self.size >= self.awaited and not is_asked
 
     @property
     def stepped_at(self) -> float:
-        """The end of the newest step, in seconds since 1970; 0 if it is not known."""
+        """The end of the newest step, in seconds since 1970; 0 if not known."""
         return as_float(self.newest.get("time")) or 0.0
 
     @property
@@ -264,10 +264,10 @@ class Job(Struct, frozen=True):
         """The decisions that wait for joiners."""
         return tuple(one.event for one in self.decisions if one.is_waiting)
 
-    # ---- what changes it ---------------------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     def after(self, event: events.LoggedEvent) -> Job:
-        """The job once an event has happened. Time: that of a copy; O(peers) for events of peers."""
+        """The job after an event. Cost: one copy; O(peers) for events of peers."""
         job = replace(
             self,
             tally=self.tally.after(event),
@@ -322,7 +322,7 @@ class Job(Struct, frozen=True):
         return job._after_arrival_or_end(event)
 
     def _after_arrival_or_end(self, event: events.LoggedEvent) -> Job:
-        """The job once a host or a peer has come, has got further, or is gone; the same job after any other event."""
+        """The job after the arrival, progress or end of a host or peer; unchanged by any other event."""
         match event:
             case events.HostJoinedEvent():
                 return replace(self, hosts={**self.hosts, event.host: JobHost(event.name, event.pid, event.time)})
@@ -352,9 +352,9 @@ class Job(Struct, frozen=True):
         return self
 
     def after_step(self, figures: Mapping[str, Any]) -> Job:
-        """The job once a step was measured; `figures` is its line of ``metrics.jsonl``."""
+        """The job after a measured step; `figures` is the step's line of ``metrics.jsonl``."""
         fractions = figures.get("straggler_fractions")
-        # The last line of a view has no speeds: those before it stay known. Of another size they are others.
+        # The last line of a view has no speeds: the previous speeds stay valid, until the size changes.
         speeds = self.speeds if figures.get("size") == self.newest.get("size") else {}
         numbers = {name: number for name, value in figures.items() if (number := as_float(value)) is not None}
         return replace(
@@ -370,7 +370,7 @@ class Job(Struct, frozen=True):
         return replace(self, troubles=(*self.troubles, event)[-_MOST_TROUBLES:])
 
     def _at_barrier(self, step: int) -> Job:
-        """Several rules fire in one barrier, which counts once."""
+        """The job after a rule fired at ``step``; several rules in one barrier count as one."""
         return replace(self, barriers=self.barriers + (step != self.rules_step), rules_step=step)
 
     # ---- hosts and peers ---------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class Job(Struct, frozen=True):
         return replace(self, view=event, view_steps=steps, peers=peers, trained_at=trained_at)
 
     def _ended(self, peer: int, event: events.LoggedEvent, how: str) -> Job:
-        """A peer's process has ended; how it was lost says more than how its process ended."""
+        """The job after the end or loss of a peer; a loss replaces a recorded end of the process."""
         one, is_lost = self.peer(peer), isinstance(event, events.LostEvent)
         if one.state == "ended" and not is_lost:
             return self
@@ -428,21 +428,21 @@ class Job(Struct, frozen=True):
 
     def _rescaled(self, event: events.RescaleEvent) -> Job:
         job = self if event.decided_at is None else self._closed(event, event.rule, event.decided_at)
-        # Those that were waited for have come.
+        # The awaited joiners have come.
         job = job._without_waiting() if event.joined else job
         return replace(
             job,
             change=event,
             awaited=0,
             rescales=(*job.rescales, event)[-_MOST_KEPT:],
-            # The settings of rules on a rescale are recorded before it.
+            # The settings of rules on a rescale are recorded before the rescale.
             base=(event.base_global_batch_size, event.base_size) if event.base_size else None,
         )
 
     def _closed(self, event: Closing, rule: str, step: int | None) -> Job:
-        """Closes the newest open decision of each rule that an event names; of one rule, in the step if it is known."""
+        """Closes the newest open decision of each named rule; for a single rule, only in ``step`` if given."""
         rules, decisions = rule.split(" and "), [*self.decisions]
-        # One change may carry out the decisions of several rules, each of a step of its own.
+        # One change may carry out the decisions of several rules, each of a different step.
         step = step if len(rules) == 1 else None
         for name in dict.fromkeys((rule, *rules)):
             for index in reversed(range(len(decisions))):
@@ -453,7 +453,7 @@ class Job(Struct, frozen=True):
         return replace(self, decisions=tuple(decisions))
 
     def _without_waiting(self) -> Job:
-        """No decision waits any more: the joiners have come, or will not."""
+        """Ends the waiting of all decisions: the joiners have come, or will not come."""
         decisions = tuple(replace(one, is_waiting=False) if one.is_waiting else one for one in self.decisions)
         return replace(self, decisions=decisions)
 
@@ -467,7 +467,7 @@ def fold(recorded: Iterable[events.LoggedEvent]) -> Job:
 
 
 def _outside(peer: JobPeer, view: events.ViewEvent) -> JobPeer:
-    """A peer that `view` does not hold; one that the view before held leaves."""
+    """A peer outside `view`: leaving if it trained in the view before, else unchanged except for its rank."""
     if peer.state in ("training", "done training"):
         return replace(peer, rank=None, state="leaving", since=view.time)
     return replace(peer, rank=None)

@@ -13,13 +13,13 @@ from kungfu.event_log.values import counted, duration, figure
 
 
 class RecordEvent(LoggedEvent, frozen=True, kw_only=True, tag="record"):
-    """The first line: which version of these events the others are of."""
+    """The first line of a record, with the version of its events."""
 
     version: int
 
 
 class GapEvent(LoggedEvent, frozen=True, kw_only=True, tag="gap"):
-    """``lines`` of a file could not be written between two times."""
+    """``lines`` lines of a file could not be written between two times."""
 
     topic: ClassVar[Topic] = "trouble"
     file: str
@@ -34,7 +34,7 @@ class GapEvent(LoggedEvent, frozen=True, kw_only=True, tag="gap"):
 
 
 class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
-    """A file cannot be written any more, for now; shown on the screen and never written."""
+    """A file of the record cannot be written at present; this event is shown on the screen and never written."""
 
     file: str
     error: str
@@ -48,7 +48,7 @@ class UnrecordedEvent(LoggedEvent, frozen=True, kw_only=True, tag="unrecorded"):
 
 
 class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
-    """The job starts its first peers, which reduce by ``attachment``."""
+    """The job starts its first peers, which reduce gradients through ``attachment``."""
 
     job: str
     size: int
@@ -61,7 +61,7 @@ class StartedEvent(LoggedEvent, frozen=True, kw_only=True, tag="started"):
 
 
 class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
-    """The job is over: training is, or a signal ended it, on ``host`` where there are several."""
+    """The job ended with its training, or by a signal; ``host`` is set in a job of several hosts."""
 
     reason: str
     host: int | None = None
@@ -71,7 +71,7 @@ class EndedEvent(LoggedEvent, frozen=True, kw_only=True, tag="ended"):
 
 
 class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
-    """The job cannot continue. ``peer`` is at the root of it, -1 if none is; ``code`` is its exit code."""
+    """The job cannot continue. ``peer`` is the cause, or -1 if no peer is; ``code`` is the job's exit code."""
 
     topic: ClassVar[Topic] = "loss"
     peer: int
@@ -85,13 +85,13 @@ class FailedEvent(LoggedEvent, frozen=True, kw_only=True, tag="failed"):
         return f"this run failed: {self.error}"
 
     def details(self) -> tuple[str, ...]:
-        # The cause may be that of the job, and of no one peer.
+        # The cause may lie in the job rather than in one peer.
         log = f"peers/peer-{self.peer}.log" if self.peer >= 0 else "peers/"
         return f"what it printed is in {log}", f"the job's exit code is {figure(self.code)}"
 
 
 class HostEvent(LoggedEvent, frozen=True, kw_only=True):
-    """Something about one host."""
+    """An event about one host."""
 
     host: int
     name: str
@@ -103,7 +103,7 @@ class HostEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):
-    """A host is in the job; ``pid`` is that of its agent."""
+    """A host has joined the job; ``pid`` is the process id of its agent."""
 
     pid: int
 
@@ -112,7 +112,7 @@ class HostJoinedEvent(HostEvent, frozen=True, kw_only=True, tag="host"):
 
 
 class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed"):
-    """A host will be taken away: its agent got this signal."""
+    """A host will be preempted: its agent received ``signal``."""
 
     signal: str
 
@@ -121,7 +121,7 @@ class HostNoticedEvent(HostEvent, frozen=True, kw_only=True, tag="host noticed")
 
 
 class HostLeftEvent(HostEvent, frozen=True, kw_only=True, tag="host left"):
-    """A host has left the job, in good order."""
+    """A host has left the job in an orderly way."""
 
     topic: ClassVar[Topic] = "host"
     why: str
@@ -131,7 +131,7 @@ class HostLeftEvent(HostEvent, frozen=True, kw_only=True, tag="host left"):
 
 
 class HostLostEvent(HostEvent, frozen=True, kw_only=True, tag="host lost"):
-    """A host is given up, with its peers."""
+    """A host is lost, together with its peers."""
 
     topic: ClassVar[Topic] = "loss"
     why: str
@@ -141,7 +141,7 @@ class HostLostEvent(HostEvent, frozen=True, kw_only=True, tag="host lost"):
 
 
 class LeaderEvent(HostEvent, frozen=True, kw_only=True, tag="head"):
-    """The agent of this host has been elected, and leads the job from now on."""
+    """The agent of this host has been elected leader of the job in term ``term``."""
 
     topic: ClassVar[Topic] = "host"
     term: int
@@ -151,7 +151,7 @@ class LeaderEvent(HostEvent, frozen=True, kw_only=True, tag="head"):
 
 
 class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
-    """The devices of a host are not one for each of its slots."""
+    """A host has more or fewer devices than slots."""
 
     devices: tuple[str, ...]
     slots: int
@@ -159,7 +159,7 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
 
     def one_line(self) -> str:
         listed = ", ".join(self.devices)
-        # Peers share devices.
+        # The peers share devices.
         if len(self.devices) < self.slots:
             return (
                 f"{figure(self.slots)} slots share {counted(len(self.devices), 'device')} ({listed}): seats get them "
@@ -169,7 +169,7 @@ class DevicesEvent(LoggedEvent, frozen=True, kw_only=True, tag="devices"):
 
 
 class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
-    """From now on there are no processes on standby on a host, and why."""
+    """A host has no standby processes from now on; ``why`` is the reason."""
 
     why: str
     host: int | None = None
@@ -179,7 +179,7 @@ class StandbyEvent(LoggedEvent, frozen=True, kw_only=True, tag="standby"):
 
 
 class RequestEvent(LoggedEvent, frozen=True, kw_only=True, tag="request"):
-    """A request from outside has come to this ``state`` in view ``view``, ``seconds`` after it was asked."""
+    """An external request reached ``state`` in view ``view``, ``seconds`` after its submission."""
 
     topic: ClassVar[Topic] = "request"
     id: str

@@ -8,13 +8,13 @@ from typing import ClassVar, Literal
 from msgspec import Struct
 
 RECORD_VERSION = 2
-READABLE_VERSIONS = (1, 2)  # what came since version 1 may be missing
+READABLE_VERSIONS = (1, 2)  # kinds and fields newer than version 1 may be missing
 
-# JSON knows no NaN and no infinity: in a file they are words.
+# JSON has no NaN and no infinity: files contain their names.
 Number = float | Literal["NaN", "Infinity", "-Infinity"]
 Saw = Mapping[str, Number | None]
 
-# The group of an event, by which screens, pages and plots arrange what happened.
+# The group of an event, by which screens, pages and plots arrange events.
 Topic = Literal[
     "job", "host", "view", "loss", "trouble", "decision", "call", "superseded", "refusal", "setting", "shadow",
     "held back", "rescale", "recovery", "request", "checkpoint",
@@ -22,32 +22,32 @@ Topic = Literal[
 
 
 class LoggedEvent(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="event"):
-    """One line of ``events.jsonl``. ``time`` is stamped by the agent that writes it first."""
+    """One line of ``events.jsonl``. The agent that writes an event first sets ``time``."""
 
     topic: ClassVar[Topic] = "job"
     time: float | None = None
 
     @property
     def kind(self) -> str:
-        """The word under ``event`` in its line."""
+        """The value of ``event`` in the line."""
         return str(self.__struct_config__.tag)
 
     def one_line(self) -> str:
-        """The event in one line, as a running job shows it; empty for one that is not worth a line."""
+        """The event in one line, as a running job shows it; empty if the event is not shown."""
         return ""
 
     def headline(self) -> str:
-        """The headline of its paragraph in ``kungfu why``; empty for one that has no paragraph."""
+        """The headline of the event's paragraph in ``kungfu why``; empty if the event has no paragraph."""
         return self.one_line()
 
     def details(self) -> tuple[str, ...]:
-        """The lines below that headline."""
+        """The lines below the headline of the event's paragraph."""
         return ()
 
     def markers(self) -> Mapping[str, float]:
-        """The numbers that a plot shows at the moment of the event, by name."""
+        """The numbers that a plot shows at the time of the event, by name."""
         return {}
 
     def tallied_as(self) -> str:
-        """The label under which a job counts it among the events of its kind; empty if it counts them all alike."""
+        """The label under which a job counts the event within its kind; empty for kinds without labels."""
         return ""

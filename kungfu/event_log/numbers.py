@@ -1,4 +1,4 @@
-"""Numbers in the job's record: JSON knows no NaN and no infinity, and what is not known is ``null`` there."""
+"""Numbers in the job's record: JSON has no NaN and no infinity, and unknown values are ``null``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NOT_FINITE: Mapping[str, float] = {"NaN": math.nan, "Infinity": math.inf, "-Infi
 
 
 def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
-    """A value with the names of `NOT_FINITE` for numbers that are not finite, however deep they lie.
+    """A value with all nested numbers that are not finite replaced by their names in `NOT_FINITE`.
 
     Args:
         value: Numbers, texts, lists and mappings.
-        nan: Stands for NaN; ``None`` if NaN means that there is no number.
+        nan: The replacement for NaN; ``None`` if NaN means a missing number.
 
     >>> as_json({"loss": math.nan, "saw": [1.5, -math.inf], "speed": None})
     {'loss': 'NaN', 'saw': [1.5, '-Infinity'], 'speed': None}
@@ -27,13 +27,13 @@ def as_json(value: Any, *, nan: str | None = "NaN") -> Any:
 
 
 def as_float(value: Any) -> float | None:
-    """A number as it was before it was written, NaN and infinities among them; ``None`` for anything else.
+    """The number behind a recorded value, including NaN and infinities; ``None`` for anything else.
 
     Examples:
         >>> as_float("NaN"), as_float("-Infinity"), as_float(3), as_float(None), as_float("3"), as_float(True)
         (nan, -inf, 3.0, None, None, None)
     """
-    # Nearly always, in records of millions of steps.
+    # The usual case, in records of millions of steps.
     if type(value) is float:
         return value
     if isinstance(value, str):
@@ -47,7 +47,7 @@ def as_float(value: Any) -> float | None:
 
 
 def as_whole(value: object) -> int | None:
-    """A whole number; ``None`` for anything else, a truth value too.
+    """The value if it is an integer; ``None`` for anything else, including booleans.
 
     Examples:
         >>> as_whole(3), as_whole(3.0), as_whole(True), as_whole("3")

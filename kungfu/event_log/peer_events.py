@@ -1,4 +1,4 @@
-"""Events of peers and views, and of what differs between peers."""
+"""Events of peers and views, and of differences between peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kungfu.event_log.values import counted, duration, figure, label, peers_name
 
 
 class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
-    """Something about one peer."""
+    """An event about one peer."""
 
     peer: int
 
@@ -25,7 +25,7 @@ class PeerEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class SpawnedEvent(PeerEvent, frozen=True, kw_only=True, tag="spawned"):
-    """A peer's process was started; ``host`` only where there are several."""
+    """A peer's process was started; ``host`` is set in a job of several hosts."""
 
     pid: int
     host: int | None = None
@@ -38,7 +38,7 @@ class OfferedEvent(LoggedEvent, frozen=True, kw_only=True, tag="offered"):
 
 
 class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
-    """Peers that were being prepared never got ready."""
+    """Peers in preparation never became ready."""
 
     topic: ClassVar[Topic] = "loss"
     peers: tuple[int, ...]
@@ -49,7 +49,7 @@ class MissingEvent(LoggedEvent, frozen=True, kw_only=True, tag="missing"):
 
 
 class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
-    """A peer's process is ended by its agent."""
+    """An agent ends the process of a peer."""
 
     reason: str
 
@@ -58,14 +58,14 @@ class DismissedEvent(PeerEvent, frozen=True, kw_only=True, tag="dismissed"):
 
 
 class NoticedEvent(PeerEvent, frozen=True, kw_only=True, tag="noticed"):
-    """A peer was notified by its platform that it will be taken away."""
+    """A peer was notified by its platform that it will be preempted."""
 
     def one_line(self) -> str:
         return f"{self.named} got a notice: it leaves at the next barrier"
 
 
 class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
-    """A message to a peer was not answered."""
+    """A peer did not answer a message."""
 
     error: str
 
@@ -74,7 +74,7 @@ class UnheardEvent(PeerEvent, frozen=True, kw_only=True, tag="unheard"):
 
 
 class PeerEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="peer ended"):
-    """A peer's process has ended; ``how`` as in "exit code 0" or "killed by SIGKILL"."""
+    """A peer's process has ended; ``how`` reads like "exit code 0" or "killed by SIGKILL"."""
 
     topic: ClassVar[Topic] = "loss"
     how: str
@@ -88,7 +88,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
 
     Attributes:
         rank: Its rank; None outside the view.
-        step: The steps that it has done.
+        step: The steps that the peer has done.
         others: The number of peers that train.
         how: "loop", "exit" or the kind of its exception.
         error: The exception; empty if there is none.
@@ -102,7 +102,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
     error: str
 
     def one_line(self) -> str:
-        """The end of a program in one line; the loss or the end of the job that follows says more of an error."""
+        """The end of a program in one line; the event of the loss or job end that follows has details of an error."""
         peer, step = f"rank {figure(self.rank)} ({self.named})", figure(self.step)
         alike = (
             ": if others train on, they do so without it, and another peer takes its place; to end training on all "
@@ -112,7 +112,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
         # The program continues without training.
         if self.how == "loop":
             return f"{peer} left its training loop (by break or return, say) after step {step}, before its end{meaning}"
-        # The process is over, without an error.
+        # The process has ended without an error.
         if self.how == "exit":
             by = "by break, return or sys.exit"
             return f"{peer} ended its program ({by}) after step {step}, before the end of training{meaning}"
@@ -120,7 +120,7 @@ class ProgramEndedEvent(PeerEvent, frozen=True, kw_only=True, tag="program ended
 
 
 class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
-    """A peer of the view is lost; ``error`` is what it said last."""
+    """A peer of the view is lost; ``error`` is its last error message."""
 
     topic: ClassVar[Topic] = "loss"
     rank: int | None
@@ -135,7 +135,7 @@ class LostEvent(PeerEvent, frozen=True, kw_only=True, tag="lost"):
         return f"{lost} is lost: {self.how}"
 
     def details(self) -> tuple[str, ...]:
-        """A peer that ended in the middle: its own last word, and where to read on."""
+        """The last error of a peer that ended during training, and the path of its log."""
         last = [] if self.error in self.how else [f"its last error: {self.error}"]
         return *last, f"what it printed is in peers/peer-{figure(self.peer)}.log"
 
@@ -151,7 +151,7 @@ class BrokenEvent(LoggedEvent, frozen=True, kw_only=True, tag="broken"):
 
 
 class RegroupingEvent(LoggedEvent, frozen=True, kw_only=True, tag="regrouping"):
-    """``peers`` survive, and form view ``version``; replacements come up to the size ``target``."""
+    """The surviving ``peers`` form view ``version``; replacements will restore the size ``target``."""
 
     version: int
     peers: tuple[int, ...]
@@ -184,7 +184,7 @@ class ViewEvent(LoggedEvent, frozen=True, kw_only=True, tag="view"):
 
     def headline(self) -> str:
         peers = f"{counted(len(self.peers), 'peer')}: {peers_named(self.peers)}"
-        # The first view is no change of one.
+        # The first view does not change another one.
         if self.version == 1:
             return f"training begins with {peers}"
         return f"view {figure(self.version)} is in force, {peers}"
@@ -198,13 +198,13 @@ class PhaseEvent(LoggedEvent, frozen=True, kw_only=True, tag="phase"):
     peers: tuple[int, ...]
 
     def one_line(self) -> str:
-        """The view that follows says that they train."""
+        """The start of a phase in one line; the event of its view reports that the peers train."""
         peers = f"{counted(len(self.peers), 'peer')} {'is' if len(self.peers) == 1 else 'are'}"
         return f"phase {figure(self.phase)} of the program: {peers} ready to train again"
 
 
 class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
-    """A joiner has read ``batches`` of data up to the position of the others, which trained meanwhile."""
+    """A joiner has read ``batches`` of data up to the position of the other peers, which trained meanwhile."""
 
     batches: int
     seconds: float
@@ -216,7 +216,7 @@ class CaughtUpEvent(PeerEvent, frozen=True, kw_only=True, tag="caught up"):
 
 
 class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
-    """A peer has read ``samples`` up to its offset in a partition that it took over; the others waited meanwhile."""
+    """A peer has read ``samples`` up to its offset in a partition that it took over; all peers waited."""
 
     samples: int
     seconds: float
@@ -227,7 +227,7 @@ class TookOverEvent(PeerEvent, frozen=True, kw_only=True, tag="took over"):
 
 
 class Percentiles(Struct, frozen=True, omit_defaults=True):
-    """The percentiles of ``count`` durations, and the longest one, in seconds; ``None`` if there are none."""
+    """The percentiles and the maximum of ``count`` durations in seconds; ``None`` without durations."""
 
     count: int
     p50: float | None = None
@@ -240,13 +240,13 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
     """A peer's training is over.
 
     Attributes:
-        leaving: True if a decision ended it, and the others continue.
-        phase: The phase that is over, of a program that may train again; 0 if it cannot.
+        leaving: True if a decision removed the peer, and the others continue.
+        phase: The finished phase of a program that may train again; 0 for other programs.
         steps: The steps of the job.
-        traces: The number of times that its step was compiled.
-        step_s: The percentiles of its steps.
-        barrier_s: The percentiles of its barriers.
-        stop_s: The percentiles of the times for which it stood still.
+        traces: The number of times that the peer's step was compiled.
+        step_s: The percentiles of the durations of its steps.
+        barrier_s: The percentiles of the durations of its barriers.
+        stop_s: The percentiles of the times for which its training stopped.
     """
 
     leaving: bool
@@ -268,7 +268,7 @@ class FinishedEvent(PeerEvent, frozen=True, kw_only=True, tag="finished"):
 
 
 class LateEvent(LoggedEvent, frozen=True, kw_only=True, tag="late"):
-    """The others wait for these ranks, which are alive, in an operation after ``step`` steps."""
+    """Some ``ranks`` are alive but late in an operation after ``step`` steps, and the other ranks wait."""
 
     topic: ClassVar[Topic] = "trouble"
     ranks: tuple[int, ...]
@@ -283,11 +283,11 @@ class LateEvent(LoggedEvent, frozen=True, kw_only=True, tag="late"):
         return f"{ranks} {names} {are} late in {where}: {duration(self.waited_s)} so far, but {they} alive"
 
 
-# ---- what differs between peers --------------------------------------------------------------------------------------
+# ---- differences between peers ---------------------------------------------------------------------------------------
 
 
 class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines differ"):
-    """Peers, by id, whose processor or threads are not the ``usual`` ones."""
+    """Some peers, by id, have another processor or number of threads than the ``usual`` one."""
 
     usual: str
     others: Mapping[str, str]
@@ -301,7 +301,7 @@ class MachinesDifferEvent(LoggedEvent, frozen=True, kw_only=True, tag="machines 
 
 
 class RoundedVariable(Struct, frozen=True):
-    """The distance of a variable from rank 0's, beside its largest value."""
+    """The largest difference of a variable from rank 0's, and the largest value of the variable."""
 
     name: str
     difference: Number
@@ -309,14 +309,14 @@ class RoundedVariable(Struct, frozen=True):
 
 
 class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
-    """Variables differed by rounding between peers, and have rank 0's values now.
+    """Variables differed by rounding between peers, and now have rank 0's values.
 
     Attributes:
         ranks: The ranks that differed.
-        variables: The number of variables.
-        widest: Those that differed most.
-        view: The version of the view; None if none begins.
-        again: True if each of the widest was reported before.
+        variables: The number of differing variables.
+        widest: The variables that differed most.
+        view: The version of the view that begins; None if none begins.
+        again: True if all of `widest` were reported before.
     """
 
     ranks: tuple[int, ...]
@@ -326,7 +326,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
     again: bool = False
 
     def one_line(self) -> str:
-        # The same variables differed before, which was reported.
+        # The same variables were reported before.
         if self.again:
             return ""
         widest = ", ".join(
@@ -338,7 +338,7 @@ class RoundedEvent(LoggedEvent, frozen=True, kw_only=True, tag="rounded"):
 
 
 class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
-    """The rules of the peers request different things at one barrier; by rank, in words. Rank 0's request counts."""
+    """The peers' rules differ in their requests at a barrier; ``wishes`` are in words, by rank; rank 0's counts."""
 
     topic: ClassVar[Topic] = "trouble"
     view: int
@@ -350,7 +350,7 @@ class DissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="dissent"):
 
 
 class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dissent"):
-    """The rules in the shadow differ between peers; by rank, in words."""
+    """The shadow rules of the peers request different things; ``shadows`` are in words, by rank."""
 
     view: int
     shadows: Mapping[str, str]
@@ -361,7 +361,7 @@ class ShadowDissentEvent(LoggedEvent, frozen=True, kw_only=True, tag="shadow dis
 
 
 class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):
-    """A value is no number from this step on."""
+    """A value is NaN or infinite from this step on."""
 
     topic: ClassVar[Topic] = "trouble"
     what: str
@@ -373,13 +373,13 @@ class NotFiniteEvent(LoggedEvent, frozen=True, kw_only=True, tag="not finite"):
 
 
 class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
-    """A named signal of a policy was no number in many steps.
+    """A named signal of a policy was NaN in many steps.
 
     Attributes:
         step: The newest step.
         what: The name of the signal.
-        since: The first step in which it was a number.
-        missing: Steps since then in which it was none.
+        since: The first step in which the signal was a number.
+        missing: Steps since then in which the signal was NaN.
         of: All steps since then.
     """
 
@@ -396,7 +396,7 @@ class UndefinedEvent(LoggedEvent, frozen=True, kw_only=True, tag="undefined"):
 
 
 class FiniteAgainEvent(LoggedEvent, frozen=True, kw_only=True, tag="finite again"):
-    """A value is a number again, for the first time since step ``since``."""
+    """A value is finite again, for the first time since step ``since``."""
 
     what: str
     step: int

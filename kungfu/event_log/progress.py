@@ -1,7 +1,7 @@
 """The progress of a job and the time left, from the lines of its steps.
 
-The time left follows from the samples that are left and the pace at the size now: how many samples the steps of this
-size came to in the time that passed meanwhile. That time has everything in it, such as a validation after each epoch.
+The time left is the number of remaining samples divided by the pace: the samples of the steps at the present size, per
+second of elapsed time. The elapsed time includes everything, such as a validation after each epoch.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any
 
 from kungfu.event_log.numbers import as_float, as_whole
 
-# A pace is known after so many steps and seconds of one size.
+# The steps and seconds at one size after which a pace is known.
 _KNOWN_STEPS, _KNOWN_S = 4, 1.0
-# It is that of the last minutes, for which a mark is kept now and then.
+# The seconds over which the pace is measured, and the seconds between two marks.
 _WINDOW_S, _MARK_EVERY_S = 600.0, 10.0
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """The progress of a job; ``None`` if unknown, as without ``training.batches``.
+    """The progress of a job; fields are ``None`` if unknown, for example without ``training.batches``.
 
     Attributes:
-        samples: Trained on so far, in all of the job.
-        epoch: The epoch of the newest step, from 1, as the program counts it.
-        epochs: The last one that is planned.
-        samples_left: The samples that are still planned, of this ``fit`` if there are several.
-        steps_left: Likewise, as long as the batch stays.
-        seconds_left: Likewise, at the pace of the size now.
+        samples: The samples trained on so far in the whole job.
+        epoch: The epoch of the newest step, from 1, in the program's count.
+        epochs: The last planned epoch.
+        samples_left: The planned samples that are left, of this ``fit`` if there are several.
+        steps_left: The steps that are left, at the present batch size.
+        seconds_left: The seconds that are left, at the present pace.
         fit: The number of this ``fit`` in the program, from 1.
     """
 
@@ -46,9 +46,9 @@ class Pace:
     """The pace of training at one size, in samples per second.
 
     Attributes:
-        size: Peers.
-        steps: Steps of this size that were seen.
-        marks: Moments in seconds, and the samples that were trained on until then, oldest first.
+        size: The number of peers.
+        steps: The observed steps at this size.
+        marks: Pairs of a time in seconds and the samples trained on by then, oldest first.
     """
 
     size: int = 0
@@ -56,12 +56,12 @@ class Pace:
     marks: tuple[tuple[float, int], ...] = ()
 
     def after(self, now: float, samples: int, *, size: int) -> Pace:
-        """The pace once a step has ended."""
+        """The pace after a step."""
         mark, marks = (now, samples), self.marks
-        # Another size; or steps are done again, or a clock was set back: what was seen says nothing of what comes.
+        # The size changed, steps are repeated, or a clock was set back: the marks so far predict nothing.
         if size != self.size or (marks and (samples < marks[-1][1] or now < marks[-1][0])):
             return Pace(size, 1, (mark,))
-        # The newest mark moves on, until it is far enough from the one before.
+        # The newest mark is replaced until it is far enough from the previous one.
         if len(marks) > 1 and now - marks[-2][0] < _MARK_EVERY_S:
             marks = marks[:-1]
         if len(marks) > 1 and now - marks[1][0] > _WINDOW_S:
@@ -69,7 +69,7 @@ class Pace:
         return Pace(size, self.steps + 1, (*marks, mark))
 
     def seconds_for(self, samples: int) -> float | None:
-        """The seconds that this many samples take; ``None`` as long as they are unknown."""
+        """The estimated seconds for ``samples``; ``None`` while the pace is unknown."""
         if self.steps < _KNOWN_STEPS:
             return None
         (begin, first), (end, last) = self.marks[0], self.marks[-1]
@@ -78,12 +78,12 @@ class Pace:
 
 @dataclass(frozen=True)
 class ProgressSoFar:
-    """The progress of a job according to the newest line, and the pace of the lines before.
+    """The progress of a job according to the newest line, and the pace over the lines so far.
 
     Attributes:
-        reported: The progress by the newest line.
+        reported: The progress in the newest line.
         pace: The pace of the lines so far.
-        is_over: True if training has ended, so that nothing is left of it; lines of its last steps may come later.
+        is_over: True if training has ended and nothing is left; lines of the last steps may arrive later.
     """
 
     reported: TrainingProgress = TrainingProgress()
@@ -91,9 +91,9 @@ class ProgressSoFar:
     is_over: bool = False
 
     def after_step(self, fields: Mapping[str, Any]) -> ProgressSoFar:
-        """The progress once a step was measured."""
+        """The progress after a measured step."""
         given = fields.get("progress")
-        # A record of before there was progress in it, or a signal of that name.
+        # The record is from before progress was recorded, or a signal has this name.
         if not isinstance(given, Mapping):
             return ProgressSoFar(is_over=self.is_over)
         names = ("samples", "epoch", "epochs", "samples_left", "steps_left", "fit")
@@ -104,18 +104,18 @@ class ProgressSoFar:
         return ProgressSoFar(reported, pace, self.is_over)
 
     def begun_again(self) -> ProgressSoFar:
-        """The progress once another fit begins; the time between the two was no training."""
+        """The progress at the start of another fit; the pace excludes the time between the two fits."""
         return replace(self, pace=Pace(), is_over=False)
 
     def ended(self) -> ProgressSoFar:
-        """The progress once training has ended, be it before its last epoch."""
+        """The progress after the end of training, even before its last epoch."""
         return replace(self, is_over=True)
 
     @property
     def progress(self) -> TrainingProgress:
-        """With the time left."""
+        """The reported progress with the estimated time left."""
         left = self.reported.samples_left
-        # It has ended before its last epoch: what was planned will not come. Else it has come to all of that.
+        # Training ended before its last epoch: the rest of the plan is void.
         if self.is_over and left != 0:
             return TrainingProgress(samples=self.reported.samples)
         return self.reported if not left else replace(self.reported, seconds_left=self.pace.seconds_for(left))

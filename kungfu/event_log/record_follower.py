@@ -1,4 +1,4 @@
-"""Follows the record of a run while it grows: what is new since the last look, and the job after it."""
+"""Follows the record of a run while it grows: the new events and steps, and the job after them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class NewRecords:
 
 
 class RecordFollower:
-    """Reads a record as far as it is written, again and again.
+    """Reads the additions to a growing record, call by call.
 
     Args:
         folder: The folder that kungfu-run writes to.
-        newest_bytes: The bytes to read from the end of the metrics that exist the first time.
+        newest_bytes: The first read covers only this many bytes at the end of the metrics.
 
     Attributes:
-        damaged: The number of lines that could not be read; they are left out.
+        damaged: The number of unreadable lines, which are skipped.
         has_more: True if the last call of `read` has left lines unread.
     """
 
@@ -46,7 +46,7 @@ class RecordFollower:
         """The additions since the last call.
 
         Raises:
-            UsageError: The record is of another version, or cannot be read.
+            UsageError: The record has an unsupported version, or cannot be read.
         """
         try:
             (events, more_events), (rows, more_rows) = self._events.read(), self._metrics.read()
@@ -61,7 +61,7 @@ class RecordFollower:
         found: list[AnyEvent] = []
         for line in lines:
             event = event_in(line)
-            # The first line says the version, and without it the others mean nothing.
+            # The first line holds the version, without which the other lines mean nothing.
             if not self._is_checked:
                 check_version(event, where=str(self._folder / "events.jsonl"))
                 self._is_checked = True
@@ -76,8 +76,8 @@ class JobWatcher:
     """Follows the files of a job's folder as they grow.
 
     Attributes:
-        folder: The folder.
-        job: The job at the last look.
+        folder: The folder of the job.
+        job: The state of the job at the last look.
 
     >>> from tempfile import TemporaryDirectory
     >>> lines = '{"event": "record", "version": 2}', '{"event": "spawned", "peer": 0, "pid": 7}', ""
@@ -89,11 +89,11 @@ class JobWatcher:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.job = folder, Job()
-        # Of the steps the newest one counts: those of a week need not be read.
+        # Only the newest step counts: the steps of a week need not be read.
         self._record = RecordFollower(folder, newest_bytes=_NEWEST_BYTES)
 
     def look(self) -> Job:
-        """The job by now. Raises ``UsageError`` for a record of another version."""
+        """Reads the additions and returns the job after them. Raises ``UsageError`` for an unsupported version."""
         has_more = True
         while has_more:
             new, has_more = self._record.read(), self._record.has_more

@@ -1,4 +1,4 @@
-"""Events of rules: their decisions, and other requests."""
+"""Events of rules: their decisions and other requests."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ACTIONS = {
 
 
 def reasons(saw: Mapping[str, object], *, without: Iterable[str] = ("size", "target")) -> str:
-    """The values that a rule saw, by name."""
+    """The values that a rule saw, by name, in words."""
     hidden = {*without}
     return ", ".join(f"{label(name)} {figure(value)}" for name, value in saw.items() if name not in hidden)
 
 
 class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
-    """A rule fired after ``step`` steps; ``saw`` are the values that it saw, by name."""
+    """A rule fired after ``step`` steps; ``saw`` holds the values that the rule saw, by name."""
 
     step: int
     rule: str
@@ -54,7 +54,7 @@ class RuleEvent(LoggedEvent, frozen=True, kw_only=True):
 
 
 class RulesEvent(LoggedEvent, frozen=True, kw_only=True, tag="rules"):
-    """From step ``step`` on these rules may ask for another size, or for other peers: decisions have their names."""
+    """The rules that may request another size or other peers from step ``step`` on, by their names in decisions."""
 
     step: int
     rules: tuple[str, ...]
@@ -65,13 +65,13 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
     Attributes:
         size: Peers when the rule fired.
-        asked: Peers that it requested.
+        asked: The requested number of peers.
         done: The result of the barrier, in words.
-        won: The policies of a combined rule whose target was taken.
-        lost: Its other policies that had a target.
+        won: The policies that set the target of a combined rule.
+        lost: The other policies of a combined rule that had a target.
         peers: The peers that the rule named.
-        when: When these leave: "now", or "replaced" when others are ready.
-        slow: The peers that left first since they are slow, by id: their speeds as fractions of the median peer's.
+        when: When ``peers`` leave: "now", or "replaced" once their replacements are ready.
+        slow: The speeds of the peers that left first because they are slow, by id, as fractions of the median speed.
     """
 
     topic: ClassVar[Topic] = "decision"
@@ -86,7 +86,7 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
 
     @property
     def is_change(self) -> bool:
-        """True if it requests something that the job has not got already."""
+        """True if the decision requests another size or other peers."""
         return self.asked != self.size or bool(self.peers)
 
     def one_line(self) -> str:
@@ -112,26 +112,26 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         return {"markers/decision": self.asked}
 
     def tallied_as(self) -> str:
-        """The rule; of a command its name without peers and sizes."""
+        """The name of the rule, or of a command without its peers and sizes."""
         return " ".join(self.rule.split(" ")[:2]) if self.rule.startswith("kungfu ") else self.rule
 
     def requested(self) -> str:
-        """The request beside the present size.
+        """The request in words, with the present size.
 
         Examples:
             >>> DecisionEvent(step=50, rule="grow", saw={}, size=2, asked=3, done="").requested()
             '3 peers instead of 2'
         """
-        # Replacements leave the size as it is: the peers are what matters.
+        # Replacements keep the size and change only the peers.
         if self.when == "replaced":
             return f"{peers_named(self.peers)} replaced"
-        # A rule may find its target reached by the time of the barrier.
+        # The target of a rule may be reached before the barrier.
         if self.asked == self.size:
             return f"to stay at {counted(self.size, 'peer')}"
         return f"{counted(self.asked, 'peer')} instead of {figure(self.size)}"
 
     def contest(self) -> list[str]:
-        """The requests of a merged rule's policies, and whose target was taken; empty for a rule that was not merged.
+        """The requests of a combined rule's policies, and the policies that won; empty for any other rule.
 
         Examples:
             >>> saw = {"grow": 4.0, "schedule": 3.0, "target": 3.0}
@@ -145,27 +145,27 @@ class DecisionEvent(RuleEvent, frozen=True, kw_only=True, tag="decision"):
         if not names:
             return []
         wishes = ", ".join(f"{name} wanted {figure(self.saw[name])}" for name in names)
-        # What was taken may be that of a policy without a target yet.
+        # The rule may follow a policy that has no target yet.
         return [f"{wishes}: {' and '.join(self.won) or 'none'} won"]
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the decision while no other event has closed it, and its effect so far in words."""
+        """The state of the decision before another event closes it, and its effect so far in words."""
         return "decided" if self.is_change else "carried out", self.done
 
     def brief(self) -> str:
-        """The decision in a few words, for a line of status."""
+        """The decision in a few words, for a status line."""
         asked = f"{figure(self.size)} -> {counted(self.asked, 'peer')}"
         return f"step {figure(self.step)}, {self.rule}: {asked}, under way"
 
 
 class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
-    """The request of a rule had no effect. Other fields as in a decision.
+    """The request of a rule had no effect. The other fields are those of `DecisionEvent`.
 
     Attributes:
-        asked: The size that it requested.
-        by: The rule or the request that came before it, or after it.
-        what: The setting that it requested, in words; empty for a size and for peers.
-        later: The step in which ``by`` came after it; None if it came before.
+        asked: The requested size.
+        by: The rule or the request that took precedence, or superseded this request later.
+        what: The requested setting, in words; empty for a size and for peers.
+        later: The step in which ``by`` superseded this request; None if ``by`` took precedence.
     """
 
     topic: ClassVar[Topic] = "superseded"
@@ -179,25 +179,25 @@ class SupersededEvent(RuleEvent, frozen=True, kw_only=True, tag="superseded"):
     when: str = ""
 
     def headline(self) -> str:
-        """The request that came to nothing, and what came before it.
+        """The request without effect, and the request that superseded it.
 
         Examples:
             >>> SupersededEvent(step=50, rule="hook", saw={}, asked=3, by="grow").headline()
             'step 50: hook wanted 3 peers; nothing came of it, since grow came before it'
         """
-        # The rule has asked anew, in place of what it had asked for: its later decision says it all.
+        # The rule has replaced its request; the later decision covers both.
         if self.by == self.rule and self.later is not None:
             return ""
         return f"step {figure(self.step)}: {self.rule} wanted {self.requested()}; {self.outcome()[1]}"
 
     def requested(self) -> str:
-        # It was about single peers, by eviction or replacement.
+        # The request was an eviction or a replacement of peers.
         if self.peers:
             return f"{peers_named(self.peers)} {'replaced' if self.when == 'replaced' else 'to leave'}"
         return self.what or counted(self.asked, "peer")
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the request, and why nothing came of it.
+        """The state of the request, and why it had no effect.
 
         Examples:
             >>> SupersededEvent(step=10, rule="grow", saw={}, asked=3, by="stop_on_nan", later=57).outcome()
@@ -211,9 +211,9 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
     """A hook was called.
 
     Attributes:
-        asked: The size that it requested; None for none.
-        ignored: Why its request is passed over; empty if it is not.
-        also: Its other requests, as it wrote them.
+        asked: The requested size; None if no size was requested.
+        ignored: Why the request is ignored; empty if it is not.
+        also: The other requests, as written in the hook.
     """
 
     topic: ClassVar[Topic] = "call"
@@ -236,18 +236,18 @@ class CalledEvent(RuleEvent, frozen=True, kw_only=True, tag="called"):
 
     def requested(self) -> str:
         also = ", ".join(self.also)
-        # A hook may ask for other things than a size.
+        # The hook requested no size, but possibly other things.
         if self.asked is None:
             return f"it asks for {also}" if also else "it wants no change of size"
         return f"it wants {counted(self.asked, 'peer')}" + (f", and {also}" if also else "")
 
     def outcome(self) -> tuple[str, str]:
-        """The state of the request, and why it is passed over, if it is."""
+        """The state of the request, and why it is ignored; empty if it is not."""
         return "called", self.ignored
 
 
 class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
-    """A barrier changed a setting (``what``; "stop" ends training) to a value, over this many ``unit``s."""
+    """A barrier changed the setting ``what`` to ``to``, ramped over ``over`` ``unit``; "stop" ends training."""
 
     topic: ClassVar[Topic] = "setting"
     what: str
@@ -267,7 +267,7 @@ class SetEvent(RuleEvent, frozen=True, kw_only=True, tag="set"):
 
 
 class SettingRun(Struct, frozen=True):
-    """A setting that one rule changed this many times, twice or more, with no other event in between."""
+    """A setting that one rule changed ``times`` times (at least twice), with no other event in between."""
 
     first: SetEvent
     last: SetEvent
@@ -275,11 +275,11 @@ class SettingRun(Struct, frozen=True):
 
     @property
     def time(self) -> float | None:
-        """The time of the first of them."""
+        """The time of the first change."""
         return self.first.time
 
     def one_line(self) -> str:
-        """The settings in one line.
+        """The changes in one line.
 
         Examples:
             >>> from msgspec.structs import replace
@@ -293,23 +293,23 @@ class SettingRun(Struct, frozen=True):
         return f"{steps}: {first.rule} sets the {first.what} {figure(self.times)} times, {values}"
 
     def headline(self) -> str:
-        """Their headline in ``kungfu why``."""
+        """The headline of the changes in ``kungfu why``."""
         return self.one_line()
 
     def details(self) -> tuple[str, ...]:
-        """The lines below it."""
+        """The lines below the headline in ``kungfu why``."""
         return tuple(f"at last {one}" for one in self.last.details())
 
 
 def joined_to_run(run: SetEvent | SettingRun | None, event: SetEvent) -> SetEvent | SettingRun:
-    """The run of a rule's setting once the rule has changed it once more; the event itself is a run of one."""
+    """The run extended by another change of the same setting; a run of one change is the event itself."""
     if run is None:
         return event
     return SettingRun(run.first, event, run.times + 1) if isinstance(run, SettingRun) else SettingRun(run, event, 2)
 
 
 class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
-    """A rule in the shadow would have requested this; ``action`` is the class of its action."""
+    """A shadow rule fired without effect; ``action`` is the class of the action that it would have requested."""
 
     topic: ClassVar[Topic] = "shadow"
     action: str
@@ -321,13 +321,13 @@ class ShadowEvent(RuleEvent, frozen=True, kw_only=True, tag="shadow"):
 
 
 class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
-    """A budget of the job or of its policy holds back the request of a rule.
+    """A used-up budget of the job or of a policy holds back the request of a rule.
 
     Attributes:
-        action: The class of its action.
-        asked: The number that it requested.
-        ranks: The ranks that it named.
-        budget: The budget that is used up, in words: "8 replacements in 800 steps"; empty in older records.
+        action: The class of the rule's action.
+        asked: The requested number.
+        ranks: The ranks in the request.
+        budget: The used-up budget, in words like "8 replacements in 800 steps"; empty in older records.
     """
 
     topic: ClassVar[Topic] = "held back"
@@ -337,7 +337,7 @@ class HeldEvent(RuleEvent, frozen=True, kw_only=True, tag="held"):
     budget: str = ""
 
     def headline(self) -> str:
-        """The request of a rule when the job's budget, or its policy's, was used up.
+        """The request that is held back, and the budget that is used up.
 
         Examples:
             >>> held = HeldEvent(step=50, rule="held(stragglers)", saw={}, action="Replace", asked=None, ranks=(1, 3),

@@ -1,4 +1,4 @@
-"""Values of a record in a person's words. What is unknown, or is no number, is shown as ``-``."""
+"""Formats the values of a record for people; unknown values are shown as ``-``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def finite_number(value: object) -> float | None:
         >>> finite_number(3), finite_number(float("nan")), finite_number("3"), finite_number(True)
         (3.0, None, None, None)
     """
-    # Nearly always, in records of millions of steps.
+    # The usual case, in records of millions of steps.
     if type(value) is float:
         return value if math.isfinite(value) else None
     given = as_float(value)
@@ -25,7 +25,7 @@ def finite_number(value: object) -> float | None:
 
 
 def number_or_nan(value: object) -> float | None:
-    """A finite number, NaN for one that is none, an infinity too, and ``None`` for anything else.
+    """A finite number, NaN for NaN and infinities, or ``None`` for anything else.
 
     Examples:
         >>> number_or_nan(3), number_or_nan("Infinity"), number_or_nan(None)
@@ -36,7 +36,7 @@ def number_or_nan(value: object) -> float | None:
 
 
 def undefined_words(share: float) -> str:
-    """The words for a figure that is no number in a share of its steps; none for less than one in a hundred.
+    """The words for a figure that is NaN in a share of its steps; empty for a share below 1 %.
 
     Examples:
         >>> undefined_words(0.4812), undefined_words(0.001)
@@ -46,13 +46,13 @@ def undefined_words(share: float) -> str:
 
 
 def not_finite(value: object) -> str:
-    """The name of a number that is none, NaN or an infinity; empty for whatever else."""
+    """The name of NaN or of an infinity; empty for any other value."""
     name = as_json(as_float(value))
     return name if isinstance(name, str) else ""
 
 
 def figure(value: object) -> str:
-    """A number with three or four digits that matter; whole numbers whole.
+    """A number with three or four significant digits; whole numbers are shown in full.
 
     Examples:
         >>> figure(50.65517), figure(12345), figure(16.0), figure(0.012345), figure(None), figure(1234567.8)
@@ -71,7 +71,7 @@ def figure(value: object) -> str:
 
 
 def duration(value: object) -> str:
-    """Seconds in the unit that a person would use.
+    """A duration in seconds, written in the units that a person would use.
 
     Examples:
         >>> duration(0.0346), duration(0.00057), duration(4.64), duration(75.2), duration(4000), duration(None)
@@ -90,7 +90,7 @@ def duration(value: object) -> str:
 
 
 def rough_duration(seconds: float) -> str:
-    """Seconds as an estimate: in the digits that one may believe.
+    """An estimated duration in seconds, rounded to credible digits.
 
     Examples:
         >>> [rough_duration(seconds) for seconds in (0.3, 42, 89, 700, 8000, 100_000, 1e6)]
@@ -109,7 +109,7 @@ def rough_duration(seconds: float) -> str:
 
 
 def counted(value: object, noun: str) -> str:
-    """A number of things.
+    """A number and its noun, in the plural unless the number is 1.
 
     Examples:
         >>> counted(1, "peer"), counted(3, "peer"), counted(None, "peer")
@@ -119,13 +119,13 @@ def counted(value: object, noun: str) -> str:
 
 
 def sizes_passed(sizes: Sequence[int]) -> str:
-    """The sizes one after the other; in the middle of many they are left out."""
+    """The sizes in order, joined by arrows; if there are more than nine, the middle is left out."""
     shown = [str(one) for one in sizes]
     return " → ".join(shown if len(shown) <= 9 else [*shown[:5], "…", *shown[-3:]]) or UNKNOWN
 
 
 def label(name: str) -> str:
-    """A field's name as words.
+    """The name of a field in words.
 
     Examples:
         >>> label("local_batch_size")
@@ -135,7 +135,7 @@ def label(name: str) -> str:
 
 
 def peers_named(peers: Sequence[object]) -> str:
-    """Ids of peers.
+    """The ids of peers in words.
 
     Examples:
         >>> peers_named([2]), peers_named([2, 3]), peers_named([])
