@@ -1,4 +1,4 @@
-"""The requests of rules that fired, and of the hooks that they call, for real peers and modelled ones alike."""
+"""The requests of fired rules and of the hooks that they call, for real and simulated peers alike."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ _REPLACEMENTS_USED_UP = "its budget of replacements is used up"
 
 @dataclass(frozen=True)
 class HookAnswer:
-    """The answer of a hook.
+    """The requests that a hook made when it was called.
 
     Args:
         requests: The requests to the barrier.
-        asked: The size that it requested, granted by the budget or not; ``None`` if it requested none.
-        ignored: The reason why some of its requests are ignored; empty if none are.
+        asked: The requested size, granted by the budget or not; ``None`` if no size was requested.
+        ignored: The reason why some requests are ignored; empty if none are.
     """
 
     requests: tuple[HookRequest, ...]
@@ -65,14 +65,14 @@ class HookAnswer:
     ignored: str = ""
 
     def without(self, kinds: Collection[HookRequestKind], *, why: str) -> HookAnswer:
-        """The answer without requests of some kinds; it says why, if there are any."""
+        """The answer without requests of some kinds; adds ``why`` to `ignored` if there were any."""
         rest = tuple(one for one in self.requests if one.kind not in kinds)
         if len(rest) == len(self.requests):
             return self
         return HookAnswer(rest, self.asked, "; ".join(filter(None, (self.ignored, why))))
 
     def with_replacements(self, left: int) -> HookAnswer:
-        """The answer with at most this many peers to replace, the first of those that it names; it says so."""
+        """The answer limited to the first ``left`` of the peers to replace; names the limit in `ignored`."""
         asked = next((one for one in self.requests if one.kind == "replace"), None)
         if asked is None or len(asked.ranks) <= left:
             return self
@@ -87,15 +87,15 @@ class HookAnswer:
 def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     """Calls the hook of a rule that fired, in a view of ``size`` peers.
 
-    Every peer calls it with the same agreed values.
+    Every peer calls the hook with the same agreed values.
 
     Raises:
-        PolicyError: It made an invalid request; the error names the rule and the line.
+        PolicyError: The hook made an invalid request; the error names the rule and the line.
 
     Reference:
         Listing 1 of the KungFu paper.
     """
-    # The inputs of such a rule begin with the signals of the call, in their order.
+    # The inputs of a rule with a hook begin with the signals of the call, in order.
     control = Control(size=size, step=fired.step)
     try:
         action.fn(control, *list(fired.inputs.values())[: len(action.signals)])
@@ -108,14 +108,14 @@ def call_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
     answer = HookAnswer(control.requests, control.wanted, control.passed_over)
     left = fired.replacements_left
     if fired.over_budget:
-        # No rescale is left; replacements may be counted apart.
+        # The budget of rescales is used up; replacements may have a separate budget.
         limited = _CHANGING_THE_CLUSTER if left is None else _CHANGING_THE_SIZE
         answer = answer.without(limited, why=_BUDGET_USED_UP)
     return answer if left is None else answer.with_replacements(left)
 
 
 def call_last_hook(fired: FiredRule, action: Call, *, size: int) -> HookAnswer:
-    """Calls the hook of a rule that fired in the last step of a job: only a checkpoint and values are left."""
+    """Calls the hook of a rule that fired in the last step of a job; only checkpoints and values remain requested."""
     return call_hook(fired, action, size=size).without(_OF_LATER_STEPS, why=_OVER)
 
 
@@ -126,13 +126,13 @@ def requests_of(
     call: Callable[[FiredRule, Call], Iterable[HookRequest]],
     speeds: Callable[[], Mapping[int, float]] = dict,
 ) -> Iterator[Asked]:
-    """The requests of rules that fired to a barrier of ``view``, in the order of the policies.
+    """Yields the requests of fired rules to a barrier of ``view``, in the order of the policies.
 
     Args:
-        fired: The rules; those that act.
-        view: The view whose ranks the masks name.
+        fired: The fired rules, all of them in force.
+        view: The view to which the ranks in the masks belong.
         call: Calls a hook, and returns its requests.
-        speeds: Returns the speeds of peers by id, if they are measured. If the budget allows fewer replacements
+        speeds: Returns the speeds of peers by id, if measured. If the budget allows fewer replacements
             than a rule requests, the slowest peers are replaced.
     """
     for one in fired:
@@ -140,19 +140,19 @@ def requests_of(
             requests = [_of_hook(request, view) for request in call(one, one.action)]
         else:
             requests = [_of_rule(within_replacements(one, view, speeds), view)]
-        # A mask may name ranks that have left since.
+        # A mask may name ranks that have left meanwhile.
         yield from (asked_by(one, request) for request in requests if request is not None)
 
 
 def rescale_sources(
     sizes: tuple[int, int], terms: tuple[Terms, Terms], *, limits: Limits, step: int, epoch_samples: int
 ) -> dict[str, float]:
-    """The sources that rules on a rescale choose from, but for the learning rate.
+    """The source values for rules on a rescale, except the learning rate.
 
     Args:
-        sizes: The peers before the rescale, and after it.
-        terms: Those in force before it, and those that are decided.
-        limits: The least and the most peers.
+        sizes: The numbers of peers before and after the rescale.
+        terms: The terms in force before the rescale, and the decided terms.
+        limits: The minimum and the maximum number of peers.
         step: The steps done.
         epoch_samples: The samples of an epoch; 0 without a loader.
     """
@@ -173,13 +173,13 @@ def rescale_sources(
 
 
 def asked_by(fired: FiredRule, request: Request | SetValue | None = None) -> Asked:
-    """A request with the rule or hook that made it, and the setting of a rule on a rescale."""
+    """A request with the rule or hook that made it; without ``request``, the setting of a rule on a rescale."""
     what = _setting(fired) if request is None else request
     return Asked(what, fired.rule, fired.step, fired.inputs, fired.won, fired.lost)
 
 
 def within_replacements(fired: FiredRule, view: View, speeds: Callable[[], Mapping[int, float]]) -> FiredRule:
-    """A rule with the peers that its budget lets it replace: slow ones first, slowest first, then by rank."""
+    """The rule limited to the replacements in its budget: slow peers first, slowest first, then by rank."""
     left = fired.replacements_left
     if left is None or len(fired.ranks) <= left:
         return fired
@@ -233,7 +233,7 @@ def _of_hook(request: HookRequest, view: View) -> Request | SetValue | None:
 
 
 def _leave(view: View, ranks: Iterable[int], *, when: When) -> Leave | None:
-    """The peers of these ranks, by id, because a rule knows ranks; ``None`` if it names none."""
+    """The departure of the peers with these ranks, by id; ``None`` if the view has none of these ranks."""
     peers = tuple(view.ids[rank] for rank in ranks if rank < view.size)
     size = view.size - len(peers) if when == "now" else view.size
     return Leave(peers, when, size, "local_batch_size") if peers else None
