@@ -1,1 +1,1 @@
-"""The service by which people and schedulers watch and change a running job, and its client."""
+"""The service with which people and schedulers watch and change a running job, and its client."""

@@ -20,8 +20,8 @@ from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 DEADLINE_S = 5.0
 
 
-class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
-    """The job has ended; ``code`` is the exit code of its kungfu-run, ``None`` if it left none."""
+class JobOver(UsageError):  # noqa: N818 - the end of a job is no error
+    """The job has ended; ``code`` is the exit code of its kungfu-run, ``None`` if unknown."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -29,15 +29,15 @@ class JobOver(UsageError):  # noqa: N818 - an end, not a mistake
 
 
 class JobClient:
-    """Calls one job; every call is answered within `DEADLINE_S` seconds, or raises.
+    """Calls one job; every call returns or raises within `DEADLINE_S` seconds.
 
     Args:
-        folder: The folder of the job, whose file says how the job ended if its agent does not answer.
-        channel: To the job's agent.
+        folder: The folder of the job; its job file records how the job ended.
+        channel: The channel to the job's agent.
 
     Raises:
         JobOver: The job has ended.
-        UsageError: The job refuses the secret or the request.
+        UsageError: The agent refuses the secret or the request.
         PeerFailure: The job's agent is gone.
         DeadlineExceeded: The job's agent does not answer.
     """
@@ -50,15 +50,15 @@ class JobClient:
         return to_status(self._call(self._stub.GetStatus, pb.Empty()))
 
     def submit(self, request: Asked) -> RequestProgress:
-        """Submits a request; returns the first answer to the request of this id, however often it is submitted."""
+        """Submits a request and returns its first answer, also if a request with this id was submitted before."""
         return to_progress(self._call(self._stub.SubmitRequest, from_request(request)))
 
     def plan(self, request: Asked) -> RequestPlan:
-        """The effects of a request, if it were submitted now."""
+        """The effects that a request would have if it were submitted now."""
         return to_plan(self._call(self._stub.PlanRequest, from_request(request)))
 
     def progress(self, name: str) -> RequestProgress:
-        """The progress of the request of this id."""
+        """The progress of the request with the id ``name``."""
         return to_progress(self._call(self._stub.GetProgress, pb.RequestId(id=name)))
 
     def _call(self, method: Any, message: Any) -> Any:
@@ -70,7 +70,7 @@ class JobClient:
 
 @contextmanager
 def connected(folder: Path) -> Iterator[JobClient]:
-    """A client of the job whose record is in ``folder``."""
+    """Connects a client to the job that writes its record to ``folder``."""
     content = read_job_file(folder)
     _check_running(folder, content)
     with rpc.connect(content.agent, secret=content.secret) as channel:
@@ -85,19 +85,19 @@ def _check_running(folder: Path, content: JobFile) -> None:
 
 
 def _explained(error: Any, folder: Path) -> KungfuError:
-    """The error for a call that failed; the job may have ended meanwhile, which its file says."""
+    """The error to raise for a failed call: `JobOver` if the job file shows that the job has ended."""
     content = read_job_file(folder)
     match error.code().name:
-        # Another job listens at this address by now, or the file is not this job's.
+        # Another job now listens at this address, or the file is not this job's.
         case "UNAUTHENTICATED":
             return UsageError(
                 f"the agent at {content.agent} does not take the secret in {folder}: it is that of another job, "
                 "or the file was changed"
             )
-        # The agent has answered: with what is wrong in the request.
+        # The agent has answered with the fault in the request.
         case "INVALID_ARGUMENT" | "NOT_FOUND":
             return UsageError(error.details())
-    # Nobody has answered: because the job is over, or else for reasons of its agent.
+    # There was no answer: the job is over, or its agent has failed or is stopped.
     try:
         _check_running(folder, content)
     except JobOver as over:

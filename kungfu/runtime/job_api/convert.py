@@ -16,18 +16,18 @@ from kungfu.runtime.job_api.status import JobStatus, RequestProgress
 
 
 def from_request(request: Asked) -> pb.Asked:
-    """The message of a request; raises ``UsageError`` for a batch size that cannot be kept, and for other numbers."""
+    """The message of a request; raises ``UsageError`` if a message cannot represent one of its values."""
     try:
         message: pb.Asked = from_asked(request)
-    # A number has no room in a message, or is none.
+    # A number is out of the range of its field, or is not a number.
     except (ValueError, TypeError) as error:
         raise UsageError(f"{in_words(request.what)} cannot be asked for: {error}") from error
     return message
 
 
 def to_request(message: pb.Asked) -> Asked:
-    """The request of a message; raises ``UsageError`` if it has no id, or is of a kind that is not known."""
-    # An id is by what a repeated request is recognized: without it a repetition would be carried out once more.
+    """The request of a message; raises ``UsageError`` if the message has no id or an unknown kind."""
+    # A repeated request is recognized by its id: without an id a repetition would be carried out again.
     if message.id in ("", AGENT):
         raise UsageError("the request has no id; give one that no other request has")
     return replace(to_asked(message), superseded_by="")

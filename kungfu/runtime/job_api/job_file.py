@@ -1,6 +1,6 @@
-"""``job.json`` in a job's folder: where its agent listens, and the secret without which it answers nothing.
+"""``job.json`` in a job's folder: the address of the job's agent, and the secret that every call must carry.
 
-Only its owner can read it. When the job is over the secret is taken out and the exit code written in.
+Only the owner of the file can read it. At the end of the job, the secret is removed and the exit code added.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kungfu.event_log.growing_file import open_regular
 NAME = "job.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _MOST_BYTES = 1 << 16
-_START_TICKS = 18  # of the fields after the state in /proc/PID/stat, see proc(5)
+_START_TICKS = 18  # index among the fields after the state in /proc/PID/stat, see proc(5)
 
 
 class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of the job file.
 
     Args:
-        job: Its name.
-        agent: The address of its agent on this host.
-        secret: Its secret; empty when the job is over.
+        job: The name of the job.
+        agent: The address of the job's agent on this host.
+        secret: The secret of the job; empty when the job is over.
         pid: The process id of its kungfu-run.
-        started: When it began, seconds since 1970.
-        ended: When it ended, seconds since 1970; ``None`` while it runs.
+        started: The start of the job, in seconds since 1970.
+        ended: The end of the job, in seconds since 1970; ``None`` while it runs.
         code: The exit code of its kungfu-run; ``None`` while it runs.
-        process: The result of ``identify_process`` for ``pid``, which another process may have once this one has ended.
+        process: The result of ``identify_process`` for ``pid``, since another process may get this pid later.
     """
 
     job: str
@@ -46,7 +46,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write_job_file(folder: Path, content: JobFile) -> None:
-    """Writes the file and moves it into its place, so that readers see a whole one; raises ``OSError`` if it cannot."""
+    """Writes the job file and moves it into place, so readers see only complete files; may raise ``OSError``."""
     handle, name = tempfile.mkstemp(prefix=".job-", dir=folder)  # made with mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -59,11 +59,11 @@ def write_job_file(folder: Path, content: JobFile) -> None:
 
 
 def read_job_file(folder: Path) -> JobFile:
-    """The file of a job; raises ``UsageError`` if there is none, or it cannot be read."""
+    """Reads the file of a job; raises ``UsageError`` if the file does not exist or cannot be read."""
     path = folder / NAME
     try:
         with open_regular(path) as file:
-            # A path is made of its process id, and another user may have written it: the types are checked.
+            # The pid becomes part of a path, and another user may have written the file: the types are checked.
             return msgspec.json.decode(file.read(_MOST_BYTES), type=JobFile)
     except (FileNotFoundError, NotADirectoryError):
         what = f"the folder holds no {NAME}" if folder.is_dir() else "there is no such folder"
@@ -75,7 +75,7 @@ def read_job_file(folder: Path) -> JobFile:
 
 
 def newest_folder(runs: Path) -> Path:
-    """The folder in ``runs`` of the job that runs and began last, else of the one that began last.
+    """The folder in ``runs`` of the running job that began last; without a running job, of the job that began last.
 
     Raises:
         UsageError: There is no job in ``runs``.
@@ -87,7 +87,7 @@ def newest_folder(runs: Path) -> Path:
 
 
 def _began(folder: Path) -> tuple[bool, float]:
-    """A key that orders jobs by their start, and those that run after those that are over."""
+    """A sort key: first jobs that are over, then running jobs, each by their start."""
     try:
         content = read_job_file(folder)
     except UsageError:
@@ -96,7 +96,7 @@ def _began(folder: Path) -> tuple[bool, float]:
 
 
 def is_running(content: JobFile) -> bool:
-    """True if the kungfu-run that wrote this still runs on this host."""
+    """True if the kungfu-run that wrote ``content`` still runs on this host."""
     if content.ended is not None:
         return False
     process = identify_process(content.pid)
@@ -104,16 +104,16 @@ def is_running(content: JobFile) -> bool:
 
 
 def identify_process(pid: int) -> str:
-    """An identity that no other process of this machine ever has.
+    """An identity that no other process of this machine ever gets.
 
-    It consists of the id of the boot and the clock ticks from the boot to the start of the process. The time of day
-    would not do, since clocks are set.
+    It consists of the boot id and the clock ticks from the boot to the start of the process; the time of day would be
+    unreliable, because clocks can be set.
 
     Args:
         pid: The id of a process.
 
     Returns:
-        Its identity; empty if the process does not exist or has ended.
+        The identity; empty if the process does not exist or has ended.
     """
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The gRPC service for people and schedulers: each call becomes a query in the agent's queue and waits."""
+"""The gRPC service for people and schedulers: each call queues a query for the agent and waits for the reply."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kungfu.runtime.ipc import rpc
 from kungfu.runtime.ipc.messages_pb2_grpc import JobServiceServicer
 from kungfu.runtime.job_api.convert import from_plan, from_progress, from_status, to_request
 
-# The agent answers between two events, none of which takes long; an agent that ends its job does not answer.
+# The agent answers between two events, which are short; an agent that ends its job does not answer.
 _ANSWER_S = 4.0
 
 
@@ -26,14 +26,14 @@ class StatusQuery:
 
 @dataclass(frozen=True)
 class ProgressQuery:
-    """Asks for the progress of the request of this id."""
+    """Asks for the progress of the request with this id."""
 
     id: str
 
 
 @dataclass(frozen=True)
 class PlanQuery:
-    """Asks what a request would come to."""
+    """Asks for the effects that a request would have."""
 
     request: Asked
 
@@ -43,17 +43,17 @@ Subject = StatusQuery | ProgressQuery | PlanQuery | Asked
 
 @dataclass(frozen=True)
 class Query:
-    """A query or a new request; ``reply`` takes the answer, ``None`` if there is none."""
+    """A query or a new request; ``reply`` receives the answer, ``None`` if there is none."""
 
     subject: Subject
     reply: Future[Any] = field(default_factory=Future)
 
 
 class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without types
-    """Answers schedulers and people.
+    """Answers the calls of schedulers and people.
 
     Args:
-        put: Takes the queries for the agent's main thread, which answers them.
+        put: Queues a query for the agent's main thread, which answers it.
     """
 
     def __init__(self, put: Callable[[Query], None]) -> None:
@@ -81,6 +81,6 @@ class JobService(JobServiceServicer):  # type: ignore[misc]  # generated without
         self._put(query)
         try:
             return query.reply.result(timeout=_ANSWER_S)
-        # The main thread has left its loop: this agent ends.
+        # The main thread has left its loop: this agent is ending.
         except TimeoutError:
             context.abort(grpc.StatusCode.UNAVAILABLE, "the job is about to end and takes no more requests")

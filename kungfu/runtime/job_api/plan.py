@@ -1,7 +1,7 @@
-"""The effects of a request, if it were submitted now: the job's own decisions, made on a copy.
+"""Previews a request: the job's decisions about it, made on a copy of the job's state.
 
-The request log, the barrier's decision, the agent's choice of hosts and the barrier that admits the joiners are pure
-functions: a plan runs them one after the other, and nothing of what they decide leaves it.
+The request log, the barrier's decision, the agent's choice of hosts and the admission of joiners are pure functions:
+a plan runs them one after the other and performs none of their decisions.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from kungfu.runtime.core.requests.request_transitions import react
 from kungfu.runtime.core.terms import Terms
 from kungfu.runtime.core.view import Peer, View
 
-# A request is carried out in at most so many barriers: it is decided, joiners are admitted, a departing peer leaves.
+# The most barriers that carry out a request: one decides, one admits joiners, one lets departing peers leave.
 _BARRIERS = 3
-# Of a job that takes thousands of peers, so many sizes are looked at.
+# The most sizes that are examined, for jobs that allow thousands of peers.
 _MOST_SIZES = 1024
 
 
 @dataclass(frozen=True)
 class PlannedPeer:
-    """A peer that would join or leave, and its host."""
+    """A peer that would join or leave, with its host."""
 
     id: int
     host: str
@@ -37,7 +37,7 @@ class PlannedPeer:
 
 @dataclass(frozen=True)
 class RefusedSizes:
-    """Sizes that the job cannot have, from ``first`` to ``last`` (``None``: all larger ones), and why."""
+    """The range of sizes from ``first`` to ``last`` (``None``: no end) that the job cannot have, with the reason."""
 
     first: int
     last: int | None
@@ -52,13 +52,13 @@ class RequestPlan:
         words: The request as a person would type it.
         refusal: Why it would be refused; empty if it would be accepted.
         view: The version of the view in force.
-        before: Peers now.
-        after: Peers once it is carried out.
-        joins: The peers that would start, with their hosts; those that are on their way already among them.
-        leaves: The peers that would leave, in the order of their ranks.
+        before: The number of peers now.
+        after: The number of peers once the request is carried out.
+        joins: The peers that would join, with their hosts, including joiners already on their way.
+        leaves: The peers that would leave, in rank order.
         missing: The number of further peers needed, for which no host has a free slot.
-        batch_before: Samples of a step now; ``None`` before steps were measured.
-        batch_after: Samples of a step afterwards, if no rule sets another batch.
+        batch_before: Samples per step now; ``None`` before steps were measured.
+        batch_after: Samples per step afterwards, if no rule sets another batch.
         refused_sizes: The sizes that the job cannot have now.
     """
 
@@ -85,16 +85,16 @@ def plan_request(
     speeds: Mapping[int, float],
     now: float,
 ) -> RequestPlan:
-    """Previews the effects of this request.
+    """Previews the effects of a request.
 
     Args:
-        request: The request; it is not submitted.
+        request: The request, which is not submitted.
         log: The requests so far.
-        context: The job as it is now.
-        cluster: The cluster as it is now.
+        context: The present state of the job.
+        cluster: The present cluster.
         hosts: The names of the hosts by number.
-        speeds: The speeds of peers by id, as fractions of the median peer's, if they are known.
-        now: Seconds of the agent's clock.
+        speeds: The speeds of peers by id, as fractions of the median peer's, if known.
+        now: The time on the agent's clock, in seconds.
     """
     view = context.view or View(0, ())
     keep: Keep = getattr(request.what, "keep", "global_batch_size")
@@ -119,7 +119,7 @@ def _carried_out(
     speeds: Mapping[int, float],
     now: float,
 ) -> RequestPlan:
-    """The plan with the barriers that carry the request out, and the peers that start for them."""
+    """The plan after the barriers that carry out the request, with the peers that start for these barriers."""
     before = view = context.view
     assert before is not None
     assert view is not None
@@ -133,7 +133,7 @@ def _carried_out(
         if decision.prepare is not None:
             cluster, offer = _offer(replace(cluster, view=view), decision, now)
             missing += len(offer.missing)
-        # All peers are there, and nobody is about to leave.
+        # All peers are present, and no peer is about to leave.
         elif not terms.departing:
             break
     return replace(
@@ -147,9 +147,9 @@ def _carried_out(
 
 
 def _offer(cluster: Cluster, decision: Decision, now: float) -> tuple[Cluster, JoinerOffer]:
-    """The joiners that the agent would offer, if all of them came."""
+    """The cluster and the joiners that the agent would offer, if all joiners became ready."""
     after, commands = on_decision(cluster, decision, now)
-    # Those without a slot are still to be offered as missing, or have been, where nobody else is on the way.
+    # Joiners without a slot are still to be offered as missing, or were offered if no other joiner is on its way.
     offered = [one.missing for one in commands if isinstance(one, JoinerOffer)]
     lacking = len(after.missing) + len(after.hosts.queue) + sum(map(len, offered))
     ready = tuple(Peer(peer, "") for peer in sorted(after.starting))
@@ -164,7 +164,7 @@ def _planned(peers: list[int], cluster: Cluster, hosts: Mapping[int, str]) -> tu
 
 
 def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSizes]:
-    """The sizes that the job cannot have, those beside each other together."""
+    """Yields the ranges of sizes that the job cannot have."""
     if context.view is None:
         return
     room = context.view.size + sum(context.free.values())
@@ -173,7 +173,7 @@ def _refused_sizes(keep: Keep, context: AdmissionContext) -> Iterator[RefusedSiz
         size: refusal_of(Asked(Resize(size, keep)), context) or (NO_SLOT if size > room else "")
         for size in range(1, last + 1)
     }
-    # A refusal names its size, so that of sizes beside each other the first reason stands for all but for a slot.
+    # A refusal names its size: in a range, the first reason represents all; sizes without a slot form their own range.
     for (is_refused, _), run in groupby(whys, key=lambda size: (bool(whys[size]), whys[size] == NO_SLOT)):
         first, *others = run
         end = others[-1] if others else first

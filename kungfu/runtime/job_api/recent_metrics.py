@@ -1,4 +1,4 @@
-"""The metrics of a job's newest steps, and its last troubles."""
+"""The metrics of a job's newest steps, and its latest problems."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from kungfu.event_log.progress import TrainingProgress
 from kungfu.runtime.core.requests.profiling import TimedStep
 from kungfu.runtime.job_api.status import JobMetrics, Trouble
 
-_STEPS = 20  # that are remembered
-# The last batch of an epoch is smaller than the others: the largest one of so many steps is the job's.
+_STEPS = 20  # the steps that are remembered
+# The job's batch is the largest of this many steps, because the last batch of an epoch is smaller.
 _BATCHES = 5
 
 Fields = Mapping[str, Any]
 
 
 class RecentMetrics:
-    """Remembers the newest steps and troubles of a job; one thread at a time may call it.
+    """Remembers the newest steps and problems of a job; only one thread at a time may call it.
 
     Attributes:
-        job: The job.
+        job: The state of the job.
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -36,8 +36,8 @@ class RecentMetrics:
         self.job = Job()
 
     def add_step(self, fields: Fields) -> TimedStep | None:
-        """Adds a measured step; returns its share of a profile, ``None`` if its seconds are not known."""
-        # Another size than before: its throughput is not to be mixed with that of the size before.
+        """Adds a measured step; returns it as a sample of a profile, or ``None`` if the step was not timed."""
+        # The size has changed: the throughputs of two sizes must not be mixed.
         if self._steps and self._steps[-1].get("size") != fields.get("size"):
             self._steps.clear()
         self._steps.append(fields)
@@ -46,12 +46,12 @@ class RecentMetrics:
         return None if seconds is None else TimedStep(fields["size"], fields["batch"], seconds)
 
     def add_event(self, event: LoggedEvent) -> None:
-        """Adds an event; one that is not stamped yet happens now."""
+        """Adds an event; an event without a time gets the present time."""
         self.job = self.job.after(event if event.time is not None else replace(event, time=self._clock()))
 
     @property
     def troubles(self) -> tuple[Trouble, ...]:
-        """The last ones, oldest first."""
+        """The latest problems of the job, oldest first."""
         return tuple(Trouble(one.time or 0.0, one.one_line() or one.headline()) for one in self.job.troubles)
 
     @property
@@ -61,11 +61,11 @@ class RecentMetrics:
 
     @property
     def speeds(self) -> Mapping[int, float]:
-        """The speed of each peer as a fraction of the median's, by id."""
+        """The speed of each peer by id, as a fraction of the median peer's."""
         return self.job.speeds
 
     def newest(self) -> JobMetrics:
-        """The metrics of the newest steps of one size; throughput is all their samples over all their seconds."""
+        """The metrics of the newest steps of one size; the throughput is all samples over all seconds."""
         if not self._steps:
             return JobMetrics()
         newest = self._steps[-1]

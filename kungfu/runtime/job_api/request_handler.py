@@ -1,4 +1,4 @@
-"""Handles what people and schedulers ask of a job: requests, which it logs and carries out, and queries."""
+"""Handles the requests of people and schedulers, which are logged and carried out, and their queries."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class RequestHandler:
     """Handles requests and queries of one job; only the agent's main thread may call it.
 
     Args:
-        settings: The job's.
-        scaling: "elastic" if requests may change its peers.
-        record: Records events that a person sees.
-        process_of: Gives the process id of a peer.
-        hosts: The hosts of the job, in the order of their numbers; without any the peers run on the agent's host.
+        settings: The settings of the job.
+        scaling: "elastic" if requests may change the peers of the job.
+        record: Records an event and shows it to people.
+        process_of: Returns the process id of a peer.
+        hosts: The hosts of the job, in the order of their numbers; if empty, the peers run on the agent's host.
         request_log: The requests so far, after an election.
     """
 
@@ -69,25 +69,25 @@ class RequestHandler:
         self._noted_cluster: Cluster | None = None
         self._measured: tuple[TimedStep, ...] = ()
         self._over = ""
-        self._unreached: requests.CoordinatorReplied | None = None  # what was recorded of joiners, and not yet handled
+        self._unreached: requests.CoordinatorReplied | None = None  # a recorded failure of joiners, not yet handled
         self._replies: list[tuple[Query, Any]] = []
 
     def handle(self, event: Any, cluster: Cluster, now: float) -> list[Asked]:
-        """Handles an event that ``cluster`` includes already.
+        """Handles an event that is already included in ``cluster``.
 
         Returns:
-            What rank 0 is to hold barriers for. Neither that nor a reply to a query is to leave the agent before the
-            followers hold the new log: see ``send_replies``.
+            The requests for which rank 0 should hold barriers. Neither these nor the replies to queries may be sent
+            before the followers hold the new log: see ``send_replies``.
         """
         self._note_states(cluster, now)
         externals: list[Asked] = []
-        # Somebody asks for something.
+        # A person or a scheduler has sent a query or a request.
         if isinstance(event, Query):
             externals += self._answer(event, cluster, now)
         # Rank 0 has reported steps, or the outcome of a request.
         elif isinstance(event, NewRecords):
             self._add_records(event, cluster)
-        # The first peer has come to the end of the training: no later request can be met.
+        # The first peer has reached the end of training: no later request can be met.
         if isinstance(event, TrainingFinished) and not event.leaving and not event.phase:
             self._over = self._over or "training is over: the peers' programs run on to their ends"
         for news in self._request_events(event):
@@ -102,36 +102,36 @@ class RequestHandler:
 
     @property
     def request_log(self) -> RequestLog:
-        """All requests and what came of them."""
+        """All requests and their answers."""
         return self._request_log
 
     def on_record(self, event: LoggedEvent) -> None:
-        """Takes an event that was recorded."""
+        """Handles a recorded event."""
         self._recent.add_event(event)
         if not isinstance(event, MissingEvent):
             return
-        # What waits for the joiners is refused with their reason; a request that comes only now did not wait for them.
+        # A request that waits for the joiners is refused with their reason; later requests did not wait for them.
         match self._request_log.external:
             case Asked(what=Resize() | Leave(when="replaced"), id=id):
                 self._unreached = requests.CoordinatorReplied(id, refusal=event.reason)
 
     def _add_records(self, reported: NewRecords, cluster: Cluster) -> None:
-        """Remembers reported steps and events. Steps while a joiner starts on a host do not measure a size."""
+        """Remembers reported steps and events. Steps during the start of a joiner do not count for a profile."""
         steps = [self._recent.add_step(line) for line in reported.rows]
         self._measured = () if cluster.starting else tuple(one for one in steps if one is not None)
         for event in reported.events:
             self._recent.add_event(event)
 
     def _request_events(self, event: Any) -> Iterator[requests.Event]:
-        """The consequences of an event for the request that is under way."""
+        """Yields the consequences of an event for the request under way."""
         external = self._request_log.external
         match event:
-            # A profile counts the steps; a checkpoint was written, or could not be.
+            # A profile counts the steps; a checkpoint was written, or writing it failed.
             case NewRecords(events, _):
                 yield requests.StepsMeasured(self._measured)
                 is_asked = external is not None and isinstance(external.what, SaveCheckpoint)
                 for one in events if is_asked else ():
-                    # Rank 0 has written it, or could not, as the external request asked.
+                    # Rank 0 has carried out the external request for a checkpoint, or has failed to.
                     if isinstance(one, CheckpointEvent) and external is not None and one.rule == external.by:
                         why = f"{one.path}: {one.error}" if one.error else ""
                         yield requests.CoordinatorReplied(external.id, why, one.path)
@@ -144,7 +144,7 @@ class RequestHandler:
 
     def _answer(self, query: Query, cluster: Cluster, now: float) -> list[Asked]:
         subject, externals = query.subject, list[Asked]()
-        # A new request, or a repeated one, which gets its first answer again.
+        # A new request, or a repeated request, which gets its first answer again.
         if isinstance(subject, Asked):
             externals = self._step(subject, cluster, now)
             entry, answer = self._answered(subject, now)
@@ -159,7 +159,7 @@ class RequestHandler:
         return externals
 
     def _answered(self, request: Asked, now: float) -> tuple[LoggedRequest, Answer]:
-        """The entry of a request that was just submitted, and its answer; a request with a used id is refused."""
+        """The entry and the answer of a newly submitted request; a request with a used id is refused."""
         if (why := refusal_of_id(self._request_log, request)) is not None:
             refused = Answer("refused", why)
             return LoggedRequest(request, refused, refused, now, now), refused
@@ -169,7 +169,7 @@ class RequestHandler:
 
     def _step(self, event: requests.Event, cluster: Cluster, now: float) -> list[Asked]:
         before = self._request_log
-        # Nothing is under way that the event could change, and to describe the situation takes a while.
+        # No request is under way that the event could change, and building the context takes time.
         if current(before) is None and not isinstance(event, Asked):
             return []
         self._request_log, externals = react(before, event, self._admission_context(cluster), now)
@@ -194,7 +194,7 @@ class RequestHandler:
         )
 
     def _names(self, cluster: Cluster) -> dict[str, int]:
-        """The numbers of the hosts that take peers, by name; a single host has more names than one."""
+        """The numbers of the hosts that can run peers, by name; a single host has several names."""
         own = {"localhost": 0, socket.gethostname(): 0} if len(self._hosts) == 1 else {}
         return own | {self._hosts[number]: number for number in cluster.hosts.slots}
 
@@ -241,7 +241,7 @@ class RequestHandler:
         )
 
     def _note_states(self, cluster: Cluster, now: float) -> None:
-        """Remembers since when each peer has been in its state."""
+        """Remembers when each peer entered its present state."""
         if cluster is self._noted_cluster:
             return
         self._noted_cluster = cluster
@@ -254,7 +254,7 @@ class RequestHandler:
 
 
 def _as_event(entry: LoggedRequest, now: float) -> RequestEvent:
-    """The event that records how far a request is."""
+    """The event that records the progress of a request."""
     answer = entry.newest
     words = request_progress(entry, answer=answer, now=now)
     return RequestEvent(

@@ -1,4 +1,4 @@
-"""The status of a job: its values, and how they follow from the cluster and the request log."""
+"""The status of a job: its values, derived from the cluster and the request log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PeerState = Literal["starting", "ready", "training", "leaving"]
 
 @dataclass(frozen=True)
 class MembershipStatus:
-    """The view in force (version 0 before the first), the size that the job moves to, and its limits, in peers."""
+    """The view in force (version 0 before the first), the target size of the job, and the limits of its size."""
 
     version: int
     size: int
@@ -29,7 +29,7 @@ class MembershipStatus:
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """A process of the job.
+    """A peer of the job and its process.
 
     Args:
         id: Its id.
@@ -37,9 +37,9 @@ class PeerStatus:
         host: The name of its host.
         pid: Its process id.
         state: The activity of the peer.
-        for_s: Seconds it has been in that state.
-        speed: Its average speed, as a fraction of the median peer's; ``None`` if no policy measures it.
-        is_straggler: True if that is below `kungfu.slowness.STRAGGLER`; ``None`` if it is not known.
+        for_s: Seconds since the peer entered this state.
+        speed: Its average speed, as a fraction of the median peer's; ``None`` if no policy measures speeds.
+        is_straggler: True if the speed is below `kungfu.slowness.STRAGGLER`; ``None`` if the speed is unknown.
         address: The address of the peer, for callers with the job's secret; empty outside the view.
     """
 
@@ -56,7 +56,7 @@ class PeerStatus:
 
 @dataclass(frozen=True)
 class JobMetrics:
-    """Metrics of the newest steps of the view, ``None`` if not known. The batch is the whole job's, in samples."""
+    """Metrics of the newest steps of the view; ``None`` if unknown. The batch is that of the whole job, in samples."""
 
     step: int | None = None
     epoch: int | None = None
@@ -67,7 +67,7 @@ class JobMetrics:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Something that went wrong, at ``time`` in seconds since 1970."""
+    """A problem of the job, at ``time`` in seconds since 1970."""
 
     time: float
     text: str
@@ -75,7 +75,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class RequestProgress:
-    """The progress of a request ``seconds`` after it was submitted; ``points`` are those of a profile."""
+    """The progress of a request ``seconds`` after its submission; ``points`` are the points of a profile."""
 
     id: str
     words: str
@@ -88,7 +88,7 @@ class RequestProgress:
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job as a scheduler sees it; ``troubles`` are the last ones, oldest first."""
+    """The status of a job for schedulers; ``troubles`` are its latest problems, oldest first."""
 
     job: str
     scaling: Scaling
@@ -101,17 +101,17 @@ class JobStatus:
 
 
 def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | None) -> MembershipStatus:
-    """The membership of a job, and the size that it moves to.
+    """The membership of a job, with its target size.
 
     Args:
-        cluster: The job's.
-        limits: Its fewest and most peers.
-        external: What the coordinator was asked for the request that is under way; its size is the target, else the
-            peers with those that are starting.
+        cluster: The cluster of the job.
+        limits: The smallest and the largest number of peers.
+        external: The request under way, as sent to the coordinator. The target is the requested size; without a
+            request, the peers including those that are starting.
     """
     version, size = (cluster.view.version, cluster.view.size) if cluster.view else (0, 0)
     target = size + len(cluster.starting)
-    # A resize says its size. Peers that leave make the job smaller; those that are replaced do not.
+    # A resize names its size. Peers that leave make the job smaller; peers that are replaced do not.
     match external.what if external is not None else None:
         case Resize(wanted):
             target = wanted
@@ -121,7 +121,7 @@ def membership_status(cluster: Cluster, limits: Limits, *, external: Asked | Non
 
 
 def peer_states(cluster: Cluster) -> dict[int, PeerState]:
-    """The state of each running process, by id; one whose training is over is leaving too."""
+    """The state of each running peer, by id; peers that have finished training count as leaving."""
     members = set(cluster.view.ids) - cluster.processes.finished if cluster.view else set()
     states: dict[int, PeerState] = {
         peer: "training" if peer in members else "leaving" for peer in sorted(cluster.alive)
